@@ -42,7 +42,6 @@ docs-long: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compress.hook $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.compress.gradients $(if $(WRITE),--write)
-	$(BIN)/python -m benchmarks.compress.policy_cost $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.platform.synchronization $(if $(WRITE),--write)
 
 # Over links of a rate and a delay, between network namespaces: needs root, and takes hours. Continues where it
@@ -67,7 +66,7 @@ fuzz: $(READY)
 # Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic and pytest: any Python that has them will do.
 # compute-sanitizer, where it is found, looks for accesses out of range in a part of the tests.
 gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu -m gpu --require-gpu
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/compressors/test_ops.py -m gpu --require-gpu
 	if command -v compute-sanitizer; then PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
 		--error-exitcode 1 $(PYTHON) -m pytest tests/gpu -m gpu --require-gpu -k 'same_payload_as_on_the_cpu and 1000'; fi
 	PYTHONPATH=src $(PYTHON) -m benchmarks.compress.gpu $(if $(WRITE),--write)

@@ -1,9 +1,8 @@
 """Gradient compression: what to send and how to encode it. Works in any DDP script, without Ray and MLflow.
 
-    from taugrad.compressors import CompressionState, compressed_allgather
+    from taugrad.compressors import compress_gradients
 
-    state = CompressionState(ddp, "wgt(density(0.01)) | golomb_rice")
-    ddp.register_comm_hook(state, compressed_allgather)
+    state = compress_gradients(ddp, "wgt(density(0.01)) | golomb_rice")
 
 Names are loaded when they are first used, so that reading a configuration needs no torch.
 """
@@ -22,13 +21,14 @@ __all__ = [
     "Totals",
     "WorkersDisagree",
     "chain",
+    "compress_gradients",
     "compressed_allgather",
 ]
 
 if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
     from .errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
-    from .hook import compressed_allgather
+    from .hook import compress_gradients, compressed_allgather
     from .method import CompressorConfig, chain
     from .state import CompressionState
 else:
@@ -44,6 +44,7 @@ else:
             "Totals": ".bucket.ledger",
             "WorkersDisagree": ".errors",
             "chain": ".method",
+            "compress_gradients": ".hook",
             "compressed_allgather": ".hook",
         },
     )

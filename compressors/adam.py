@@ -1,7 +1,8 @@
-"""One warning where Adam, or one of its kin, gets gradients that a sparse method exchanged.
+"""One warning where an optimizer does not go with what a sparse method exchanged.
 
-Adam divides by the root mean square of an element's past gradients. An element that is held back arrives
-rarely and is large, so that its steps become far too short (docs/adamw.md).
+Adam, and its kin, divide by the root mean square of an element's past gradients. An element that is held back
+arrives rarely and is large, so that its steps become far too short (docs/adamw.md). An optimizer's momentum
+beside a method's applies it twice (docs/how-to/momentum.md).
 """
 
 import warnings
@@ -30,6 +31,10 @@ class Watched(Protocol):
 
 class SparseUnderAdam(UserWarning):
     """The category of the warning, for `warnings.filterwarnings`."""
+
+
+class MomentumTwice(UserWarning):
+    """The category of the other warning."""
 
 
 class OptimizerWatch:
@@ -67,11 +72,23 @@ class OptimizerWatch:
         classes = [each.__name__.lower() for each in type(optimizer).__mro__]
         adam = any(kin in name for kin in _KIN for name in classes)
         # One that comes for the second time: all that take turns, or wrap one another, have come.
-        self.done = adam or optimizer in self._known
+        twice = bool(state.config.own_momentum) and any(
+            group.get("momentum") for group in optimizer.param_groups
+        )
+        self.done = adam or twice or optimizer in self._known
         self._known.add(optimizer)
-        if adam and not OptimizerWatch.warned:
+        if (adam or twice) and not OptimizerWatch.warned:
             OptimizerWatch.warned = True
-            warnings.warn(_text(type(optimizer).__name__, str(state.config)), SparseUnderAdam, stacklevel=3)
+            name, method = type(optimizer).__name__, str(state.config)
+            if adam:
+                warnings.warn(_text(name, method), SparseUnderAdam, stacklevel=3)
+            else:
+                warnings.warn(
+                    f"{name} has momentum, and {method} has, too: it is applied twice. Set the "
+                    "optimizer's to 0. See docs/how-to/momentum.md",
+                    MomentumTwice,
+                    stacklevel=3,
+                )
 
 
 def watched(

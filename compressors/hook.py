@@ -1,20 +1,63 @@
-"""The DDP communication hook: two lines in your training script.
+"""The front door for DistributedDataParallel: one line in your training script.
 
-    state = CompressionState(ddp, "wgt(density(0.01)) | golomb_rice")
-    ddp.register_comm_hook(state, compressed_allgather)
+    state = compress_gradients(model, "wgt(density(0.01)) | golomb_rice")
 
 `protocols/` decides how the workers' gradients are combined, with a class for each way.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
+from torch.amp import GradScaler
 from torch.futures import Future
 
-from .state import CompressionState
+from .exchange.buckets import ExchangeForm
+from .method import Method
+from .state import CompressionState, ddp_in
+
+
+def compress_gradients(
+    model: Any,
+    method: Method | Mapping[str, Any] | str,
+    *,
+    scaler: GradScaler | None = None,
+    threads: int | None = None,
+    exchange: ExchangeForm = "exact",
+    sites: Sequence[Sequence[int]] | None = None,
+    key: bytes | None = None,
+) -> CompressionState:
+    """Compresses what a DDP model synchronizes, from the next backward pass on.
+
+    Args:
+        model: a DistributedDataParallel model, or what holds one: compiled, or in a wrapper of Fabric's or
+            Accelerate's.
+        method: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
+        scaler: the loss's scaler, if there is one (see `CompressionState`).
+        threads: see `CompressionState`.
+        exchange: see `CompressionState`.
+        sites: see `CompressionState`.
+        key: see `CompressionState`.
+
+    Returns:
+        The state: what was sent (`last_step`, `totals`), and what belongs into a checkpoint (`state_dict`).
+
+    Raises:
+        TypeError: there is no DDP model in it; the message says what was given instead.
+        ValueError: there are several, each of which needs a call of its own; or as for `CompressionState`.
+        RuntimeError: the model has a hook already, or its first backward pass has begun.
+    """
+    ddp = ddp_in(model)
+    state = CompressionState(
+        ddp, method, scaler=scaler, threads=threads, exchange=exchange, sites=sites, key=key
+    )
+    ddp.register_comm_hook(state, compressed_allgather)
+    return state
 
 
 def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
-    """Synchronizes one bucket; register it with `ddp.register_comm_hook(state, compressed_allgather)`.
+    """Synchronizes one bucket: the hook itself, for those who make the state and register it in two lines.
 
     Returns:
         A future of the bucket's buffer, which holds the mean (or sum) of all workers' updates.

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
+from torch.amp import GradScaler
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,11 +71,12 @@ class CompressionState:
         exchange: ExchangeForm = "exact",
         sites: Sequence[Sequence[int]] | None = None,
         key: bytes | None = None,
+        scaler: GradScaler | None = None,
     ) -> None:
         """Prepares to compress what `ddp` synchronizes, in its process group.
 
         Args:
-            ddp: the model.
+            ddp: the model, or what holds it, such as a compiled one.
             config: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
             threads: number of CPU threads for a pass; by default as many as torch uses. No result depends on
                 it.
@@ -84,17 +86,21 @@ class CompressionState:
                 on one host form a site.
             key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections
                 without the key are refused (`exchange/keys.py`). By default, there is no key.
+            scaler: of the loss. Gradients are divided by its scale before they are compressed, and multiplied
+                afterwards, so that `unscale_`, clipping, `step` and `update` work as without a hook. Where
+                one worker's gradient overflows, all find an infinity and skip the step, and residuals are
+                what they were before it: a copy of them is kept from one step to the next.
 
         Raises:
             pydantic.ValidationError: the configuration is not valid; the message names the field.
-            TypeError: `ddp` is not a DistributedDataParallel model.
-            ValueError: DDP expects a sparse gradient, or reduces in Python (`optimize_ddp`); or the method
-                cannot take a parameter; or a pattern matches no parameter; or the number of threads is not a
-                whole number of at least 1; or the exchange has an unknown name; or the sites do not have each
-                rank once, or are given for another exchange.
+            TypeError: `ddp` is not a DistributedDataParallel model, and holds none.
+            ValueError: it holds several; or DDP expects a sparse gradient, or reduces in Python
+                (`optimize_ddp`); or the method cannot take a parameter, or a scaler; or a pattern matches no
+                parameter; or the number of threads is not a whole number of at least 1; or the exchange has
+                an unknown name; or the sites do not have each rank once, or are given for another exchange.
         """
-        ddp = _checked(ddp)
-        self.config = read_config(config)
+        ddp = ddp_in(ddp)
+        self.config = _skipping(read_config(config), scaler)
         names = plain_names(ddp.module)
         if problems := unmatched_patterns(self.config, list(names.values())):
             raise ValueError("; ".join(problems))
@@ -109,6 +115,10 @@ class CompressionState:
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
+        self._scaler = (
+            scaler if isinstance(self.config, CompressedMethod) else None
+        )  # a sum needs no true ones
+        self._scale: float | None = None
         self._group: dist.ProcessGroup = ddp.process_group
         named = {names[name]: each for name, each in ddp.module.named_parameters()}
         reduced = _reduced_by(ddp)
@@ -136,6 +146,7 @@ class CompressionState:
         self._ddp_options = {
             "find_unused_parameters": str(bool(ddp.find_unused_parameters)),
             "static_graph": str(bool(ddp.static_graph)),
+            "a scaler": str(scaler is not None),
         }
         self._agreed: dict[tuple[int, ...], list[str]] = {}
         """The parameter names of buckets on which all workers agree, by index and the ids of the
@@ -240,10 +251,13 @@ class CompressionState:
         if bucket.index() == 0:
             self._begin()
         names = self._names_in(bucket)
-        named = Bucket(bucket, names, self._sizes_of(names), self._earlier_of(names))
+        earlier = self._earlier_of(names)
+        if earlier and not bucket.buffer().any():
+            earlier = {}  # Join's, of a worker whose data have ended: what it has exchanged is not in there
+        named = Bucket(bucket, names, self._sizes_of(names), earlier, self._scale)
         named.leave_out_earlier()
-        if self.gradient_scale != 1:
-            named.buffer.mul_(self.gradient_scale)
+        if (factor := self.gradient_scale / (self._scale or 1.0)) != 1:
+            named.buffer.mul_(factor)
         if self._observing:
             for name, gradient in zip(named.names, named.shares, strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
@@ -263,6 +277,8 @@ class CompressionState:
 
     def _begin(self) -> None:
         """Begins a backward pass. If gradients were not cleared, it belongs to the step of the one before."""
+        if self._scaler is not None and self._scaler.is_enabled():
+            self._scale = self._scaler.get_scale()
         self._earlier.begin()
         if self._earlier:
             self._require_no_memory_of_steps()
@@ -287,7 +303,7 @@ class CompressionState:
             raise self._fail(
                 CompressionError(
                     f"a second exchange before gradients are cleared would apply the method's {field} "
-                    "twice in a step: run all backward passes but the last in ddp.no_sync()"
+                    "twice in a step: run all backward passes but the last in ddp.no_sync(), and no Join"
                 )
             )
 
@@ -431,13 +447,23 @@ def _has_rebuilt(ddp: DistributedDataParallel) -> bool:
     return bool(ddp._has_rebuilt_buckets)
 
 
-def _checked(ddp: object) -> DistributedDataParallel:
-    """The DDP model, without `torch.compile` around it."""
-    inner = getattr(ddp, "_orig_mod", ddp)
+def ddp_in(model: object) -> DistributedDataParallel:
+    """The DDP model in what holds it: itself, `torch.compile`'s module, or a wrapper's.
+
+    Raises:
+        TypeError: there is none.
+        ValueError: there are several, or it reduces in Python (`optimize_ddp`).
+    """
+    inner = model
+    if isinstance(model, torch.nn.Module) and not isinstance(model, DistributedDataParallel):
+        held = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+        if len(held) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(held)} DDP models: make a state for each")
+        inner = held[0] if held else model
     if not isinstance(inner, DistributedDataParallel):
         raise TypeError(
-            f"ddp is {'None' if ddp is None else f'of {type(ddp).__name__}'}: it must be a model in "
-            "torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP)"
+            f"ddp is {'None' if model is None else f'of {type(model).__name__}'}: it must be, or hold, a "
+            "model in torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP)"
         )
     if getattr(inner, "_use_python_reducer", False):
         raise ValueError(
@@ -445,6 +471,15 @@ def _checked(ddp: object) -> DistributedDataParallel:
             "buckets for the hook; leave it at its default"
         )
     return inner
+
+
+def _skipping(config: Method, scaler: GradScaler | None) -> Method:
+    """The method as a scaler needs it: an overflow is no error, but a step that all skip."""
+    if scaler is None:
+        return config
+    if isinstance(config, PowerSGD):
+        raise ValueError("powersgd with a scaler: an overflow would stay in its memory; use another method")
+    return config.model_copy(update={"nonfinite": "skip"})
 
 
 def _reduced_by(ddp: DistributedDataParallel) -> set[int]:

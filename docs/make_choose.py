@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from taugrad.platform.advice import BESIDES, CLEARLY, EXAMPLE, METHODS, WORTH_KNOWING, Advice
+from taugrad.platform.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "choose.md"
@@ -199,7 +199,7 @@ def page() -> str:
     pages = ", ".join(f"[{name}](results/{results_of(name).name})" for name in names)
     return "\n".join(
         (
-            INTRODUCTION.format(workers=EXAMPLE.workers, lr=EXAMPLE.lr, clearly=CLEARLY),
+            INTRODUCTION.format(workers=WORKERS, lr=LR, clearly=CLEARLY),
             "## The method\n",
             *(step(number, each) for number, each in enumerate(METHODS, start=1)),
             "## What to add for your link, workers and precision\n\nMore than one case may apply. A `sync` "

@@ -5,7 +5,7 @@
 Each worker is a process. The workers train a small network on scikit-learn's digits. They exchange compressed
 gradients over gloo, on the loopback interface: by default, only the elements that have reached a threshold.
 The compressor applies the momentum, before the threshold; the optimizer has none.
-The two lines that add compression are marked.
+The line that adds compression is marked.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import compress_gradients
 
 
 def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
@@ -40,8 +40,7 @@ def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
     ddp = DistributedDataParallel(model)
-    state = CompressionState(ddp, options.compressor)  # line one
-    ddp.register_comm_hook(state, compressed_allgather)  # line two
+    state = compress_gradients(ddp, options.compressor)  # the only new line
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)  # the compressor has the momentum
 
     shuffling = torch.Generator().manual_seed(rank)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .spec import RunSpec
 
 PAGE = "docs/choose.md"
-FAST = 1e9
-"""Bits per second. On a faster link, compression may cost more time than it saves."""
 LONG_S = 0.005
 """Seconds, one way. From here on, the delay of a message matters as well as its bytes."""
 MANY = 8
@@ -160,34 +158,6 @@ def pattern_of(workers: int, delay: float, sites: int = 1) -> Pattern:
 
 
 @dataclass(frozen=True)
-class Situation:
-    """What the choice of a way depends on.
-
-    Attributes:
-        optimizer: its kind.
-        rate: of the slowest link, in bits per second.
-        delay: of the slowest link, one way, in seconds.
-        workers: number of workers.
-        sites: number of sites that are connected by a slow link.
-        precision: fp32, bf16 or fp16.
-        lr: learning rate of the training without compression.
-    """
-
-    optimizer: str
-    rate: float
-    delay: float = 0.0
-    workers: int = 2
-    sites: int = 1
-    precision: str = "fp32"
-    lr: float = 1e-3
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether its optimizer divides by the size of past gradients."""
-        return self.optimizer in ADAPTIVE
-
-
-@dataclass(frozen=True)
 class Advice:
     """What to set in one case.
 
@@ -195,10 +165,8 @@ class Advice:
         name: of the case; `docs/make_choose.py` uses it, too.
         when: the case, in words.
         because: the reason, without figures.
-        fields: of a spec, filled in for a situation. A later case replaces fields of an earlier one only by
-            what contains them.
+        fields: of a spec. A later case replaces fields of an earlier one only by what contains them.
         notes: remarks on them, by the field's name.
-        fits: whether the case applies to the situation.
         command: instead of fields.
     """
 
@@ -207,7 +175,6 @@ class Advice:
     because: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
-    fits: bool = False
     command: str = ""
 
     @property
@@ -229,166 +196,116 @@ def spec_lines(fields: Mapping[str, Any], notes: Mapping[str, str] | None = None
     return found
 
 
-def methods(situation: Situation) -> tuple[Advice, ...]:
-    """The methods, in order: the first that fits is the one to use."""
-    usual = {"sync": USUAL.sync(situation.workers), "compressor": USUAL.line}
-    unsent = {"sync": "unsent: 1 / workers.count"}
-    optimizer = {
-        "kind": situation.optimizer if situation.adaptive else "adamw",
-        "lr": local_rate(situation.lr, situation.workers),
-    }
-    return (
-        Advice(
-            "fast link",
-            "The slowest link is faster than 1 Gbit/s",
-            "compression itself takes time; taugrad plan predicts whether it pays for your model",
-            {"sync": {"mode": "allgather"}, "compressor": "none"},
-            fits=situation.rate > FAST,
-        ),
-        Advice(
-            "adaptive optimizer",
-            "The optimizer is Adam, AdamW or LAMB",
-            "these optimizers divide by the size of past gradients, which a threshold on gradients "
-            "distorts; so let each worker step with its own gradients, and compress what its weights change",
-            {**usual, "training": {"optimizer": optimizer}},
-            {**unsent, "training": f"{situation.lr:g}, your lr, x sqrt(workers.count)"},
-            fits=situation.adaptive,
-        ),
-        Advice(
-            "sgd",
-            "The optimizer is SGD, with or without momentum, or LARS",
-            "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
-            "workers' weights differ meanwhile, so check what your training reaches; lr and momentum stay",
-            usual,
-            unsent,
-            fits=True,
-        ),
-    )
+def local_steps(optimizer: str, lr: float, workers: int) -> dict[str, Any]:
+    """The fields of a spec for local steps with an adaptive optimizer, from its present `lr`."""
+    trained = {"optimizer": {"kind": optimizer, "lr": local_rate(lr, workers)}}
+    return {"sync": USUAL.sync(workers), "compressor": USUAL.line, "training": trained}
 
 
-def besides(situation: Situation) -> tuple[Advice, ...]:
-    """What to set in addition. At most one of the cases about who sends to whom fits."""
-    compresses = situation.rate <= FAST
-
-    def by(pattern: Pattern) -> dict[str, Any]:
-        return {"sync": USUAL.sync(situation.workers, pattern)}
-
-    pattern = pattern_of(situation.workers, situation.delay, situation.sites)
-    return (
-        Advice(
-            "sites",
-            "Workers are at several sites, connected by a slow link",
-            "a message then crosses the slow link once for each other site, not once for each worker there",
-            by("hierarchical"),
-            fits=compresses and pattern == "hierarchical",
-        ),
-        Advice(
-            "many workers",
-            "There are 8 workers or more at one site, and the delay is less than 5 ms",
-            "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
-            "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
-            by("sharded"),
-            fits=compresses and pattern == "sharded",
-        ),
-        Advice(
-            "long link",
-            "Workers are at one site, and the link's delay is 5 ms one way or more",
-            "messages from all to all, which are the default, wait for one delay in an exchange, however "
-            "many workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
-            by("allgather"),
-            fits=compresses and pattern == "allgather" and situation.delay >= LONG_S,
-        ),
-        Advice(
-            "fp16",
-            "You train in fp16",
-            "the exchange stays in float32, and a step whose gradient overflows is skipped",
-            {"training": {"precision": "fp16"}},
-            {"training": "with any compressor except powersgd"},
-            fits=situation.precision == "fp16",
-        ),
-    )
-
-
-def worth_knowing() -> tuple[Advice, ...]:
-    """Cases that cannot be seen from a spec and a link."""
-    momentum = {"training": "the compressor applies the momentum"}
-    sparse = {
-        "compressor": PER_STEP_LINE,
-        "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}},
-    }
-    return (
-        Advice(
-            "every step",
-            "Every step must be exchanged, and the optimizer is SGD or LARS",
-            "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
-            "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
-            "than 5 ms, use mode: sharded instead",
-            {"sync": {"mode": "allgather"}, **sparse},
-            momentum,
-        ),
-        Advice(
-            "unknown threshold",
-            "You do not know which threshold keeps your accuracy",
-            "it trains with several thresholds until one is within the tolerance of no compression",
-            command="taugrad auto SPEC --tolerance 0.5",
-        ),
-        Advice(
-            "target",
-            "You want to reach a loss in the least time over a link",
-            "it weighs the seconds per step against what a step learns, by short probes of your own training",
-            command="taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",
-        ),
-        Advice(
-            "uneven steps",
-            "Workers take turns at being slow, and the optimizer is SGD or LARS",
-            "nobody waits for the slowest worker of a step; if it is always the same one, nothing is gained",
-            {"sync": {"mode": "async"}, **sparse},
-            momentum,
-        ),
-        Advice(
-            "fully connected",
-            "Most parameters are in fully connected layers (AlexNet, VGG)",
-            "these layers are split over the workers, which exchange activations instead of gradients",
-            {"sync": {"mode": "hybrid"}},
-        ),
-        Advice(
-            "nearly the same numbers",
-            "The training should change as little as possible",
-            "every element is sent in every step, in a quarter of the bytes",
-            {"compressor": "linear(bits=8)"},
-        ),
-    )
-
-
-EXAMPLE = Situation("adamw", 1e8, 0.03, workers=4)
+WORKERS, LR = 4, 1e-3
 """What docs/choose.md and `taugrad doctor` fill the fields in for."""
-METHODS, BESIDES, WORTH_KNOWING = methods(EXAMPLE), besides(EXAMPLE), worth_knowing()
-
-
-def advise(situation: Situation) -> list[Advice]:
-    """The method for a situation, and what to set in addition."""
-    method = next(each for each in methods(situation) if each.fits)
-    return [method, *(each for each in besides(situation) if each.fits)]
-
-
-def applied(tree: Mapping[str, Any], advice: Sequence[Advice]) -> dict[str, Any]:
-    """A spec's tree with advice applied, one after the other.
-
-    `sync` and `compressor` are replaced as a whole. Fields of `training` are set one by one.
-    """
-    found = dict(tree)
-    for each in advice:
-        for name, value in each.fields.items():
-            found[name] = _merged(found.get(name, {}), value) if name == "training" else value
-    return found
-
-
-def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    nested = {
-        name: _merged(tree.get(name) or {}, value) if isinstance(value, Mapping) else value
-        for name, value in changes.items()
-    }
-    return {**tree, **nested}
+_UNSENT = {"sync": "unsent: 1 / workers.count"}
+_LOCAL = local_steps("adamw", LR, WORKERS)
+METHODS = (
+    Advice(
+        "fast link",
+        "The slowest link is faster than 1 Gbit/s",
+        "compression itself takes time; taugrad plan predicts whether it pays for your model",
+        {"sync": {"mode": "allgather"}, "compressor": "none"},
+    ),
+    Advice(
+        "adaptive optimizer",
+        "The optimizer is Adam, AdamW or LAMB",
+        "these optimizers divide by the size of past gradients, which a threshold on gradients "
+        "distorts; so let each worker step with its own gradients, and compress what its weights change",
+        _LOCAL,
+        {**_UNSENT, "training": f"{LR:g}, your lr, x sqrt(workers.count)"},
+    ),
+    Advice(
+        "sgd",
+        "The optimizer is SGD, with or without momentum, or LARS",
+        "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
+        "workers' weights differ meanwhile, so check what your training reaches; lr and momentum stay",
+        {name: value for name, value in _LOCAL.items() if name != "training"},
+        _UNSENT,
+    ),
+)
+"""The methods, in order: the first case that applies is the one."""
+BESIDES = (
+    Advice(
+        "sites",
+        "Workers are at several sites, connected by a slow link",
+        "a message then crosses the slow link once for each other site, not once for each worker there",
+        {"sync": USUAL.sync(WORKERS, "hierarchical")},
+    ),
+    Advice(
+        "many workers",
+        "There are 8 workers or more at one site, and the delay is less than 5 ms",
+        "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
+        "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
+        {"sync": USUAL.sync(WORKERS, "sharded")},
+    ),
+    Advice(
+        "long link",
+        "Workers are at one site, and the link's delay is 5 ms one way or more",
+        "messages from all to all, which are the default, wait for one delay in an exchange, however "
+        "many workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
+        {"sync": USUAL.sync(WORKERS)},
+    ),
+    Advice(
+        "fp16",
+        "You train in fp16",
+        "the exchange stays in float32, and a step whose gradient overflows is skipped",
+        {"training": {"precision": "fp16"}},
+        {"training": "with any compressor except powersgd"},
+    ),
+)
+"""What to set in addition. At most one of the cases about who sends to whom applies."""
+_BY_COMPRESSOR = {"training": "the compressor applies the momentum"}
+_SPARSE = {"compressor": PER_STEP_LINE, "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}}}
+WORTH_KNOWING = (
+    Advice(
+        "every step",
+        "Every step must be exchanged, and the optimizer is SGD or LARS",
+        "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
+        "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
+        "than 5 ms, use mode: sharded instead",
+        {"sync": {"mode": "allgather"}, **_SPARSE},
+        _BY_COMPRESSOR,
+    ),
+    Advice(
+        "unknown threshold",
+        "You do not know which threshold keeps your accuracy",
+        "it trains with several thresholds until one is within the tolerance of no compression",
+        command="taugrad auto SPEC --tolerance 0.5",
+    ),
+    Advice(
+        "target",
+        "You want to reach a loss in the least time over a link",
+        "it weighs the seconds per step against what a step learns, by short probes of your own training",
+        command="taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",
+    ),
+    Advice(
+        "uneven steps",
+        "Workers take turns at being slow, and the optimizer is SGD or LARS",
+        "nobody waits for the slowest worker of a step; if it is always the same one, nothing is gained",
+        {"sync": {"mode": "async"}, **_SPARSE},
+        _BY_COMPRESSOR,
+    ),
+    Advice(
+        "fully connected",
+        "Most parameters are in fully connected layers (AlexNet, VGG)",
+        "these layers are split over the workers, which exchange activations instead of gradients",
+        {"sync": {"mode": "hybrid"}},
+    ),
+    Advice(
+        "nearly the same numbers",
+        "The training should change as little as possible",
+        "every element is sent in every step, in a quarter of the bytes",
+        {"compressor": "linear(bits=8)"},
+    ),
+)
+"""Cases that cannot be seen from a spec and a link."""
 
 
 def lines_of(advice: Sequence[Advice]) -> list[str]:
@@ -416,8 +333,7 @@ def warning_of(specs: Sequence[tuple[str, "RunSpec"]]) -> str:
         optimizer, sync = spec.training.optimizer, spec.sync
         if optimizer.kind not in ADAPTIVE or not is_per_step_sparse(spec):
             continue
-        situation = Situation(optimizer.kind, FAST, workers=spec.workers.count, lr=optimizer.lr)
-        fields = dict(next(each for each in methods(situation) if each.fits).fields)
+        fields = local_steps(optimizer.kind, optimizer.lr, spec.workers.count)
         if sync.mode == "simulated":
             fields["sync"] = {"mode": "simulated", "of": fields["sync"]}
         mode = f"{real(sync).mode}, simulated" if sync.mode == "simulated" else sync.mode

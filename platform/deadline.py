@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,20 +29,15 @@ def in_time(seconds: float, ask: Callable[[], T]) -> T:
         NoAnswer: it took longer.
         Exception: what it raised.
     """
-    answers: list[T] = []
-    errors: list[BaseException] = []
+    answer = Future[T]()
 
     def run() -> None:
         try:
-            answers.append(ask())
+            answer.set_result(ask())
         except BaseException as error:  # raised again where it was asked
-            errors.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="taugrad-asking", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not answers:
+    threading.Thread(target=run, name="taugrad-asking", daemon=True).start()
+    if wait([answer], seconds).not_done:
         raise NoAnswer(f"no answer within {seconds:.3g} s")
-    return answers[0]
+    return answer.result()

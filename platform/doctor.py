@@ -156,14 +156,11 @@ def _cupy() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
-    yield Finding("Ray", "ok", f"{metadata.version('ray')}; {_ray_address()}")
-
-
-def _ray_address() -> str:
     address = os.environ.get("RAY_ADDRESS")
+    goes = "RAY_ADDRESS is not set: each command starts a Ray of its own on 127.0.0.1"
     if address and address != "local":
-        return f"runs go to RAY_ADDRESS = {address}"
-    return "RAY_ADDRESS is not set: each command starts a Ray of its own on 127.0.0.1"
+        goes = f"runs go to RAY_ADDRESS = {address}"
+    yield Finding("Ray", "ok", f"{metadata.version('ray')}; {goes}")
 
 
 def _mlflow() -> Iterator[Finding]:
@@ -195,9 +192,7 @@ def _mlflow() -> Iterator[Finding]:
 
 def _storage() -> Iterator[Finding]:
     """Where TAUGRAD_STORAGE puts checkpoints, if it names a bucket."""
-    from .launching.addresses import is_bucket  # noqa: PLC0415
-    from .launching.reasons import what_helps  # noqa: PLC0415
-    from .launching.storing import bucket_problem  # noqa: PLC0415
+    from .launching.storage import bucket_problem, is_bucket, what_helps  # noqa: PLC0415
     from .tracking.masking import without_login  # noqa: PLC0415
 
     place = os.environ.get("TAUGRAD_STORAGE", "").strip()
@@ -212,14 +207,14 @@ def _storage() -> Iterator[Finding]:
 
 
 def _for_some_data() -> Iterator[Finding]:
-    for package, extra, wanted_by in (
-        ("Pillow", "images", "image_folder, and parquet with images,"),
-        ("tokenizers", "text", "text with a tokenizer"),
-    ):
+    from .data.errors import EXTRAS  # noqa: PLC0415
+
+    wanted = {"Pillow": "image_folder, and parquet with images,", "tokenizers": "text with a tokenizer"}
+    for package, extra in EXTRAS.values():
         version = _version(package.lower())
         if version is None:
             remedy = f"pip install 'taugrad[{extra}]'"
-            yield Finding(package, "absent", f"not installed; data of kind {wanted_by} need it", remedy)
+            yield Finding(package, "absent", f"not installed; data of kind {wanted[package]} need it", remedy)
         else:
             yield Finding(package, "ok", version)
 

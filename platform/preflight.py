@@ -1,7 +1,8 @@
 """Checks before a worker starts: data, model, the machine's size, the tracking store."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from taugrad.compressors.names import unmatched_patterns
 
 from .data import load
 from .launching.cluster_probe import check_cluster
-from .launching.storing import check_storage
+from .launching.storage import check_storage
 from .models import build, try_out
 from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
@@ -70,26 +71,18 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
             raise SpecError(source, [f"sync.authenticated = true: {problem}"]) from None
     if local and workers.device == "cuda":
         _check_cuda(spec, source)
-    try:
+    with _building("data", source):
         data = load(spec.data)
-    except (ValueError, ImportError, OSError) as error:
-        raise SpecError(source, [_of_section("data", error)]) from error
-    try:
+    with _building("task", source):
         task = build_task(spec.task, data.shape)
-    except (ValueError, ImportError) as error:
-        raise SpecError(source, [_of_section("task", error)]) from error
-    try:
+    with _building("model", source):
         model = build(spec.model, data.shape)
         inputs, targets = data.train.batch(np.arange(min(2, len(data.train))), None)
         try_out(spec.model, model, inputs, data.shape)
-    except (ValueError, ImportError) as error:
-        raise SpecError(source, [_of_section("model", error)]) from error
     if real(spec.sync).exchanges == "activations":
         _check_parts(spec, source, model)
-    try:
+    with _building("task", source):
         try_task(spec.task, task, model, inputs, targets)
-    except ValueError as error:
-        raise SpecError(source, [_of_section("task", error)]) from error
     unknown = spec.training.until.keys() - {metric.name for metric in task.metrics}
     if unknown:
         has = ", ".join(metric.name for metric in task.metrics)
@@ -100,10 +93,15 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     _check_patterns(spec, source, [name for name, each in model.named_parameters() if each.requires_grad])
 
 
-def _of_section(section: str, error: Exception) -> str:
-    if isinstance(error, UserCodeError):
-        return f"{section}.factory = {error.path}: {error.reason}"
-    return f"{section}: {error}"
+@contextmanager
+def _building(section: str, source: str) -> Iterator[None]:
+    """Says of what cannot be built which section of the spec asks for it."""
+    try:
+        yield
+    except UserCodeError as error:
+        raise SpecError(source, [f"{section}.factory = {error.path}: {error.reason}"]) from error
+    except (ValueError, ImportError, OSError) as error:
+        raise SpecError(source, [f"{section}: {error}"]) from error
 
 
 def usable_store() -> "MlflowClient":

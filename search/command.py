@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from taugrad.platform.advice import warning_of
-from taugrad.platform.importing import import_object
 from taugrad.platform.launching.cluster import is_local, ray_cluster
-from taugrad.platform.launching.storing import storage_path
+from taugrad.platform.launching.storage import storage_path
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY
@@ -22,6 +21,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.store import TrackingError, home, output_folder, tracking_uri
+from taugrad.platform.user_code import import_object
 
 from .console import LiveSearch
 from .journal import FILE, Began, Journal, JournalError

@@ -1,7 +1,6 @@
 """Shows a search in the terminal: the front while it grows, and at the end what was found and where it is."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich import box
@@ -38,12 +37,7 @@ class LiveSearch:
             say(self._console, "starting Ray ...")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
             self._live.stop()
 

@@ -15,7 +15,7 @@ from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import RealSync, real
-from taugrad.platform.training.growing import ConstantBatch
+from taugrad.platform.training.config import ConstantBatch
 
 SPARSEST, DENSEST = 1e-5, 0.1
 """The densities that a budget may lead to. Above the last one, a sign and tau represent values badly."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taugrad.platform.launching.storing import storage_path
+from taugrad.platform.launching.storage import storage_path
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import Metric

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
-from taugrad.platform.spec.annotations import entered
-from taugrad.platform.spec.fields import METHOD
+from taugrad.platform.spec.fields import METHOD, entered
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides, pairs
 from taugrad.platform.spec.reading import read_tree
 from taugrad.platform.spec.yaml_file import read_value, read_yaml

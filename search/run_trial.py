@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taugrad.platform.importing import import_object
 from taugrad.platform.launching.launch import RunResult, launch
 from taugrad.platform.launching.run_status import News
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.journal import Journal
 from taugrad.platform.tracking.store import finish_run
-from taugrad.platform.tracking.writer import MetricWriter, PendingMetric
 from taugrad.platform.training.reporting import Progress
+from taugrad.platform.user_code import import_object
 
 from .measured import outcome_of
 from .objective import Outcome
@@ -103,20 +103,19 @@ def _simulated(
 
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = torch.device("cuda" if spec.workers.device == "cuda" else "cpu")
-    writer = MetricWriter(client, run_id, notify=print)
-    listener = _Listener(writer, metric, tell)
+    journal = Journal(client.tracking_uri, run_id, print, client)
+    listener = _Listener(journal, metric, tell)
     try:
         with group_of_one():
             data = load(spec.data)
             if data.fingerprint:
-                with suppress(Exception):  # a comfort for people; the training needs no store
-                    client.set_tag(run_id, names.TAG_DATA, data.fingerprint)
+                journal.tag(names.TAG_DATA, data.fingerprint)
             trainer = Trainer(spec, data, device, listener)
             listener.trainer = trainer
             trainer.fit()
-            writer.log(trainer.done, trainer.totals(), kind="total")
+            journal.log(trainer.done, trainer.totals())
     finally:
-        writer.close(_DELIVERY_S)
+        journal.close(_DELIVERY_S)
     assert listener.latest is not None  # every training ends with an evaluation
     return listener.latest
 
@@ -137,8 +136,8 @@ def group_of_one() -> Iterator[None]:
 class _Listener:
     """Hands metrics to MLflow and evaluations to the trial; simulated trainings leave no checkpoints."""
 
-    def __init__(self, writer: MetricWriter, metric: Metric, tell: OnEvaluation) -> None:
-        self._writer, self._metric, self._tell = writer, metric, tell
+    def __init__(self, journal: Journal, metric: Metric, tell: OnEvaluation) -> None:
+        self._journal, self._metric, self._tell = journal, metric, tell
         self._evaluations = 0
         self.trainer: Trainer | None = None
         """The one that it listens to."""
@@ -148,7 +147,7 @@ class _Listener:
         pass
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self._writer.log(iteration, metrics)
+        self._journal.log(iteration, metrics)
 
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
         pass
@@ -163,7 +162,7 @@ class _Listener:
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         pass
 
-    def undelivered(self) -> list[PendingMetric]:
+    def undelivered(self) -> list[str]:
         return []
 
 

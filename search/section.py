@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.allowing import is_allowed, refusal
-from taugrad.platform.spec.annotations import entered, type_name
-from taugrad.platform.spec.fields import FieldHelp
+from taugrad.platform.spec.fields import FieldHelp, entered, type_name
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
 from taugrad.platform.spec.yaml_file import read_value
 

@@ -72,18 +72,10 @@ def test_hook(tmp_path: Path) -> None:
     for model, elements, tensors, _, floor, *figures in buckets:
         assert (model, elements, tensors) == ("LeNet", "431,080", "8 in 1")
         assert numbers(floor)[0] > 0
-        assert all(re.fullmatch(r"at most [\d.]+: (met|missed)", goal) for goal in figures[1::2])
+        assert figures[1::2] == ["", ""]  # a goal is that of larger models
         assert all(numbers(times)[0] > 0 for times in figures[::2])
     assert [row[0] for row in fixed] == [row[3] for row in buckets]
-    for (
-        _,
-        compress,
-        _,
-        _,
-        _,
-        decode,
-        *_,
-    ) in fixed:  # of a bucket; a tensor's share of a short run may be noise
+    for _, compress, _, decode, _ in fixed:  # of a bucket; a tensor's share of a short run may be noise
         assert min(numbers(compress)[0], numbers(decode)[0]) > 0
     assert [row[1] for row in inside] == methods
     assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3]))
@@ -96,99 +88,7 @@ def test_hook(tmp_path: Path) -> None:
         assert blocked >= 0  # what has arrived in time is not waited for
 
 
-def test_of_each_contender_the_best_counts(monkeypatch):
-    figure = importlib.import_module("benchmarks.network.target_figure")
-    seconds = {
-        "DDP": 300.0,
-        "PowerSGD, rank 4": math.inf,
-        "DiLoCo, every 30": 180.0,
-        "DiLoCo, every 4": 120.0,
-    }
-    kinds = {name: name.partition(",")[0] for name in seconds}
-    assert figure.best_of_kinds(seconds, kinds) == {"DDP": 5.0, "DiLoCo": 2.0}
-
-
-def test_the_first_screens_sentence_begins_with_the_fastest(monkeypatch, tmp_path):
-    figure, times = (
-        importlib.import_module(f"benchmarks.network.{name}") for name in ("target_figure", "target_times")
-    )
-    slow = {"DDP, 16 bits": 4.0, "DiLoCo": 2.0, "strom (ours)": 1.0, "SparseLoCo": 0.9}
-    fast = {"DDP, 16 bits": 0.4, "DiLoCo": 0.5, "strom (ours)": 0.35, "SparseLoCo": 0.36}
-    nin = times.Measured("loss at most 2", {"50mbit,0ms": slow, "1gbit,20ms": fast}, "a", "2026-01-02", "M")
-    gpt = times.Measured("loss at most 3", {"1gbit,20ms": fast}, "b", "2026-01-01", "M")
-    path = tmp_path / "times.json"
-    times.keep("NiN", times.Measured("", {}, "", "", ""), path)
-    times.keep("GPT", gpt, path)
-    both = times.keep("NiN", nin, path)
-    assert both == times.known(path) == {"NiN": nin, "GPT": gpt}
-
-    said = figure.caption(both)
-    at_50 = "at 50 Mbit/s and 0 ms, SparseLoCo 54.0 s, strom (ours) 60.0 s, DiLoCo 120 s, DDP, 16 bits 240 s"
-    at_1000 = (
-        "at 1 Gbit/s and 20 ms, strom (ours) 21.0 s, SparseLoCo 21.6 s, DDP, 16 bits 24.0 s, DiLoCo 30.0 s"
-    )
-    assert f"NiN, to loss at most 2: {at_50}; {at_1000}." in said
-    assert f"GPT, to loss at most 3: {at_1000}." in said
-    assert times.credit(both) == "`b`, 2026-01-01, M. `a`, 2026-01-02, M."
-
-
-def test_each_contender_has_the_same_search(monkeypatch):
-    search, settings = (
-        importlib.import_module(f"benchmarks.network.{name}") for name in ("target_search", "target_settings")
-    )
-    gpt = settings.GPT
-    *_, diloco, sparseloco, _, strom = settings.CONTENDERS
-    for each in (diloco, sparseloco, strom):
-        assert each.trainings == settings.TRAININGS
-        assert {start[0] for start in each.starts} == set(settings.EVERY)
-        assert len(each.starts) == len(set(each.starts)) <= each.trainings
-        start = each.starts[0]
-        for place, values in enumerate(each.knobs.values()):
-            for value in values:  # every one makes a spec
-                gpt.spec(each.setting((*start[:place], value, *start[place + 1 :])), 0)
-
-    class Surface:
-        """In place of trainings."""
-
-        def __init__(self):
-            self.found = {}
-
-        def known(self, spec):
-            return self.found.get(spec.fingerprint())
-
-    def steps(every, rate, unsent, keep, decay):
-        return 400 + 10 * every + 25 * (unsent == 0) + 25 * (keep != 128)
-
-    surface = Surface()
-    one = search.Search(gpt, sparseloco, ("50mbit,0ms", "1gbit,20ms"), surface)
-    asked = []
-    while (point := one.next()) is not None:
-        spec, most = one.asked(point)
-        asked.append((point, most))
-        found = steps(*point)
-        surface.found[spec.fingerprint()] = {
-            "steps": found if found <= most else math.inf,
-            "bytes": 1000.0,
-            "within": float(most),
-        }
-        one.tell(point)
-    # With one local step even DDP's number of steps would be too slow.
-    starts = [start for start in sparseloco.starts if start[0] > 1]
-    assert [point for point, _ in asked[: len(starts)]] == starts
-    assert len({point for point, _ in asked}) == len(asked) == sparseloco.trainings
-    assert all(gpt.ddp <= most <= gpt.longest and most % 25 == 0 for _, most in asked)
-    best = min(one.found, key=lambda point: one.seconds(point, "50mbit,0ms"))
-    assert best[2:4] == (0.25, 128)  # each was better by itself
-    for point, _ in asked[len(starts) :]:
-        # One knob was changed, to the value beside it.
-        assert any(point in set(sparseloco.neighbours(other)) for other in one.found)
-    measured = one.over("50mbit,0ms")
-    assert measured[0] == best
-    assert len({point[0] for point in measured}) == len(measured)  # one for each number of local steps
-    limit = search.SLACK * one.seconds(best, "50mbit,0ms")
-    assert all(one.seconds(point, "50mbit,0ms") <= limit for point in measured)
-
-
+@pytest.mark.long
 def test_network_target(tmp_path: Path) -> None:
     needs_network()
     found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
@@ -232,17 +132,15 @@ def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: P
 
 
 TABLES = {
-    "adamw": 1,
+    "adamw": 6,
     "anoosheh": 4,
-    "async_growth": 2,
     "asynchronous": 2,
     "gradients": 1,
-    "hybrid": 4,
-    "language": 1,
+    "hybrid": 3,
+    "language": 3,
     "oland_raj": 3,
-    "policy_cost": 2,
     "strom_speech": 3,
-    "synchronization": 4,
+    "synchronization": 3,
     "network_exchange": 2,
     "network_growth": 2,
     "network_sites": 1,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks.network import Link, Network, NetworkError, Topology, one_slow, two_sites, uniform, why_not
+from benchmarks.network import Link, Network, NetworkError, Topology, two_sites, uniform, why_not
 from benchmarks.network.namespaces import namespaces
 from needs import missing
 
@@ -41,11 +41,9 @@ def may_be_made() -> None:
         (uniform(2, Link.parse("100mbit")), 0, 1),
         (uniform(3, Link.parse("50mbit,20ms")), 2, 0),
         (uniform(2, Link.parse("100mbit,5ms,10%")), 0, 1),
-        (one_slow(3, Link.parse("200mbit"), 10), 0, 2),
-        (two_sites(2, Link.parse("200mbit"), Link.parse("20mbit")), 0, 3),
         (two_sites(2, Link.parse("200mbit,2ms"), Link.parse("20mbit,30ms")), 3, 1),
     ],
-    ids=["rate", "delay", "loss", "slow host", "two sites", "two sites, far"],
+    ids=["rate", "delay", "loss", "two sites"],
 )
 def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) -> None:
     asked = topology.path(source, to)
@@ -62,52 +60,6 @@ def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) 
     assert found.rate < 1.05 * asked.rate
     if not asked.loss:
         assert found.rate > 0.5 * asked.rate
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (uniform(2, Link.parse("200mbit")), uniform(2, Link.parse("10mbit"))),
-        (uniform(2, Link.parse("20mbit,5ms")), uniform(2, Link.parse("100mbit,20ms"))),
-    ],
-    ids=["rate", "rate and delay"],
-)
-def test_links_change_while_they_are_in_use(before: Topology, after: Topology) -> None:
-    with Network(before) as network:
-        network.change(after)
-        found = network.probe()
-        with pytest.raises(ValueError, match="make a new network"):
-            network.change(uniform(3, after.links[0]))
-        if before.in_kernel:
-            with pytest.raises(ValueError, match="delays where there were none"):
-                network.change(uniform(2, Link.parse("100mbit,1ms")))
-    asked = after.path(0, 1)
-    assert asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
-    assert 0.5 * asked.rate < found.rate < 1.05 * asked.rate
-
-
-def test_where_paths_lead_through_two_links_and_the_middle() -> None:
-    far = two_sites(2, Link(1e9, 0.002, 0.19), Link(5e7, 0.03, 0.5))
-    near, across = far.path(0, 1), far.path(0, 2)
-    assert (near.rate, near.delay, near.loss) == (1e9, 0.002, pytest.approx(0.19))
-    assert (across.rate, across.delay, across.loss) == (
-        5e7,
-        pytest.approx(0.032),
-        pytest.approx(1 - 0.81 * 0.5),
-    )
-    assert one_slow(3, Link(1e9), 10).path(2, 0).rate == 1e8
-    assert Topology.from_json(far.to_json()) == far
-
-
-@pytest.mark.parametrize("text", ["100", "100mbit,20", "fast", "100mbit,20ms,1", "-1mbit", ""])
-def test_links_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write rate, delay one way and loss as 100mbit,20ms,0\.1%"):
-        Link.parse(text)
-
-
-@pytest.mark.parametrize("text", ["100mbit,20ms", "1gbit,0ms", "1.5mbit,0.5ms,0.1%", "64kbit,300ms"])
-def test_a_link_is_written_as_it_is_read(text: str) -> None:
-    assert str(Link.parse(text)) == text
 
 
 def until(true: Callable[[], bool]) -> bool:
@@ -128,11 +80,10 @@ with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
 """
 
 
-@pytest.mark.parametrize("link", ["100mbit", "100mbit,5ms"])
 @pytest.mark.parametrize("killed", ["the program", "the keeper", "both"])
-def test_nothing_stays_behind_where_processes_are_killed(link: str, killed: str) -> None:
+def test_nothing_stays_behind_where_processes_are_killed(killed: str) -> None:
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, link], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, "100mbit,5ms"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     try:
         assert program.stdout is not None
@@ -179,15 +130,6 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_mended() -> None:
         assert until(reached)
 
 
-def test_what_it_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(NetworkError, match="ip and tc not found; Debian's iproute2 has them"):
-        Network(uniform(2, Link(1e9))).__enter__()
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NetworkError, match="need Linux and root"):
-        Network(uniform(2, Link(1e9))).__enter__()
-
-
 def test_the_command_runs_another_in_the_first_host() -> None:
     command = [sys.executable, "-m", "benchmarks.network", "--hosts", "2", "--link", "1gbit,1ms", "--"]
     inside = [
@@ -201,10 +143,3 @@ def test_the_command_runs_another_in_the_first_host() -> None:
     assert done.stdout == "('10.88.0.1', 9)\n", done.stderr
     assert "Mbit/s" in done.stderr
     assert "10.88.0.2" in done.stderr
-
-
-def test_commands_that_cannot_be_done_end_in_a_line() -> None:
-    command = [sys.executable, "-m", "benchmarks.network", "--link", "fast"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 2
-    assert done.stderr.strip() == "link 'fast': write rate, delay one way and loss as 100mbit,20ms,0.1%"

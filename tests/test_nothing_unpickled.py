@@ -18,8 +18,9 @@ UNSAFE_LOADERS = {"Loader", "FullLoader", "UnsafeLoader", "CLoader", "CFullLoade
 MAY_IMPORT_BY_NAME = {
     "compressors/method/registry.py": "names of ours, and entry points of installed packages",
     "compressors/lazy.py": "names of ours",
-    "platform/data/optional.py": "names of ours",
-    "platform/importing.py": "what a spec or a search names, once that is allowed",
+    "platform/data/errors.py": "names of ours",
+    "platform/data/loading.py": "names of ours",
+    "platform/user_code.py": "what a spec or a search names, once that is allowed",
 }
 """Where modules are imported by a name that is no constant of the module."""
 

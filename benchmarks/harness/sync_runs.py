@@ -3,10 +3,7 @@
 Neither Ray nor MLflow takes part; the trainer is the platform's.
 """
 
-import json
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -24,11 +21,10 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import real
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.writer import PendingMetric
 from taugrad.platform.training.reporting import Progress
 from taugrad.platform.training.trainer import Trainer
 
-from .workers import run_workers
+from .workers import found_by
 
 
 @dataclass(frozen=True)
@@ -42,11 +38,6 @@ class Sizes:
     """Numbers of simulated workers that are trained with all-gather and shards only."""
     epochs: int
     """Of the runs whose accuracy is shown."""
-    ring_workers: tuple[int, ...]
-    """Numbers of simulated workers whose errors in a ring are compared."""
-    error_steps: int | None
-    """Steps that errors are compared in; None takes an epoch."""
-    error_lines: tuple[str, ...]
     far_epochs: int
     far_workers: tuple[int, ...]
     seeds: int
@@ -129,7 +120,7 @@ class Silent:
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """Nothing is saved."""
 
-    def undelivered(self) -> list[PendingMetric]:
+    def undelivered(self) -> list[str]:
         """There are no checkpoints."""
         return []
 
@@ -137,29 +128,18 @@ class Silent:
 def train(specs: Sequence[RunSpec]) -> list[Outcome]:
     """Trains specs of equally many processes, one after the other, in processes that end with this call."""
     (processes,) = {spec.processes for spec in specs}
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
-        folder = Path(name)
-        texts = [spec.model_dump_json() for spec in specs]
-        run_workers(_work, (texts, processes, folder), processes)
-        outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
-    return [Outcome(**values) for values in outcomes]
+    texts = [spec.model_dump_json() for spec in specs]
+    return [Outcome(**values) for values in found_by(_work, (texts,), processes)[0]]
 
 
-def _work(rank: int, texts: Sequence[str], processes: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
+def _work(texts: Sequence[str]) -> list[dict[str, Any]]:
     outcomes = []
     for text in texts:
         spec = RunSpec.model_validate_json(text)
         outcomes.append(asdict(train_here(spec)))
-        if rank == 0:
+        if dist.get_rank() == 0:
             print(f"        {real(spec.sync).mode}, {spec.compressor}, seed {spec.seed}", file=sys.stderr)
-    if rank == 0:
-        (folder / "outcomes.json").write_text(json.dumps(outcomes), encoding="utf-8")
-    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
-    dist.destroy_process_group()
+    return outcomes
 
 
 def train_here(spec: RunSpec) -> Outcome:

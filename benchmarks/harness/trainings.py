@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,26 @@ def kept_in(name: str, *, quick: bool) -> Path:
     if quick:
         path.unlink(missing_ok=True)
     return path
+
+
+class Cells:
+    """What was measured, in a file with a line for each cell of a table."""
+
+    def __init__(self, name: str, *, quick: bool) -> None:
+        self._path = kept_in(name, quick=quick)
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        self._known = [json.loads(line) for line in lines]
+
+    def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """A cell; where it is not known, it is measured, and kept with what was asked for."""
+        found = next((each for each in self._known if each.items() >= asked.items()), None)
+        if found is None:
+            print(", ".join(f"{name} {value}" for name, value in asked.items()), "...", flush=True)
+            found = {**asked, **measure()}
+            self._path.parent.mkdir(exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        return found
 
 
 class Trainings:

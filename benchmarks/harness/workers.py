@@ -1,11 +1,16 @@
 """Worker processes, forked from a server that has imported torch once: each would take seconds for that."""
 
+import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context, set_forkserver_preload
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 _PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "numba"]
@@ -38,3 +43,33 @@ def _work(
 ) -> None:
     os.environ.update(environment)  # the server has that of its own start
     work(rank, *arguments)
+
+
+def found_by(work: Callable[..., Any], arguments: tuple[Any, ...], workers: int) -> list[Any]:
+    """What `work(*arguments)` returned, by rank, of so many workers in a group over gloo on loopback.
+
+    Args:
+        work: a function of a module, whose result can be JSON.
+        arguments: what it is given.
+        workers: how many.
+    """
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
+        run_workers(_in_group, (work, arguments, workers, Path(name)), workers)
+        return [json.loads((Path(name) / f"{rank}.json").read_text("utf-8")) for rank in range(workers)]
+
+
+def train_by(processes: int, train: Callable[[str], dict[str, float]], text: str) -> dict[str, float]:
+    """What worker 0 found; by this process, which is in a process group, where there is one worker."""
+    found: dict[str, float] = train(text) if processes == 1 else found_by(train, (text,), processes)[0]
+    return found
+
+
+def _in_group(
+    rank: int, work: Callable[..., Any], arguments: tuple[Any, ...], workers: int, folder: Path
+) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=workers)
+    (folder / f"{rank}.json").write_text(json.dumps(work(*arguments)), encoding="utf-8")
+    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
+    dist.destroy_process_group()

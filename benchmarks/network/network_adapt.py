@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -18,7 +17,6 @@ from ..harness.report import RESULTS, Place, Table, load, number, publish, read_
 from . import Link, Network, uniform, why_not
 from .network_workers import TIMEOUT_S, start
 
-ROOT = Path(__file__).resolve().parents[2]
 RATES = ("100mbit", "10mbit", "100mbit")
 """Of the three parts of a run."""
 DELAYS, QUICK_DELAYS = ("0ms", "10ms"), ("0ms",)

@@ -6,19 +6,18 @@ Hosts are network namespaces (benchmarks/network), which needs root. Can be stop
 build/network_exchange.jsonl has the cells that were measured.
 """
 
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from ..harness.trainings import Cells
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
 
-ROOT = Path(__file__).resolve().parents[2]
 OURS = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
 BARE = "bare"
 METHODS = (BARE, "none", "fp16", "powersgd", *OURS)
@@ -43,19 +42,14 @@ INTRODUCTION = (
 )
 
 
-def cell(link: str, hosts: int, steps: int, elements: int) -> dict[str, Any]:
-    """Measures all methods on one network."""
+def measured(link: str, hosts: int, steps: int, elements: int) -> dict[str, Any]:
+    """All methods on one network."""
     with Network(uniform(hosts, Link.parse(link))) as network:
-        found = network.probe()
-        methods = found_by(network, "exchange", methods=METHODS, elements=elements, steps=steps)
-    return {
-        "link": link,
-        "hosts": hosts,
-        "steps": steps,
-        "elements": elements,
-        "probe": str(found),
-        "methods": methods,
-    }
+        probe = str(network.probe())
+        return {
+            "probe": probe,
+            "methods": found_by(network, "exchange", methods=METHODS, elements=elements, steps=steps),
+        }
 
 
 def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
@@ -105,19 +99,12 @@ def main(arguments: Sequence[str]) -> int:
     load_before = load()
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     cells = [("100mbit,5ms", 2)] if options.quick else [(link, hosts) for hosts in HOSTS for link in LINKS]
-    kept = ROOT / "build" / ("network_exchange-quick.jsonl" if options.quick else "network_exchange.jsonl")
-    kept.parent.mkdir(exist_ok=True)
-    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    kept = Cells("network_exchange", quick=options.quick)
     rows: list[tuple[str, ...]] = []
     shares: list[tuple[str, ...]] = []
     for link, hosts in cells:
-        wanted = {"link": link, "hosts": hosts, "steps": steps, "elements": elements}
-        found = next((each for each in known if each.items() >= wanted.items()), None)
-        if found is None or options.quick:
-            print(f"{hosts} hosts, {link} ...", flush=True)
-            found = cell(link, hosts, steps, elements)
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+        asked = {"link": link, "hosts": hosts, "steps": steps, "elements": elements}
+        found = kept.of(asked, partial(measured, **asked))
         more, more_shares = rows_of(found)
         rows += more
         shares += more_shares

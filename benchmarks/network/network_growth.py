@@ -26,9 +26,9 @@ from taugrad.search.plan.planning import Prediction, predict
 from ..harness.in_process import fit
 from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 from ..harness.sync_runs import Silent
-from ..harness.trainings import BUILD, Trainings, kept_in
-from . import growth_figure, why_not
-from .network_cells import Asked, Cells
+from ..harness.trainings import Cells, Trainings, kept_in
+from . import why_not
+from .network_cells import Asked, over
 
 LINK, QUICK_LINK = "200mbit,5ms", "100mbit,5ms"
 MEASURED, QUICK_MEASURED = (2, 4, 8), (2,)
@@ -38,7 +38,6 @@ STEPS, QUICK_STEPS = 100, 10
 SKIPPED, QUICK_SKIPPED = 20, 10
 """Steps at first that are not counted."""
 SIMULATED_STEPS = 30
-PICTURE = RESULTS.parent / "images" / "growth.png"
 PLACE = Place(
     RESULTS.parent / "network.md",
     "<!-- benchmarks/network/network_growth.py writes from here -->",
@@ -190,10 +189,7 @@ def main(arguments: Sequence[str]) -> int:
     trainings = Trainings(kept_in("network_growth", quick=quick), train, lambda spec: spec.workers.count)
     specs = [way.spec(each, SIMULATED_STEPS, simulated=True) for way in ways for each in simulated]
     trainings.train(specs, print, every=5)
-    cells_file = BUILD / f"network_growth_cells{'-quick' if quick else ''}.jsonl"
-    if quick:
-        cells_file.unlink(missing_ok=True)
-    cells = Cells(cells_file)
+    cells = Cells("network_growth_cells", quick=quick)
     lines = sorted({way.candidate.method for way in ways} - {HALF})
     calibration = calibrate(ways[0].spec(2, 1, simulated=False), lines)
     predictions = planned(ways, calibration, link, PLANNED)
@@ -203,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
     for workers in measured:
         asked = [Asked(way.spec(workers, skipped + steps, simulated=False), way.half) for way in ways]
         shared[workers] = planned(ways, calibrate(asked[0].spec, lines, sharing=workers), link, [workers])
-        for way, found in zip(ways, cells.measure(link, asked), strict=True):
+        for way, found in zip(ways, over(link, asked, cells), strict=True):
             seconds[way.name, workers] = step_seconds(found, skipped, int(way.sync.get("every", 1)))
             received[way.name, workers] = way.share * found["received"] / found["steps"] / workers
     tables = [
@@ -214,10 +210,6 @@ def main(arguments: Sequence[str]) -> int:
         link=link, cores=len(os.sched_getaffinity(0)), steps=steps, skipped=skipped
     )
     publish("network_growth", options, introduction, tables, before, PLACE)
-    if options.folder is not None:
-        picture = PICTURE if options.folder == RESULTS else options.folder.with_suffix(".png")
-        points = growth_figure.Points(received, {each: seconds[each].middle for each in seconds})
-        growth_figure.draw(picture, predictions, points)
     return 0
 
 

@@ -6,19 +6,18 @@ Hosts are network namespaces (benchmarks/network), which needs root. Can be stop
 build/network_sites.jsonl has the cells that were measured.
 """
 
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from ..harness.trainings import Cells
 from . import Link, Network, two_sites, why_not
 from .network_workers import found_by
 
-ROOT = Path(__file__).resolve().parents[2]
 LINE = "wgt(density(0.01))"
 WAYS = ("exact", "hierarchical", "sharded")
 INSIDE = "1gbit"
@@ -43,20 +42,12 @@ INTRODUCTION = (
 )
 
 
-def cell(at_each: int, between: str, steps: int, elements: int) -> dict[str, Any]:
-    """Measures all ways on one network."""
+def measured(at_each: int, between: str, steps: int, elements: int) -> dict[str, Any]:
+    """All ways on one network."""
     with Network(two_sites(at_each, Link.parse(INSIDE), Link.parse(between))) as network:
         found = network.probe(0, at_each)
         ways = found_by(network, "sites", line=LINE, ways=WAYS, elements=elements, steps=steps)
-    return {
-        "at_each": at_each,
-        "between": between,
-        "steps": steps,
-        "elements": elements,
-        "rate": found.rate,
-        "probe": str(found),
-        "ways": ways,
-    }
+    return {"rate": found.rate, "probe": str(found), "ways": ways}
 
 
 def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -91,18 +82,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     load_before = load()
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
-    kept = ROOT / "build" / ("network_sites-quick.jsonl" if options.quick else "network_sites.jsonl")
-    kept.parent.mkdir(exist_ok=True)
-    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    kept = Cells("network_sites", quick=options.quick)
     rows: list[tuple[str, ...]] = []
     for at_each, between in QUICK_CELLS if options.quick else CELLS:
-        wanted = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}
-        found = next((each for each in known if each.items() >= wanted.items()), None)
-        if found is None or options.quick:
-            print(f"two sites of {at_each} hosts, {between} ...", flush=True)
-            found = cell(at_each, between, steps, elements)
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+        asked = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}
+        found = kept.of(asked, partial(measured, **asked))
         rows += rows_of(found)
     table = Table(
         "A step between two sites",

@@ -21,13 +21,13 @@ import numpy as np
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.spec import RunSpec
 
-from ..harness.crew import train_by
 from ..harness.in_process import fit
 from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
 from ..harness.sync_runs import Silent
-from ..harness.trainings import Trainings, kept_in
+from ..harness.trainings import Cells, Trainings, kept_in
+from ..harness.workers import train_by
 from . import why_not
-from .network_cells import Asked, Cells
+from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, Choices, as_if_chosen, judged
 from .target_figure import best_of_kinds, caption, draw
 from .target_search import PATIENCE, SLACK, Search, searched
@@ -160,7 +160,7 @@ def rows_over(
     """Of each setting."""
     asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
     rows = []
-    for setting, found in zip(settings, cells.measure(link, asked), strict=True):
+    for setting, found in zip(settings, over(link, asked, cells), strict=True):
         steps = fmean(trainings.of(workload.spec(setting, seed))["steps"] for seed in seeds)
         rows.append((setting, steps, seconds_a_step(found, setting), found))
     return rows
@@ -254,8 +254,8 @@ def whole_table(
 ) -> Table:
     """Runs to the target by the clock, beside the product."""
     reached = [s for s in settings if np.isfinite(trainings.of(workload.spec(s, 0))["steps"])]
-    timed = cells.measure(link, [Asked(timed_spec(workload, each), each.half) for each in reached])
-    runs = cells.measure(link, [Asked(workload.whole(each, 0), each.half) for each in reached])
+    timed = over(link, [Asked(timed_spec(workload, each), each.half) for each in reached], cells)
+    runs = over(link, [Asked(workload.whole(each, 0), each.half) for each in reached], cells)
     rows = []
     for setting, steps, run in zip(reached, timed, runs, strict=True):
         expected = trainings.of(workload.spec(setting, 0))["steps"]
@@ -347,7 +347,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.quick:
         workloads, links, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
-    cells = Cells(kept_in("network_target_cells", quick=options.quick))
+    cells = Cells("network_target_cells", quick=options.quick)
     for name, workload in workloads.items():
         searches = searched(workload, links, trainings, print)
         chosen: Mapping[str, Setting] = {}

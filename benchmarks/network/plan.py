@@ -6,11 +6,10 @@ Hosts are network namespaces (benchmarks/network), which needs root. Can be stop
 build/plan.jsonl has the cells that were measured.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,10 @@ from taugrad.search.plan.link import Link as PlannedLink
 from taugrad.search.plan.planning import predict
 
 from ..harness.report import Spread, Table, load, number, publish, read_options
+from ..harness.trainings import Cells
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
 
-ROOT = Path(__file__).resolve().parents[2]
 METHODS = (
     "none",
     HALF,
@@ -91,17 +90,12 @@ def measured(spec: RunSpec, link: str, steps: int) -> dict[str, list[float]]:
     return found
 
 
-def cell(model: str, link: str, hosts: int, steps: int) -> dict[str, Any]:
-    """Measures all methods on one network, and predicts them."""
+def both(model: str, link: str, hosts: int, steps: int) -> dict[str, Any]:
+    """All methods measured on one network, and predicted."""
     spec = spec_of(model, hosts)
     calibration = calibrate(spec, [each for each in METHODS if each != HALF], sharing=hosts)
-    seconds = measured(spec, link, steps)
     return {
-        "model": model,
-        "link": link,
-        "hosts": hosts,
-        "steps": steps,
-        "seconds": seconds,
+        "seconds": measured(spec, link, steps),
         "predicted": {method: predicted(calibration, method, link, hosts) for method in METHODS},
     }
 
@@ -136,19 +130,10 @@ def main(arguments: Sequence[str]) -> int:
         if options.quick
         else [(model, link, hosts) for model in MODELS for hosts in HOSTS for link in LINKS]
     )
-    kept = ROOT / "build" / ("plan-quick.jsonl" if options.quick else "plan.jsonl")
-    kept.parent.mkdir(exist_ok=True)
-    known = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    cells = []
+    kept, cells = Cells("plan", quick=options.quick), []
     for model, link, hosts in wanted:
         asked = {"model": model, "link": link, "hosts": hosts, "steps": steps}
-        found = next((each for each in known if each.items() >= asked.items()), None)
-        if found is None or options.quick:
-            print(f"{model}, {hosts} hosts, {link} ...", flush=True)
-            found = cell(model, link, hosts, steps)
-            with kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
-        cells.append(found)
+        cells.append(kept.of(asked, partial(both, **asked)))
     errors = np.abs([error_of(each, method) for each in cells for method in METHODS])
     near = int((errors <= WITHIN).sum())
     table = Table(

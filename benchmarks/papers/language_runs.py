@@ -10,12 +10,12 @@ from taugrad.platform.synchronization.config import real
 from taugrad.platform.tracking import names
 from taugrad.search import adaptive
 
-from ..harness.crew import train_by
 from ..harness.in_process import fit
 from ..harness.paired import interval
 from ..harness.report import Options, Table, number
 from ..harness.sync_runs import Silent
 from ..harness.trainings import Trainings, kept_in
+from ..harness.workers import train_by
 
 SIXTEEN = 2
 """How many times fewer bytes a 16-bit exchange sends than float32."""

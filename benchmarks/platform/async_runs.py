@@ -4,15 +4,11 @@ Neither Ray nor MLflow takes part; the trainer is the platform's. Real workers s
 its computing would take on a machine of their own, so that a few cores stand for many.
 """
 
-import json
-import os
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Literal
 
@@ -31,7 +27,7 @@ from taugrad.platform.training.replica import Replica
 from taugrad.platform.training.trainer import Trainer
 
 from ..harness.sync_runs import Silent
-from ..harness.workers import run_workers
+from ..harness.workers import found_by
 
 Slow = Literal["nobody", "one", "now and then"]
 """Who takes longer: nobody, worker 0 in each step, or in each step another worker, drawn alike by all."""
@@ -83,29 +79,18 @@ class Watching(Silent):
 def train(specs: Sequence[RunSpec], paces: Sequence[Pace]) -> list[Outcome]:
     """Trains specs of equally many processes, one after the other, in processes that end with this call."""
     (processes,) = {spec.processes for spec in specs}
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
-        folder = Path(name)
-        texts = [spec.model_dump_json() for spec in specs]
-        run_workers(_work, (texts, list(paces), processes, folder), processes)
-        outcomes = json.loads((folder / "outcomes.json").read_text(encoding="utf-8"))
-    return [Outcome(**values) for values in outcomes]
+    texts = [spec.model_dump_json() for spec in specs]
+    return [Outcome(**values) for values in found_by(_work, (texts, list(paces)), processes)[0]]
 
 
-def _work(rank: int, texts: Sequence[str], paces: Sequence[Pace], processes: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
+def _work(texts: Sequence[str], paces: Sequence[Pace]) -> list[dict[str, Any]]:
     outcomes = []
     for text, pace in zip(texts, paces, strict=True):
         spec = RunSpec.model_validate_json(text)
         outcomes.append(asdict(_train_here(spec, pace)))
-        if rank == 0:
+        if dist.get_rank() == 0:
             print(f"        {spec.sync.mode}, {pace}", file=sys.stderr)
-    if rank == 0:
-        (folder / "outcomes.json").write_text(json.dumps(outcomes), encoding="utf-8")
-    dist.barrier()  # nobody leaves while a collective's last reference is being dropped elsewhere
-    dist.destroy_process_group()
+    return outcomes
 
 
 def _train_here(spec: RunSpec, pace: Pace) -> Outcome:

@@ -1,17 +1,14 @@
 """Hybrid parallelism's schemes a, b, c beside data parallelism: bytes, messages, memory, and where it wins.
 
-    python -m benchmarks.platform.hybrid [--quick] [--write] [--times]
+    python -m benchmarks.platform.hybrid [--quick] [--write]
 
 Workers are processes on the loopback interface, or simulated in one. Bytes and messages are exact and do not
-depend on how busy the machine is, memory hardly; --times adds overlap and a figure of a step, which do.
+depend on how busy the machine is, memory hardly.
 """
 
-import dataclasses
-import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,21 +19,17 @@ from taugrad.platform.spec import RunSpec
 from ..harness.report import RESULTS, Place, Table, load, number, publish, read_options
 from . import hybrid_formulas as formulas
 from .hybrid_formulas import Net
-from .hybrid_runs import Case, Measured, measure
-from .hybrid_timeline import draw
+from .hybrid_runs import Case, measure
 
 PLACE = Place(
     RESULTS.parent / "synchronization.md",
     "<!-- benchmarks/platform/hybrid.py writes from here -->",
     "<!-- to here: hybrid -->",
 )
-FIGURE = RESULTS.parent / "images" / "hybrid-timeline.svg"
 SPARSE_BYTES = 8
 """Of an element by `topk(...) | packed32`."""
 APART = 1.25
 """How far from the crossing's density both sides are measured."""
-Steps = dict[tuple[str, str], Measured]
-"""By model and mode."""
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 INTRODUCTION = (
     "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
@@ -122,10 +115,9 @@ def expected(net: Net, sync: dict[str, str], workers: int, each: int) -> tuple[f
     return arriving, formulas.messages(net, workers, sync["scheme"]), kept
 
 
-def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]) -> tuple[Table, Steps]:
+def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]) -> Table:
     """Every scheme with both models."""
     rows: list[tuple[str, ...]] = []
-    found: Steps = {}
     for model, net in nets.items():
         each = sizes.examples[model]
         counts = [(2, True)] + [(count, False) for count in sizes.simulated if model == next(iter(nets))]
@@ -142,8 +134,6 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]
                         *((_mb(measured.peak) if real else ""), _mb(kept)),
                     )
                 )
-                if real:
-                    found[model, name] = measured
     columns = (
         *("model", "K", "B", "mode", "received, MB", "formula", "messages", "formula"),
         *("peak memory, MB", "kept, formula"),
@@ -154,7 +144,7 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]
         "weights, gradients and momentum (12 bytes per parameter), and the features of the turns. The rest "
         "are the convolutions' activations, and buffers and messages of the exchange.",
     )
-    return Table("A step of each scheme beside data parallelism", columns, rows, notes), found
+    return Table("A step of each scheme beside data parallelism", columns, rows, notes)
 
 
 def crossings(sizes: Sizes, nets: dict[str, Net]) -> Table:
@@ -211,37 +201,12 @@ def measure_crossing(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], No
     return Table("On both sides of the crossing, measured", columns, rows, notes)
 
 
-def times(found: Steps) -> Table:
-    """What was on its way while something was computed."""
-    rows = []
-    for (model, name), measured in found.items():
-        if measured.exchange_s:
-            hidden = 1 - measured.blocked_s / measured.exchange_s
-            rows.append(
-                (
-                    *(model, name, f"{1000 * measured.exchange_s:.1f}", f"{1000 * measured.blocked_s:.1f}"),
-                    f"{100 * hidden:.0f}",
-                )
-            )
-    columns = ("model", "mode", "in flight, ms", "waited, ms", "overlap, %")
-    notes = (
-        "Activations and their gradients, worker 0, the second step: the time while any were under way, "
-        "from posting to fetching; the part of it in which nothing was computed; and the rest of it, in "
-        "percent.",
-    )
-    return Table("Overlap", columns, rows, notes)
-
-
 def _mb(size: float) -> str:
     return number(size / 1e6)
 
 
 def main(arguments: Sequence[str]) -> None:
-    timed = "--times" in arguments or "--quick" in arguments
-    left = [each for each in arguments if each != "--times"]
-    options = read_options("platform.hybrid", "Hybrid parallelism beside data parallelism.", left)
-    if "--times" in arguments:
-        options = dataclasses.replace(options, command=f"{options.command} --times")
+    options = read_options("platform.hybrid", "Hybrid parallelism beside data parallelism.", arguments)
     sizes = QUICK if options.quick else FULL
     load_before, started = load(), perf_counter()
 
@@ -251,18 +216,7 @@ def main(arguments: Sequence[str]) -> None:
     nets = {}
     for name in sizes.models:
         nets[name] = Net.of(build(case(sizes, name, {"mode": "sharded"}, 2).spec.model, sizes.shape))
-    table, found = measure_bytes(sizes, nets, say)
-    tables = [table, crossings(sizes, nets), measure_crossing(sizes, nets, say)]
-    if timed:
-        tables.append(times(found))
-        first = next(iter(nets))
-        steps = {
-            name.split()[1][0]: each.bars
-            for (model, name), each in found.items()
-            if model == first and each.bars and "fp32" in name
-        }
-        target: Path | io.BytesIO = FIGURE if options.folder == RESULTS else io.BytesIO()
-        draw(target, steps, f"A step of {first}, 2 workers with {sizes.examples[first]} examples each")
+    tables = [measure_bytes(sizes, nets, say), crossings(sizes, nets), measure_crossing(sizes, nets, say)]
     weights = " and ".join(f"{(net.conv + net.fc) / 1e6:.1f}" for net in nets.values())
     introduction = INTRODUCTION.format(
         sizes=weights, image=" x ".join(map(str, sizes.shape.inputs)), classes=sizes.shape.outputs

@@ -1,4 +1,4 @@
-"""What each way to synchronize moves, beside its formula; what compressing again costs; 10,000 times less.
+"""What each way to synchronize moves, beside its formula; 10,000 times fewer bytes.
 
     python -m benchmarks.platform.synchronization [--quick] [--write]
 
@@ -16,7 +16,6 @@ from taugrad.platform.synchronization.traffic import HEAD
 
 from ..harness.report import RESULTS, Options, Place, Table, load, number, publish, read_options
 from ..harness.sync_runs import Outcome, Sizes, make_spec, train
-from .sync_error import measure_errors
 from .sync_goal import measure_goal
 
 FEW_STEPS: dict[str, Any] = {
@@ -37,12 +36,6 @@ by the time it is applied, and the optimizer's momentum would make it diverge.""
 TRAINED_OPTIMIZER = {"kind": "sgd", "momentum": 0}
 TRAINED_MODES = ("allgather", "parameter_server", "sharded")
 """A ring takes no corrected momentum."""
-ERROR_LINES = (
-    "linear(bits=8)",
-    "linear(bits=4)",
-    "linear(bits=4, decay=0)",
-    "topk(density=0.01)",
-)
 PLACE = Place(
     RESULTS.parent / "synchronization.md",
     "<!-- benchmarks/platform/synchronization.py writes from here -->",
@@ -62,9 +55,6 @@ FULL = Sizes(
     simulated=(8, 16, 64),
     many=(64,),
     epochs=2,
-    ring_workers=(2, 4, 8),
-    error_steps=None,
-    error_lines=ERROR_LINES,
     far_epochs=10,
     far_workers=(2, 4),
     seeds=5,
@@ -75,9 +65,6 @@ QUICK = Sizes(
     simulated=(3,),
     many=(3,),
     epochs=1,
-    ring_workers=(2,),
-    error_steps=2,
-    error_lines=("linear(bits=8)", "topk(density=0.01)"),
     far_epochs=1,
     far_workers=(2,),
     seeds=2,
@@ -204,34 +191,6 @@ def _workers_table(rows: list[tuple[str, ...]], epochs: int) -> Table:
     )
 
 
-def measure_recompression(sizes: Sizes, say: Callable[[str], None]) -> Table:
-    """What compressing sums again does to them."""
-    most = max(sizes.ring_workers)
-    cases = [("allgather", most), ("sharded", most)] + [("ring", count) for count in sizes.ring_workers]
-    rows: list[tuple[str, ...]] = []
-    for line in sizes.error_lines:
-        for pattern, count in cases:
-            say(f"error, {line}, {pattern} of {count}")
-            errors = measure_errors(pattern, line, count, 1, sizes.error_steps)
-            rows.append(
-                (
-                    f"`{line}`",
-                    f"{pattern}, N = {count}",
-                    f"{100 * errors.step:.2f}",
-                    f"{100 * errors.total:.2f}",
-                    f"{100 * errors.accuracy:.1f}",
-                )
-            )
-    notes = (
-        '"Error of a step" is the norm of what the workers agreed on less the true mean of their gradients, '
-        'over the norm of that mean, as the mean over the steps of one epoch. "Of the sum" is the same for '
-        "the sums over the epoch, which is what residuals still hold. Without a residual (`decay=0`), "
-        "nothing is kept, and errors add up.",
-    )
-    columns = ("method", "pattern", "error of a step, %", "of the sum, %", "accuracy %")
-    return Table("The cost of compressing again", columns, rows, notes)
-
-
 def _kb(size: float) -> str:
     return number(size / 1e3)
 
@@ -245,7 +204,7 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
 
     tables, parameters = measure_modes(sizes, say)
-    tables += [measure_recompression(sizes, say), measure_goal(sizes, say)]
+    tables.append(measure_goal(sizes, say))
     introduction = INTRODUCTION.format(parameters=parameters)
     publish("synchronization", options, introduction, tables, load_before, PLACE)
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from .cuda.memory import DeviceArray
+    from .cuda.device import DeviceArray
 
     Array: TypeAlias = NDArray[Any] | DeviceArray
 else:

@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..method.base import ThresholdRule
 from .readback import Pending, Readback
-from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
+from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 
 
 class Ranges(Protocol):
@@ -40,7 +41,7 @@ class Addends(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Some of a parameter's values, in equal strata (`ops.cpu.sampling`)."""
+    """Some of a parameter's values, in equal strata (`ops.cpu.looking`)."""
 
     values: Tensor
     """Contiguous float32 [n]."""
@@ -76,12 +77,8 @@ class Ops(ABC):
         """An array of this device, float32 or uint8, as a tensor in the same memory."""
 
     @abstractmethod
-    def fetch(self, array: Any) -> NDArray[Any]:
-        """An array in the CPU's memory; waits for what was started before."""
-
-    @abstractmethod
     def fetch_all(self, arrays: Sequence[Any]) -> list[NDArray[Any]]:
-        """The same of several; waits once."""
+        """Arrays in the CPU's memory; waits once, for what was started before."""
 
     @abstractmethod
     def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
@@ -107,7 +104,7 @@ class Ops(ABC):
 
     @abstractmethod
     def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.ordered_sum`."""
+        """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.looking`."""
 
     @abstractmethod
     def samples(

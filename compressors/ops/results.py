@@ -10,8 +10,6 @@ from torch import Tensor
 from .array import Array
 from .segments import Offsets
 
-ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
-"""What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
 HalfFormat = Literal["fp16", "bf16"]
 
 

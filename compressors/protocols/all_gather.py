@@ -93,7 +93,8 @@ class AllGather(Reducer):
         self._shares: dict[int, _Shares] = {}
         """By a bucket's number. When DDP cuts its first buckets anew, the numbers of these are among the new
         ones, so that the memory of the old buckets is let go."""
-        self._outgoing: list[tuple[Outgoing, list[Part]]] = []
+        self._outgoing: list[tuple[Outgoing, list[Part], list[Tensor] | None]] = []
+        """What a step that may be skipped has sent; with a scaler, also what residuals were before it."""
         self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
         """Adds up what has arrived beside the backward pass."""
 
@@ -124,8 +125,12 @@ class AllGather(Reducer):
     def settle(self, *, skipped: bool) -> None:
         """See `Reducer.settle`."""
         if skipped:
-            for outgoing, parts in self._outgoing:
-                self._compressor.put_back(outgoing, parts)
+            for outgoing, parts, kept in self._outgoing:
+                if kept is None:
+                    self._compressor.put_back(outgoing, parts)
+                else:
+                    for now, before in zip(_memory_of(parts), kept, strict=True):
+                        now.copy_(before)
         self._outgoing = []
 
     def ways(self, bucket: Bucket) -> dict[str, str]:
@@ -143,9 +148,11 @@ class AllGather(Reducer):
         plan, buffer = self._plan_of(bucket), bucket.buffer
         started = perf_counter()
         parts = self._feedback.parts(self._gradients(plan, buffer), plan.layout, self._compressor)
+        # A scaler drops the gradients of a step that overflows: many of them are far off.
+        kept = None if bucket.scale is None else [each.clone() for each in _memory_of(parts)]
         own = self._compressor.compress(parts, plan.layout, self._context)
         if self._nonfinite == "skip":
-            self._outgoing.append((own, parts))
+            self._outgoing.append((own, parts, kept))
         step.count_layers(own.tallies)
         step.keeps_residuals |= any(part.residual is not None for part in parts)
         compressed = perf_counter()
@@ -166,9 +173,13 @@ class AllGather(Reducer):
             messages = arriving.messages()
             incoming = self._read(parts, plan, messages)
             self._fill(buffer, incoming, parts)
+            if bucket.scale is not None:
+                buffer.mul_(bucket.scale)
             for each in incoming:
+                if isinstance(each, NonFinite) and bucket.scale is not None:
+                    parts[each.ordinal].gradient[0] = torch.inf  # for every worker's scaler to find
                 # Zeros would look like gradients that were cleared, and a further pass like a new step.
-                if isinstance(each, NonFinite) and not (refused := parts[each.ordinal].gradient)[0]:
+                elif isinstance(each, NonFinite) and not (refused := parts[each.ordinal].gradient)[0]:
                     refused[0] = torch.finfo(buffer.dtype).tiny
             bucket.add_earlier(1.0)
             if buffer.is_cuda:  # what was sent knows nothing of streams
@@ -242,3 +253,8 @@ class AllGather(Reducer):
         if total is not buffer:
             for part, share in zip(parts, torch.split(total, [part.elements for part in parts]), strict=True):
                 part.gradient.copy_(share)
+
+
+def _memory_of(parts: Sequence[Part]) -> list[Tensor]:
+    """Residuals and velocities."""
+    return [each for part in parts for each in (part.residual, part.velocity) if each is not None]

@@ -34,6 +34,8 @@ class Bucket:
     """Elements of the buffer for each parameter: two real numbers for a complex one."""
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
+    scale: float | None = None
+    """Of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
 
     @property
     def title(self) -> str:

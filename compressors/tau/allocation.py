@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..method.base import LARGEST_TAU, SMALLEST_TAU
+from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from ..ops.cpu.curves import common_log_tau, walk
-from ..ops.results import ThresholdRule
 
 Floats = NDArray[np.float64]
 

@@ -9,15 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from ..bucket.layout import Part
-from ..ops.cpu.sampling import sampled_magnitudes, stratified_positions
-from ..ops.cpu.topk import sampled_magnitude
+from ..ops.cpu.looking import sampled_magnitudes, stratified_positions
+from ..ops.cpu.topk import magnitude_at
 from .base import SAMPLE, as_tau
 
 
 def sampled_tau(part: Part, density: float) -> np.float32:
     """The magnitude of residual + gradient that about `density` of all elements reach, by SAMPLE of them."""
-    residual_M, gradient_M = _arrays(part)
-    return np.float32(as_tau(float(sampled_magnitude(residual_M, gradient_M, density, SAMPLE))))
+    return np.float32(as_tau(float(magnitude_at(magnitudes_of(part), density))))
 
 
 def magnitudes_of(part: Part) -> NDArray[np.float32]:

@@ -97,3 +97,16 @@ def _part(length: int, rank: int, workers: int) -> slice:
     shorter, longer_parts = divmod(length, workers)
     start = rank * shorter + min(rank, longer_parts)
     return slice(start, start + shorter + (rank < longer_parts))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What chance in an example follows from, besides its number: augmentation, where a text is cut."""
+
+    seed: int
+    epoch: int
+    """Counted from 0."""
+
+    def of(self, index: int) -> np.random.Generator:
+        """An example's own random numbers, the same on every worker and after a resume."""
+        return np.random.default_rng([self.seed, self.epoch, index])

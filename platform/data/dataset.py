@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from .errors import DataError
 from .examples import Tensors
+from .pixels import Normalization
 from .shape import Shape
 
 __all__ = ["DataError", "DataSet"]
@@ -57,9 +58,6 @@ class DataSet:
     ) -> "DataSet":
         """Normalises greyscale images by the training part's mean and standard deviation over all pixels.
 
-        Scaling the pixels to 0..1 first would not change the result, since the mean and the deviation would
-        scale, too. The sums are exact integers, so every machine gets the same inputs, bit for bit.
-
         Args:
             train_pixels: uint8 [N, height, width].
             train_labels: Any integer type, [N].
@@ -77,17 +75,11 @@ class DataSet:
             raise DataError(
                 f"train_inputs has shape {_by(train_pixels.shape)}; it must hold at least one pixel"
             )
-        mean = int(train_pixels.sum(dtype=np.int64)) / train_pixels.size
-        squares = int(np.square(train_pixels, dtype=np.uint16).sum(dtype=np.int64))
-        deviation = float(max(squares / train_pixels.size - mean * mean, 0.0)) ** 0.5
-        if train_pixels.min() == train_pixels.max():
-            raise DataError(
-                f"train_inputs is {int(train_pixels.min())} everywhere; its pixels must not all be equal"
-            )
+        normalize = Normalization.of(train_pixels[:, np.newaxis], "train_inputs")
         return cls(
-            _normalized(train_pixels, mean, deviation),
+            normalize(train_pixels[:, np.newaxis]),
             torch.from_numpy(train_labels.astype(np.int64)),
-            _normalized(test_pixels, mean, deviation),
+            normalize(test_pixels[:, np.newaxis]),
             torch.from_numpy(test_labels.astype(np.int64)),
             classes,
         )
@@ -110,13 +102,6 @@ class DataSet:
         """The shape of an example."""
         channels, height, width = self.train_inputs.shape[1:]
         return Shape.image(channels, height, width, self.classes)
-
-
-def _normalized(pixels: NDArray[np.uint8], mean: float, deviation: float) -> torch.Tensor:
-    inputs = pixels[:, np.newaxis].astype(np.float32)
-    inputs -= np.float32(mean)
-    inputs /= np.float32(deviation)
-    return torch.from_numpy(inputs)
 
 
 def _check_inputs(field: str, inputs: torch.Tensor) -> None:

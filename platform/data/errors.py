@@ -1,5 +1,29 @@
-"""Errors about data that cannot be used. Needs no torch, so that Ray Data's tasks can raise them, too."""
+"""Data that cannot be used, and packages that only some data need. Needs no torch, as Ray Data's tasks do."""
+
+from importlib import import_module
+from typing import Any
 
 
 class DataError(ValueError):
     """Data that cannot be trained on; the message says what was found and what would do."""
+
+
+EXTRAS = {"PIL": ("Pillow", "images"), "tokenizers": ("tokenizers", "text")}
+"""By module: the package, and the extra of taugrad that brings it."""
+
+
+def needed(module: str, wanted_by: str) -> Any:
+    """Imports an optional package.
+
+    Args:
+        module: `PIL.Image`, for example; its first part is a key of `EXTRAS`.
+        wanted_by: the field of the spec that needs it, for the message.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    package, extra = EXTRAS[module.partition(".")[0]]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise DataError(f"{wanted_by}: {package} is not installed; pip install 'taugrad[{extra}]'") from error

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .batches import epoch_order
-from .draw import Draw
+from .batches import Draw, epoch_order
 from .shape import Shape
 
 __all__ = ["Data", "Draw", "Examples", "Pair", "Parts", "Tensors"]

@@ -1,8 +1,8 @@
 """Batches for this process's workers, read while the previous step runs."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -103,40 +103,17 @@ class _ReadAhead(Iterator[Pair]):
     """What an iterator gives, fetched by a thread a few items before it is asked for."""
 
     def __init__(self, pairs: Iterator[Pair]) -> None:
-        self._ready: queue.Queue[Pair | BaseException] = queue.Queue(_AHEAD)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(pairs,), name="data", daemon=True)
-        self._thread.start()
-
-    def _read(self, pairs: Iterator[Pair]) -> None:
-        try:
-            for pair in pairs:
-                self._put(pair)
-                if self._ended.is_set():
-                    return
-            self._put(StopIteration())
-        except BaseException as error:  # whoever asks next is told
-            self._put(error)
-
-    def _put(self, item: Pair | BaseException) -> None:
-        while not self._ended.is_set():
-            try:
-                self._ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
+        self._pairs, self._thread = pairs, ThreadPoolExecutor(1, "data")
+        self._ahead = deque(self._thread.submit(next, pairs) for _ in range(_AHEAD))
 
     def __next__(self) -> Pair:
-        item = self._ready.get()
-        if isinstance(item, BaseException):
-            self._ready.put(item)
-            raise item
-        return item
+        pair = self._ahead.popleft().result()  # or its error, the end included
+        self._ahead.append(self._thread.submit(next, self._pairs))
+        return pair
 
     def close(self) -> None:
         """Ends the thread."""
-        self._ended.set()
-        self._thread.join()
+        self._thread.shutdown(cancel_futures=True)
 
 
 def first_batch(examples: Examples, count: int, device: torch.device) -> Batch:

@@ -1,4 +1,4 @@
-"""The folder of a set of frames: what lies in it, and whether it is whole.
+"""The folder of a set of frames: what lies in it, whether it is whole, and how one is written.
 
 `frames.json` says `{"version": 1, "features": F, "classes": [names], "frame_ms": 10, "sha256": {file: hex}}`.
 Beside it lie `train`, `validation` and `test`, each with `features.npy` float32 [frames, F], `labels.npy`
@@ -7,7 +7,10 @@ uint16 [frames] and `offsets.npy` int64 [utterances + 1]: utterance u is frames 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,11 +132,77 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], frames: int) -> None:
 
 
 def _check_hash(path: Path, wanted: str | None) -> None:
-    if wanted is None:
-        return
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wanted:
+    if wanted is not None and (found := _sha256(path)) != wanted:
         raise DataError(
             f"{path}: is damaged: its SHA-256 begins with {found[:12]}, {MANIFEST} says {wanted[:12]:.12}"
         )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_made(folder: Path, made: Mapping[str, Any]) -> bool:
+    """Whether a folder holds a whole set of frames that was made with these settings."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["version"] != VERSION or manifest["made"] != dict(made):
+            return False
+        return all(_sha256(folder / name) == sha256 for name, sha256 in manifest["sha256"].items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+@contextmanager
+def in_one_go(folder: Path) -> Iterator[Path]:
+    """A folder beside another, whose name and place it takes if all goes well; else it is removed.
+
+    Args:
+        folder: is not there, or is empty.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = folder.resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as around:
+        beside = Path(around) / folder.name
+        beside.mkdir()
+        yield beside
+        os.replace(beside, folder)
+
+
+def write_part(
+    folder: Path,
+    part: str,
+    features: NDArray[np.float32],
+    labels: NDArray[np.uint16],
+    lengths: NDArray[np.int64],
+) -> None:
+    """Writes a part's three files; takes features and labels as in `Part`, and the utterances' frames."""
+    (folder / part).mkdir()
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    for name, array, dtype in (
+        ("features", features, "<f4"),
+        ("labels", labels, "<u2"),
+        ("offsets", offsets, "<i8"),
+    ):
+        np.save(folder / part / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype), allow_pickle=False)
+
+
+def write_manifest(
+    folder: Path, features: int, classes: Sequence[str], frame_ms: int, made: Mapping[str, Any]
+) -> None:
+    """Writes what a folder with all its parts holds, with a hash of each file, and how it was `made`."""
+    manifest = {
+        "version": VERSION,
+        "features": features,
+        "classes": list(classes),
+        "frame_ms": frame_ms,
+        "sha256": {
+            path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(folder.glob("*/*.npy"))
+        },
+        "made": dict(made),
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .config import Mnist
 from .dataset import DataError, DataSet
 
 _UNSIGNED_BYTE = 0x08
@@ -28,13 +29,14 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def load_idx_folder(folder: Path) -> DataSet:
+def load_mnist(config: Mnist) -> DataSet:
     """Reads a folder with MNIST's four files.
 
     Args:
-        folder: Holds `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte` and
-            `t10k-labels-idx1-ubyte`. Each may be written with a dot (`train-images.idx3-ubyte`) and may
-            end in `.gz`; where there are several, the first of name, name.gz, dotted, dotted.gz is read.
+        config: Its folder holds `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
+            `t10k-images-idx3-ubyte` and `t10k-labels-idx1-ubyte`. Each may be written with a dot
+            (`train-images.idx3-ubyte`) and may end in `.gz`; where there are several, the first of name,
+            name.gz, dotted, dotted.gz is read.
 
     Returns:
         One channel, normalised by the training part; as many classes as the largest training label says.
@@ -42,8 +44,8 @@ def load_idx_folder(folder: Path) -> DataSet:
     Raises:
         DataError: A file is missing, damaged or does not fit its companion.
     """
-    train_images, train_labels = _read_pair(folder, "train")
-    test_images, test_labels = _read_pair(folder, "t10k")
+    train_images, train_labels = _read_pair(config.path, "train")
+    test_images, test_labels = _read_pair(config.path, "t10k")
     return DataSet.from_pixels(
         train_images, train_labels, test_images, test_labels, classes=int(train_labels.max()) + 1
     )

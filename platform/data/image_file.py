@@ -3,18 +3,21 @@
 import builtins
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .batches import Draw
 from .config import ImageFolder, Parquet
 from .errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
 
 Encoded = bytes
 """What a file of an image holds."""
@@ -138,3 +141,26 @@ def _scaled(image: "Image", white: int, *, inverted: bool) -> "Image":
     values = np.asarray(image).astype(np.uint32)
     eight = (255 * values + white // 2) // white
     return Image.fromarray((255 - eight if inverted else eight).astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class LoadImages:
+    """From `name` (bytes, below the root) and `index` to `pixels`, uint8 [rows, size, size, channels]."""
+
+    root: str
+    framing: Framing
+    draw: Draw | None
+    """None: nothing is augmented."""
+
+    def __call__(self, tickets: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Decodes the images.
+
+        Raises:
+            DataError: one of them is damaged.
+        """
+        pixels = []
+        for name, index in zip(tickets["name"].tolist(), tickets["index"].tolist(), strict=True):
+            path = Path(self.root, name)
+            generator = self.draw.of(index) if self.draw else None
+            pixels.append(self.framing.pixels(path, str(path), generator))
+        return {"pixels": np.stack(pixels)}

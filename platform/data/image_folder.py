@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from .config import ImageFolder
 from .embedded import stratified_split
-from .errors import DataError
+from .errors import DataError, needed
 from .examples import Draw, Pair, Parts
-from .image_file import Framing
-from .image_normalization import ImageNormalization
-from .image_tasks import LoadImages
-from .optional import needed
+from .image_file import Framing, LoadImages
+from .pixels import Normalization
 from .shape import Shape
 from .streamed import Columns, Streamed
 from .windows import evenly_spaced
@@ -92,7 +90,7 @@ class _Images(Streamed):
     def __init__(self, listing: Listing, config: ImageFolder, *, augment: bool) -> None:
         self._listing, self._augment = listing, augment
         self._framing = Framing.of(config)
-        self._normalize = ImageNormalization.of(config)
+        self._normalize = Normalization.asked(config)
 
     def __len__(self) -> int:
         return len(self._listing.names)
@@ -109,7 +107,9 @@ class _Images(Streamed):
 
     def finished(self, loaded: Columns, indices: NDArray[np.int64]) -> Pair:
         """See `Streamed.finished`."""
-        return self._normalize(loaded["pixels"]), torch.from_numpy(self._listing.labels[indices])
+        return self._normalize(loaded["pixels"].transpose(0, 3, 1, 2)), torch.from_numpy(
+            self._listing.labels[indices]
+        )
 
     @property
     def bytes_each(self) -> int:

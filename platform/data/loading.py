@@ -1,37 +1,32 @@
 """Loads a data set from its config."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from importlib import import_module
 
-from ..config import Config
-from ..importing import import_object
-from ..user_code import UserCodeError, call
-from .cifar import load_cifar10, load_cifar100
-from .config import (
-    Cifar10,
-    Cifar100,
-    CustomData,
-    DataConfig,
-    Digits,
-    Frames,
-    ImageFolder,
-    Mnist,
-    Mnist5k,
-    Parquet,
-    Synthetic,
-    Text,
-    Tokens,
-)
+from ..user_code import UserCodeError, call, import_object
+from .config import CustomData, DataConfig
 from .dataset import DataSet
-from .embedded import digits, mnist5k
 from .examples import Data, Parts
-from .frames import load_frames
-from .idx import load_idx_folder
-from .image_folder import load_image_folder
 from .placing import placed
-from .synthetic import synthetic
-from .text import load_text
-from .tokens import load_tokens
+
+_READERS = {
+    "mnist5k": "embedded:mnist5k",
+    "digits": "embedded:digits",
+    "synthetic": "embedded:synthetic",
+    "mnist": "idx:load_mnist",
+    "text": "text:load_text",
+    "tokens": "tokens:load_tokens",
+    "cifar10": "cifar:load_cifar10",
+    "cifar100": "cifar:load_cifar100",
+    "frames": "frames:load_frames",
+    "image_folder": "image_folder:load_image_folder",
+    "parquet": "parquet:load_parquet",
+    "custom": "loading:load_custom",
+}
+"""By kind the function, in a module beside this one, that makes a `Data` of the config."""
+_CONTRACT = (
+    "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet "
+    "or Parts"
+)
 
 
 def load(config: DataConfig) -> Data:
@@ -47,39 +42,14 @@ def load(config: DataConfig) -> Data:
         DataError: The data are missing, damaged or not valid.
         UserCodeError: A custom factory cannot be found or called, raised, or returned no data set.
     """
-    return _READERS[type(config)](placed(config))
+    module, _, name = _READERS[config.kind].partition(":")
+    found: Data = getattr(import_module(f"{__package__}.{module}"), name)(placed(config))
+    return found
 
 
-_CONTRACT = (
-    "a data set's factory takes what data.arguments holds and returns a taugrad.platform.data.DataSet "
-    "or Parts"
-)
-
-
-def _parquet(config: Parquet) -> Data:
-    from .parquet import load_parquet  # noqa: PLC0415 - pyarrow takes half a second
-
-    return load_parquet(config)
-
-
-def _custom(config: CustomData) -> Data:
+def load_custom(config: CustomData) -> Data:
+    """What a user's own function returns."""
     made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
     if not isinstance(made, DataSet | Parts):
         raise UserCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
     return made
-
-
-_READERS: Mapping[type[Config], Callable[[Any], Data]] = {
-    Mnist5k: mnist5k,
-    Digits: digits,
-    Mnist: lambda config: load_idx_folder(config.path),
-    Synthetic: synthetic,
-    Text: load_text,
-    Tokens: load_tokens,
-    Cifar10: load_cifar10,
-    Cifar100: load_cifar100,
-    Frames: load_frames,
-    ImageFolder: load_image_folder,
-    Parquet: _parquet,
-    CustomData: _custom,
-}

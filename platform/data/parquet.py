@@ -10,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from .config import Parquet
-from .errors import DataError
+from .errors import DataError, needed
 from .examples import Draw, Pair, Parts
 from .image_file import Framing
-from .image_normalization import ImageNormalization
-from .optional import needed
-from .parquet_files import RowGroups, column_type, find
-from .parquet_labels import read_labels
+from .parquet_files import RowGroups, column_type, find, read_labels
+from .pixels import Normalization
 from .row_tasks import LoadRows, is_list, opened, read_group, require_width
 from .shape import Shape
 from .streamed import Columns, Streamed
@@ -56,7 +54,7 @@ def load_parquet(config: Parquet) -> Parts:
             _check_width(groups, columns, width)
     names, outputs, kind = read_labels(train, test, config)
     framing = Framing.of(config) if images else None
-    normalize = ImageNormalization.of(config) if images else None
+    normalize = Normalization.asked(config) if images else None
 
     def rows(groups: RowGroups, chosen: NDArray[np.int64] | None, *, augment: bool) -> "_Rows":
         most = config.shuffle_groups
@@ -77,7 +75,7 @@ class _Rows(Streamed):
         self,
         groups: RowGroups,
         load: LoadRows,
-        normalize: ImageNormalization | None,
+        normalize: Normalization | None,
         chosen: NDArray[np.int64] | None,
         *,
         augment: bool,
@@ -123,7 +121,7 @@ class _Rows(Streamed):
         if labels.is_floating_point():
             labels = labels[:, None]
         if self._normalize is not None:
-            return self._normalize(loaded["pixels"]), labels
+            return self._normalize(loaded["pixels"].transpose(0, 3, 1, 2)), labels
         return torch.from_numpy(loaded["numbers"].copy()), labels
 
     @property
@@ -156,11 +154,10 @@ def _width(groups: RowGroups, columns: Sequence[str]) -> int:
     dtype = column_type(groups, columns[0])
     if not is_list(dtype):
         return len(columns)
-    with opened(groups.files[int(groups.file[0])]) as file:
-        table = read_group(file, groups.files[0], int(groups.number[0]), columns)
-    first = table.column(0)[0].as_py()
+    path, number, *_ = next(groups.each())
+    first = read_group(path, number, columns).column(0)[0].as_py()
     if not first:
-        raise DataError(f"{groups.files[0]}: row 0: {columns[0]} is {first}; expected a list of numbers")
+        raise DataError(f"{path}: row 0: {columns[0]} is {first}; expected a list of numbers")
     return len(first)
 
 
@@ -175,18 +172,11 @@ def _check_width(groups: RowGroups, columns: Sequence[str], width: int) -> None:
         raise DataError(f"{groups.files[0]}: row 0: {columns[0]} has {found} numbers; expected {width}")
     if not is_list(column_type(groups, columns[0])):
         return
-    rows_of = np.diff(groups.offsets).tolist()
-    for which, number, start, rows in zip(
-        groups.file.tolist(), groups.number.tolist(), groups.start.tolist(), rows_of, strict=True
-    ):
-        path = groups.files[which]
+    for path, number, start, rows in groups.each():
         with opened(path) as file:
             described = file.metadata.row_group(number)
-            numbers = sum(
-                described.column(i).num_values
-                for i in range(described.num_columns)
-                if described.column(i).path_in_schema.startswith(f"{columns[0]}.")
-            )
-            if numbers != rows * width:
-                lists = read_group(file, path, number, columns).column(0)
-                require_width(lists, width, path, range(start, start + rows), columns[0])
+        parts = [described.column(i) for i in range(described.num_columns)]
+        numbers = sum(each.num_values for each in parts if each.path_in_schema.startswith(f"{columns[0]}."))
+        if numbers != rows * width:
+            lists = read_group(path, number, columns).column(0)
+            require_width(lists, width, path, range(start, start + rows), columns[0])

@@ -1,4 +1,4 @@
-"""Small colour images, kept as bytes in memory; only a batch of them is float32."""
+"""Images kept as bytes; only a batch of them is float32, normalised by channel."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .config import ImageFolder, Parquet
 from .errors import DataError
 from .examples import Draw, Examples, Pair
 
@@ -15,15 +16,18 @@ _FRAME = 4
 _CHUNK = 1000
 """Images whose pixels are added together."""
 
-Floats = NDArray[np.float32]
+
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_IMAGENET_GREY = (0.449,), (0.226,)
+"""The same, averaged over the colours."""
 
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """What is taken from a channel's pixels, and what they are divided by: float32 [channels] each."""
+    """Takes a mean from each channel's pixels, and divides them by a standard deviation."""
 
-    mean: Floats
-    deviation: Floats
+    table: NDArray[np.float32]
+    """[channels, 256], by the value of a pixel."""
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8], name: str) -> "Normalization":
@@ -51,13 +55,24 @@ class Normalization:
                     "its pixels must not all be equal"
                 )
             deviations.append(spread**0.5 / count)
-        return cls((sums / count).astype(np.float32), np.array(deviations, np.float32))
+        mean, deviation = ((sums / count).astype(np.float32), np.array(deviations, np.float32))
+        return cls((np.arange(256, dtype=np.float32) - mean[:, None]) / deviation[:, None])
+
+    @classmethod
+    def asked(cls, config: ImageFolder | Parquet) -> "Normalization":
+        """That of a config, which gives mean and deviation of pixels of 0 to 1."""
+        usual = _IMAGENET if config.channels == 3 else _IMAGENET_GREY
+        mean, deviation = (
+            np.array(given or default)[:, np.newaxis]
+            for given, default in zip((config.mean, config.std), usual, strict=True)
+        )
+        return cls(((np.arange(256) / 255 - mean) / deviation).astype(np.float32))
 
     def __call__(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
         """Of pixels uint8 [n, channels, height, width]: float32 of that shape."""
-        inputs = pixels.astype(np.float32)
-        inputs -= self.mean[:, np.newaxis, np.newaxis]
-        inputs /= self.deviation[:, np.newaxis, np.newaxis]
+        inputs = np.empty(pixels.shape, np.float32)
+        for channel, values in enumerate(self.table):
+            np.take(values, pixels[:, channel], out=inputs[:, channel])
         return torch.from_numpy(inputs)
 
 

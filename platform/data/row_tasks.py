@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from .draw import Draw
+from .batches import Draw
 from .errors import DataError
 from .image_file import Framing
 
@@ -159,9 +159,7 @@ def row_group(path: str, group: int, columns: tuple[str, ...], most: int) -> pa.
     if key in kept.groups:
         kept.groups.move_to_end(key)
         return kept.groups[key]
-    with opened(path) as file:
-        table = read_group(file, path, group, columns)
-    kept.groups[key] = table
+    table = kept.groups[key] = read_group(path, group, columns)
     while len(kept.groups) > most:
         kept.groups.popitem(last=False)
     return table
@@ -179,16 +177,17 @@ def opened(path: str) -> pq.ParquetFile:
         raise DataError(f"{path}: is not a complete Parquet file ({_line(error)})") from error
 
 
-def read_group(file: pq.ParquetFile, path: str, group: int, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a row group.
+def read_group(path: str, group: int, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a file's row group.
 
     Raises:
         DataError: it is damaged, or a column holds pickled objects.
     """
-    try:
-        table = file.read_row_group(group, columns=list(columns), use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: row group {group} is damaged ({_line(error)})") from error
+    with opened(path) as file:
+        try:
+            table = file.read_row_group(group, columns=list(columns), use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path}: row group {group} is damaged ({_line(error)})") from error
     for field in table.schema:
         require_no_objects(field, path, field.name)
     return table

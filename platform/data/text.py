@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from . import token_cache
 from .config import Text
-from .errors import DataError
+from .errors import DataError, needed
 from .examples import Parts
-from .optional import needed
 from .shape import Shape
 from .text_files import TextFile, find, split, standard_library
 from .token_cache import CachedText

@@ -13,13 +13,12 @@ from pyarrow import ArrowException
 from ray.train import Checkpoint
 
 from ..training.checkpoint import Saved
-from ..training.choosing import folder_name
-from ..training.manifest import Digest, Manifest
+from ..training.manifest import Digest, Manifest, folder_name
 from ..training.resuming import agreed, gathered
 from .fallback import fallback_checkpoint, forget_checkpoints, keep_checkpoint
 from .job import Job
-from .reasons import reason
 from .run_folder import RunFolder
+from .storage import reason
 
 
 class Checkpoints:

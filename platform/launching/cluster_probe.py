@@ -6,10 +6,11 @@ import os
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlparse
 
 import psutil
@@ -20,10 +21,12 @@ from ..spec import SpecError
 if TYPE_CHECKING:
     import grpc
 
+T = TypeVar("T")
+
 _ANSWER_S = 2.0
 _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SILENT = (OSError, OverflowError, UnicodeError)
-_OK, _WANTS_TOKEN, _REFUSES_TOKEN = 200, 401, 403
+_OK, _NO_TOKEN = 200, (401, 403)
 _MODE = "RAY_AUTH_MODE"
 _LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -108,17 +111,14 @@ def check_job_server(address: str) -> None:
     """
     source = f"--address {address}"
     try:
-        code, reason = _status(address, sent_token())
-        if code == _WANTS_TOKEN and _spare_token():
-            code, reason = _status(address, _spare_token())
-            _use_token(accepted=code == _OK)
+        code, reason = _asked(lambda token: _status(address, token), lambda said: said[0] in _NO_TOKEN)
     except urllib.error.URLError as error:
         raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
         raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
         raise SpecError(source, [f"no cluster answers there ({error})"]) from None
-    if code in (_WANTS_TOKEN, _REFUSES_TOKEN):
+    if code in _NO_TOKEN:
         raise SpecError(source, [_token_problem()])
     if code != _OK:
         raise SpecError(source, [f"what answers there is not a Ray cluster ({code} {reason})"])
@@ -163,15 +163,19 @@ def sent_token() -> str:
     return _token() if os.environ.get(_MODE, "").lower() == "token" else ""
 
 
-def _spare_token() -> str:
-    """The token that is here while nobody said whether to send one; empty: there is none, or somebody did."""
-    return "" if _MODE in os.environ else _token()
+def _asked(ask: Callable[[str], T], is_refused: Callable[[T], bool]) -> T:
+    """What a cluster answers to the token that Ray sends from here, or to the one that is here besides.
 
-
-def _use_token(*, accepted: bool) -> None:
-    """Has Ray send the token from now on, if the cluster accepted it; Ray reads this when it is imported."""
-    if accepted:
-        os.environ[_MODE] = "token"
+    Where that is accepted while nobody said whether to send one, Ray sends it from now on: it reads this
+    when it is imported.
+    """
+    answer = ask(sent_token())
+    spare = "" if _MODE in os.environ else _token()
+    if spare and is_refused(answer):
+        answer = ask(spare)
+        if not is_refused(answer):
+            os.environ[_MODE] = "token"
+    return answer
 
 
 def _connect(host: str, port: int) -> None:
@@ -183,10 +187,7 @@ def _call(target: str, address: str, source: str) -> None:
     import grpc  # noqa: PLC0415 - takes a second
 
     refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-    code = _heartbeat(target, sent_token())
-    if code in refusals and _spare_token():
-        code = _heartbeat(target, _spare_token())
-        _use_token(accepted=code not in refusals)
+    code = _asked(lambda token: _heartbeat(target, token), lambda said: said in refusals)
     if code in refusals:
         raise SpecError(source, [f"{address}: {_token_problem()}"])
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

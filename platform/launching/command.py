@@ -25,21 +25,19 @@ from ..spec.yaml_file import read_yaml
 from ..terminal import going_on, say
 from ..tracking import names
 from ..tracking.holding import Hold, RunHeld
-from ..tracking.masking import masked
+from ..tracking.masking import first_line, masked
 from ..tracking.probe import probe
 from ..tracking.run_lookup import check_run, no_run
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
-from ..training.choosing import newest_good
-from ..training.manifest import CheckpointError
+from ..training.manifest import CheckpointError, newest_good
 from ..user_code import TRACEBACK
-from .addresses import above
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
 from .run_status import News
 from .stages import Timeline, stage
-from .storing import check_storage, storage_path
+from .storage import above, check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -119,8 +117,8 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
                 except TrackingError as error:
                     raise SpecError("experiment", [str(error)]) from None
                 except Exception as error:  # of many types; the runs before this one have their results
-                    reason = masked(str(error).strip().partition("\n")[0])
-                    say(console, f"{spec.title}: not started, MLflow does not answer: {reason}", style="red")
+                    problem = f"not started, MLflow does not answer: {first_line(error)}"
+                    say(console, f"{spec.title}: {problem}", style="red")
                     break
                 left = [source for source, _ in specs[place:]]
                 if _run(display, client, spec, run_id, width, timeline, left=left):

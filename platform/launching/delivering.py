@@ -1,18 +1,16 @@
 """`taugrad deliver`: brings to the stores what they did not take during a run."""
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..spec import COMMAND_LINE, SpecError
 from ..tracking import names
-from ..tracking.ended import recorded_end
 from ..tracking.holding import Hold, end_run
-from ..tracking.store import stored_steps
-from ..tracking.writer import deliver
+from ..tracking.record import records_of
+from ..tracking.shipper import Shipper
 from ..training.manifest import FILE, Manifest, Unusable
-from .addresses import above, is_bucket
 from .run_folder import RunFolder
+from .storage import above, is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,13 +25,16 @@ def check_place(place: str) -> None:
         raise SpecError(COMMAND_LINE, [f"FILE {place}: there is no such file, nor a checkpoint"])
 
 
-def deliver_metrics(place: str, run: str | None, open_store: "Callable[[], MlflowClient]") -> str:
-    """Sends metrics, and how the run ended, to MLflow.
+def deliver_metrics(
+    place: str, run: str | None, open_store: "Callable[[], MlflowClient]", notify: "Callable[[str], None]"
+) -> str:
+    """Sends what is left of a run's journal, and how the run ended, to MLflow; again changes nothing.
 
     Args:
         place: the file, or its address in a bucket.
         run: the MLflow run; None: the name of the file's folder.
         open_store: the tracking store; asked when the file was read.
+        notify: told what MLflow will never accept.
 
     Returns:
         What was done, in one line.
@@ -44,24 +45,18 @@ def deliver_metrics(place: str, run: str | None, open_store: "Callable[[], Mlflo
         ValueError: there is none in the bucket, or it is none of undelivered metrics.
         Exception: what the store raises when it does not answer; the file is still there.
     """
-    with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
-        path = _fetched(place, Path(folder)) if is_bucket(place) else Path(place).absolute()
-        run_id = run or above(above(place if is_bucket(place) else str(path))[0])[1]
-        end = recorded_end(path, run_id)
-        client = open_store()
-        count = deliver(path, client, run_id, lambda: stored_steps(client, run_id))
-        return f"{count} metrics delivered to run {run_id}, which is {end_run(client, run_id, end)}"
-
-
-def _fetched(place: str, folder: Path) -> Path:
-    """A copy of a bucket's text on this machine."""
-    run_folder, name = above(place)
-    text = RunFolder.at(*above(run_folder)).text(name)
-    if not text:
+    run_folder, name = above(place if is_bucket(place) else str(Path(place).absolute()))
+    if not is_bucket(place):
+        text = Path(place).read_text(encoding="utf-8")
+    elif not (text := RunFolder.at(*above(run_folder)).text(name)):
         raise ValueError(f"FILE {place}: there is no such file")
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
+    records, run_id = records_of(text, place), run or above(run_folder)[1]
+    end = records[-1] if records and records[-1].ended else None
+    if end is not None and end.run != run_id:
+        raise ValueError(f"{place} is of run {end.run}, not of {run_id}")
+    client = open_store()
+    count = Shipper(client, run_id, notify, set()).ship(records)
+    return f"{count} metrics delivered to run {run_id}, which is {end_run(client, run_id, end)}"
 
 
 def is_checkpoint(place: str) -> bool:

@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..deadline import in_time
-from ..training.choosing import folder_name
-from ..training.manifest import FILE, Manifest
-from .reasons import reason
+from ..training.manifest import FILE, Manifest, folder_name
 from .run_folder import RunFolder
+from .storage import reason
 
 _STORE_S = 30.0
 """A bucket that is silent may take so long for a text."""

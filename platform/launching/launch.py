@@ -2,26 +2,25 @@
 
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..spec import RunSpec
 from ..tracking import names
-from ..tracking.ended import UNDELIVERED, Status, end_line
 from ..tracking.holding import Hold
 from ..tracking.masking import masked
+from ..tracking.record import UNDELIVERED, Record, Status
 from ..tracking.store import finish_run, output_folder
 from .entry import train_worker
 from .failure import RunFailed, run_failed
 from .fallback import fallback, keep_text, text_of
 from .job import Job
-from .reasons import reason
 from .run_folder import RunFolder
 from .run_status import News, RunStatus
 from .stages import stage
-from .storing import storage_path
+from .storage import reason, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -79,9 +78,12 @@ def launch(
         status: Status = "KILLED"
         try:
             _set_aside(folder)
-            result = _fit(spec, client.tracking_uri, run_id, storage, folder.address, watch, alone=alone)
+            metrics, artifacts = _fit(
+                spec, client.tracking_uri, run_id, storage, folder.address, watch, alone=alone
+            )
             status = "FINISHED"
-            return result
+            watch(News(notices=list(_keep(client, artifacts, folder))))
+            return RunResult(run_id, metrics)
         except RunFailed:
             status = "FAILED"
             raise
@@ -101,6 +103,19 @@ def _set_aside(folder: RunFolder) -> None:
         raise RunFailed(f"{folder.address}: {reason(error)}") from error
 
 
+def _keep(client: "MlflowClient", artifacts: Mapping[str, str], folder: RunFolder) -> Iterator[str]:
+    """Makes texts artifacts of the run, or else files beside the checkpoints; what the user should know."""
+    for name, text in artifacts.items():
+        try:
+            client.log_text(folder.run_id, text, name)
+        except Exception as error:  # the training is done: what it came to must not be lost with it
+            problem = f"MLflow did not take {name} ({masked(str(error))})"
+            try:
+                yield f"{problem}; it is {keep_text(folder, name, text)}"
+            except OSError as second:
+                yield f"{problem}, and it could not be kept: {second}"
+
+
 def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder: RunFolder) -> list[str]:
     """Says in the store how a run ended, or else in a file; what the user should know about that."""
     try:
@@ -112,7 +127,8 @@ def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder
         notice = f"MLflow does not answer ({masked(str(error))}): run {run_id} stays marked as running"
     try:
         left = text_of(folder, UNDELIVERED)
-        place = keep_text(folder, UNDELIVERED, left + end_line(run_id, status))
+        end = Record.now(ended=status, run=run_id)
+        place = keep_text(folder, UNDELIVERED, left + end.to_line())
     except OSError as error:
         return [f"{notice}, and that cannot be kept: {error}"]
     return [f"{notice} until you say, when it answers again: taugrad deliver {shlex.quote(str(place))}"]
@@ -127,7 +143,8 @@ def _fit(
     watch: Watch,
     *,
     alone: bool,
-) -> RunResult:
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Trains; what `RunStatus.conclude` was told of the end."""
     import ray  # noqa: PLC0415 - takes seconds
     from ray.exceptions import RayError  # noqa: PLC0415
     from ray.train import (  # noqa: PLC0415
@@ -166,7 +183,7 @@ def _fit(
     reader.start()
     try:
         trainer.fit()
-        metrics: dict[str, float] = ray.get(status.outcome.remote())
+        outcome: tuple[dict[str, float], dict[str, str]] = ray.get(status.outcome.remote())
     except TrainingFailedError as error:
         raise run_failed(error) from error
     except RayError as error:  # the node with Ray Train's controller died
@@ -176,7 +193,7 @@ def _fit(
         reader.join()
         with suppress(Exception):  # it may have died with its node
             ray.kill(status)
-    return RunResult(run_id, metrics)
+    return outcome
 
 
 def _read_status(status: Any, watch: Watch, stop: threading.Event) -> None:

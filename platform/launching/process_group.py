@@ -18,6 +18,12 @@ from ray.train import get_context
 from ray.train.collective import broadcast_from_rank_zero
 from torch._C._distributed_c10d import TCPStore
 
+from taugrad.compressors.exchange.addresses import places_of
+from taugrad.compressors.exchange.sites import Sites
+
+from ..spec import RunSpec
+from ..synchronization.config import real
+
 _PATIENCE = timedelta(minutes=30)
 
 
@@ -90,3 +96,15 @@ def _listen(address: str) -> socket.socket:
     listener.bind((address, 0))
     listener.listen(128)
     return listener
+
+
+def with_sites(spec: RunSpec) -> RunSpec:
+    """The spec with the workers' sites by their nodes, if it asks for sites and does not name them.
+
+    All workers must call this together, in torch's process group.
+    """
+    sync = spec.sync
+    if sync.is_simulated or real(sync).pattern_name != "hierarchical" or real(sync).site_ranks is not None:
+        return spec
+    sites = Sites.by_place(places_of(place=own_address())).members
+    return spec.model_copy(update={"sync": sync.model_copy(update={"sites": sites})})

@@ -11,9 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..training.choosing import Choice, folder_name, newest_good
-from ..training.manifest import FILE, CheckpointError, Manifest, Read, Unfinished
-from .addresses import below
+from ..training.manifest import (
+    FILE,
+    CheckpointError,
+    Choice,
+    Manifest,
+    Read,
+    Unfinished,
+    folder_name,
+    newest_good,
+)
+from .storage import below
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -62,12 +70,7 @@ class RunFolder:
 
     def reader(self, iteration: int) -> Read:
         """Reads a checkpoint's files."""
-
-        def read(name: str) -> bytes:
-            with self._filesystem.open_input_stream(self._file(iteration, name)) as stream:
-                return bytes(stream.read())
-
-        return read
+        return lambda name: self._read(self._file(iteration, name))
 
     def manifest(self, iteration: int) -> Manifest:
         """A checkpoint's manifest; raises Unusable."""
@@ -102,11 +105,9 @@ class RunFolder:
     def seal(self, manifest: Manifest) -> None:
         """Makes a folder whose files are all there a checkpoint, at once or not at all."""
         target = self._file(manifest.iteration, FILE)
-        unfinished = f"{target}.part"
-        with self._filesystem.open_output_stream(unfinished) as stream:
-            stream.write(manifest.to_bytes())
+        self._write(f"{target}.part", manifest.to_bytes())
         self.to_disk(manifest.iteration, [f"{FILE}.part"])
-        self._filesystem.move(unfinished, target)
+        self._filesystem.move(f"{target}.part", target)
         if self.local is not None:
             _to_disk(self.local / folder_name(manifest.iteration))
             _to_disk(self.local)
@@ -141,25 +142,20 @@ class RunFolder:
 
     def text(self, name: str) -> str:
         """A text in the folder; empty where there is none. Raises OSError."""
-        if not self._has(name):
-            return ""
-        with self._filesystem.open_input_stream(f"{self._path}/{name}") as stream:
-            return bytes(stream.read()).decode()
+        return self._read(f"{self._path}/{name}").decode() if self._has(name) else ""
 
     def keep_text(self, name: str, text: str) -> str:
         """Writes a text into the folder, at once or not at all; returns its address. Raises OSError."""
         self._filesystem.create_dir(self._path)
-        unfinished = f"{self._path}/{name}.part"
-        with self._filesystem.open_output_stream(unfinished) as stream:
-            stream.write(text.encode())
-        self._filesystem.move(unfinished, f"{self._path}/{name}")
+        target = f"{self._path}/{name}"
+        self._write(f"{target}.part", text.encode())
+        self._filesystem.move(f"{target}.part", target)
         return below(self.address, name)
 
     def put(self, iteration: int, path: Path) -> None:
         """Copies a file of this machine to a checkpoint's files. Raises OSError."""
         self._filesystem.create_dir(f"{self._path}/{folder_name(iteration)}")
-        with self._filesystem.open_output_stream(self._file(iteration, path.name)) as stream:
-            stream.write(path.read_bytes())
+        self._write(self._file(iteration, path.name), path.read_bytes())
         self.to_disk(iteration, [path.name])
 
     def size(self, iteration: int, name: str) -> int | None:
@@ -176,6 +172,14 @@ class RunFolder:
         with suppress(OSError):  # the next checkpoint tries again
             self.reopen(iteration)  # first: what is half removed is no checkpoint
             self._filesystem.delete_dir(f"{self._path}/{folder_name(iteration)}")
+
+    def _read(self, path: str) -> bytes:
+        with self._filesystem.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def _write(self, path: str, data: bytes) -> None:
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(data)
 
     def _has(self, name: str) -> bool:
         return bool(self._filesystem.get_file_info(f"{self._path}/{name}").is_file)

@@ -29,7 +29,7 @@ class RunStatus:
         self._evaluations: list[Progress] = []
         self._notices: list[str] = []
         self._stages: list[Stage] = []
-        self._outcome: dict[str, float] = {}
+        self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
         self._decided: dict[str, str] = {}
 
     def pin(self, progress: Progress, evaluated: bool) -> None:
@@ -50,11 +50,16 @@ class RunStatus:
         """Writes a value under a key where there is none yet; returns the value that is there."""
         return self._decided.setdefault(key, value)
 
-    def conclude(self, metrics: dict[str, float]) -> None:
-        """Says what the run came to: its last evaluation and its totals, by MLflow name."""
-        self._outcome = metrics
+    def conclude(self, metrics: dict[str, float], artifacts: dict[str, str]) -> None:
+        """Says what the run came to.
 
-    def outcome(self) -> dict[str, float]:
+        Args:
+            metrics: its last evaluation and its totals, by MLflow name.
+            artifacts: texts to keep, by name.
+        """
+        self._outcome = metrics, artifacts
+
+    def outcome(self) -> tuple[dict[str, float], dict[str, str]]:
         """What `conclude` said; empty before."""
         return self._outcome
 
@@ -65,5 +70,5 @@ class RunStatus:
         return news
 
 
-RunStatusHandle = Any
+BoardHandle = Any
 """A Ray actor handle of `RunStatus`."""

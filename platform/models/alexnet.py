@@ -8,10 +8,15 @@ from collections import OrderedDict
 from torch import nn
 
 from .config import AlexNet, Form
-from .sizes import check_size, scaled, windows
+from .sizes import begin_as_he, check_size, scaled, windows
 
 SMALLEST: dict[Form, int] = {"small": 15, "imagenet": 63}
 """Fewer rows or columns than this would leave nothing after the last pooling."""
+_SMALL = ((64, 3, 2, 1), (192, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
+_IMAGENET = ((96, 11, 4, 2), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1))
+"""Of each convolution: maps, kernel, stride, padding."""
+_GROUPED, _NORMED, _POOLED = (2, 4, 5), (1, 2), (1, 2, 5)
+"""Convolutions that see half of the maps each, those before a norm, those before a pooling."""
 
 
 def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
@@ -23,26 +28,18 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
             biases that begin as in the paper. `small` is the form that people train on CIFAR: 3 x 3
             convolutions of 64, 192, 384, 256, 256 maps, no norm, weights that begin as He et al. (2015) fill
             them.
-        channels: Channels of an image.
-        height: Rows of an image, at least `SMALLEST`.
-        width: Columns of an image, at least `SMALLEST`.
-        classes: How many classes there are.
-
-    Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+        channels: Of an image, as in `sizes`.
+        height: Of an image, at least `SMALLEST`.
+        width: The same.
+        classes: Of the data.
 
     Raises:
         ValueError: The images are too small.
     """
     small = config.form == "small"
-    check_size(
-        "AlexNet",
-        height,
-        width,
-        SMALLEST[config.form],
-        instead="lenet" if small else "alexnet with form: small",
-    )
-    conv, maps = (_small if small else _imagenet)(config, channels)
+    smaller = "lenet" if small else "alexnet with form: small"
+    check_size("AlexNet", height, width, SMALLEST[config.form], instead=smaller)
+    conv, maps = _convolutions(config, channels)
     rows, columns = (_left(size, small=small) for size in (height, width))
     units = scaled(4096, config.width_multiplier)
     fc = OrderedDict[str, nn.Module](
@@ -54,23 +51,16 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
         relu7=nn.ReLU(inplace=True),
         fc8=nn.Linear(units, classes),
     )
-    net = nn.Sequential(
-        OrderedDict[str, nn.Module](conv=nn.Sequential(conv), flatten=nn.Flatten(), fc=nn.Sequential(fc))
-    )
-    for name, layer in net.named_modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            _begin(layer, small=small, shifted=name[-1] in "24567")
-    return net
-
-
-def _begin(layer: nn.Conv2d | nn.Linear, *, small: bool, shifted: bool) -> None:
-    """Fills a layer; `shifted` are those whose biases begin with 1 in the paper, so that ReLUs are on."""
+    net = nn.Sequential(OrderedDict[str, nn.Module](conv=conv, flatten=nn.Flatten(), fc=nn.Sequential(fc)))
     if small:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-    else:
-        nn.init.normal_(layer.weight, std=0.01)
-    if layer.bias is not None:
-        nn.init.constant_(layer.bias, float(shifted and not small))
+        begin_as_he(net)
+        return net
+    for name, layer in net.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+            nn.init.normal_(layer.weight, std=0.01)
+            # Some biases begin with 1 in the paper, so that ReLUs are on.
+            nn.init.constant_(layer.bias, float(name[-1] in "24567"))
+    return net
 
 
 def _left(size: int, *, small: bool) -> int:
@@ -83,45 +73,23 @@ def _left(size: int, *, small: bool) -> int:
     return size
 
 
-def _small(config: AlexNet, channels: int) -> tuple[OrderedDict[str, nn.Module], int]:
-    one, two, three, four = (scaled(maps, config.width_multiplier) for maps in (64, 192, 384, 256))
-    return OrderedDict[str, nn.Module](
-        conv1=nn.Conv2d(channels, one, 3, stride=2, padding=1),
-        relu1=nn.ReLU(inplace=True),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(one, two, 3, padding=1),
-        relu2=nn.ReLU(inplace=True),
-        pool2=nn.MaxPool2d(2),
-        conv3=nn.Conv2d(two, three, 3, padding=1),
-        relu3=nn.ReLU(inplace=True),
-        conv4=nn.Conv2d(three, four, 3, padding=1),
-        relu4=nn.ReLU(inplace=True),
-        conv5=nn.Conv2d(four, four, 3, padding=1),
-        relu5=nn.ReLU(inplace=True),
-        pool5=nn.MaxPool2d(2),
-    ), four
-
-
-def _imagenet(config: AlexNet, channels: int) -> tuple[OrderedDict[str, nn.Module], int]:
-    groups = 2 if config.grouped else 1
-    one, two, three = (scaled(maps, config.width_multiplier, groups) for maps in (96, 256, 384))
-    return OrderedDict[str, nn.Module](
-        conv1=nn.Conv2d(channels, one, 11, stride=4, padding=2),
-        relu1=nn.ReLU(inplace=True),
-        norm1=_norm(),
-        pool1=nn.MaxPool2d(3, stride=2),
-        conv2=nn.Conv2d(one, two, 5, padding=2, groups=groups),
-        relu2=nn.ReLU(inplace=True),
-        norm2=_norm(),
-        pool2=nn.MaxPool2d(3, stride=2),
-        conv3=nn.Conv2d(two, three, 3, padding=1),
-        relu3=nn.ReLU(inplace=True),
-        conv4=nn.Conv2d(three, three, 3, padding=1, groups=groups),
-        relu4=nn.ReLU(inplace=True),
-        conv5=nn.Conv2d(three, two, 3, padding=1, groups=groups),
-        relu5=nn.ReLU(inplace=True),
-        pool5=nn.MaxPool2d(3, stride=2),
-    ), two
+def _convolutions(config: AlexNet, channels: int) -> tuple[nn.Sequential, int]:
+    """The convolutions with what follows each, and how many maps the last one has."""
+    small = config.form == "small"
+    groups = 2 if config.grouped and not small else 1
+    layers, before = OrderedDict[str, nn.Module](), channels
+    for number, layer in enumerate(_SMALL if small else _IMAGENET, start=1):
+        maps, kernel, stride, padding = layer
+        after = scaled(maps, config.width_multiplier, groups)
+        halved = groups if number in _GROUPED else 1
+        layers[f"conv{number}"] = nn.Conv2d(before, after, kernel, stride, padding, groups=halved)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+        if number in _NORMED and not small:
+            layers[f"norm{number}"] = _norm()
+        if number in _POOLED:
+            layers[f"pool{number}"] = nn.MaxPool2d(2) if small else nn.MaxPool2d(3, stride=2)
+        before = after
+    return nn.Sequential(layers), before
 
 
 def _norm() -> nn.Module:

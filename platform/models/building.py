@@ -1,41 +1,37 @@
 """Builds a network from its config."""
 
 import math
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..data.shape import Shape
-from ..importing import import_object
-from ..user_code import UserCodeError, call, told
+from ..user_code import UserCodeError, call, import_object, told
 from .alexnet import alexnet
-from .config import (
-    AlexNet,
-    CustomModel,
-    Gpt,
-    LeNet,
-    Mlp,
-    ModelConfig,
-    NetworkInNetwork,
-    ResNet,
-    SigmoidStack,
-    Timm,
-    Vgg16,
-)
+from .config import CustomModel, Gpt, Mlp, ModelConfig, SigmoidStack
 from .gpt import GptNetwork
 from .lenet import lenet
-from .mlp import mlp
+from .mlp import mlp, sigmoid_stack
 from .nin import nin
 from .resnet import resnet
-from .sigmoid_stack import sigmoid_stack
 from .timm_models import timm_model
 from .vgg import vgg16
 
+_FOR_IMAGES: Mapping[str, Callable[[Any, int, int, int, int], nn.Module]] = {
+    "lenet": lenet,
+    "nin": nin,
+    "alexnet": alexnet,
+    "resnet": resnet,
+    "vgg16": vgg16,
+    "timm": timm_model,
+}
+"""By kind the function of a config, an image's channels, height and width, and the number of classes."""
 _CONTRACT = "a model's factory takes {size} and what model.arguments holds, and returns a torch.nn.Module"
 
 
-def build(config: ModelConfig, shape: Shape) -> nn.Module:  # noqa: PLR0911 (one for each kind)
+def build(config: ModelConfig, shape: Shape) -> nn.Module:
     """Builds the network that a config describes, for examples of a given shape.
 
     Initial weights come from torch's global random generator: seed it before, equally on every worker.
@@ -53,34 +49,18 @@ def build(config: ModelConfig, shape: Shape) -> nn.Module:  # noqa: PLR0911 (one
         UserCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
     """
     match config:
-        case LeNet():
-            return lenet(*_image(config, shape))
         case Mlp():
-            return mlp(
-                _numbers(config, shape),
-                config.widths,
-                shape.outputs,
-                config.activation,
-                activate_outputs=config.activate_outputs,
-            )
+            hidden, last = config.widths, config.activate_outputs
+            inputs = _numbers(config, shape)
+            return mlp(inputs, hidden, shape.outputs, config.activation, activate_outputs=last)
         case SigmoidStack():
             return sigmoid_stack(_numbers(config, shape), config.depth, config.width, shape.outputs)
-        case NetworkInNetwork():
-            return nin(config, *_image(config, shape))
-        case AlexNet():
-            return alexnet(config, *_image(config, shape))
-        case ResNet():
-            return resnet(config.depth, *_image(config, shape))
-        case Vgg16():
-            return vgg16(config, *_image(config, shape))
         case Gpt():
             return GptNetwork(config, *_tokens(config, shape))
-        case Timm():
-            return timm_model(config, *_image(config, shape))
         case CustomModel():
             return _custom(config, shape)
         case _:
-            assert_never(config)
+            return _FOR_IMAGES[config.kind](config, *_image(config, shape))
 
 
 def _image(config: ModelConfig, shape: Shape) -> tuple[int, int, int, int]:

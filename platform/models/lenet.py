@@ -4,21 +4,16 @@ from collections import OrderedDict
 
 from torch import nn
 
+from .config import LeNet
+
 SMALLEST = 16
 """Fewer rows or columns than this would leave nothing after the second pooling: zeros around them make up."""
 
 
-def lenet(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+def lenet(_: LeNet, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Builds the network; its weights begin as Caffe's example fills them (variance 1 / fan-in, zero biases).
 
-    Args:
-        channels: Channels of an image.
-        height: Rows of an image.
-        width: Columns of an image.
-        classes: How many classes there are.
-
-    Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+    See `sizes` for its arguments and what it returns.
     """
     missing = [max(SMALLEST - size, 0) for size in (height, width)]
     rows, columns = (

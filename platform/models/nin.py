@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .config import Form, NetworkInNetwork
-from .sizes import check_size, scaled
+from .sizes import begin_as_he, check_size, scaled
 
 SMALLEST: dict[Form, int] = {"small": 4, "imagenet": 39}
 """Fewer rows or columns than this leave the last pooling but one nothing to pool."""
@@ -24,13 +24,10 @@ def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classe
     Args:
         config: Its form: `small` as trained on CIFAR, with dropout after two poolings; `imagenet` as in
             Caffe's model zoo, for 224 x 224, with dropout after the third.
-        channels: Channels of an image.
-        height: Rows of an image, at least `SMALLEST`.
-        width: Columns of an image, at least `SMALLEST`.
-        classes: How many classes there are.
-
-    Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+        channels: Of an image, as in `sizes`.
+        height: Of an image, at least `SMALLEST`.
+        width: The same.
+        classes: Of the data.
 
     Raises:
         ValueError: The images are too small.
@@ -39,12 +36,8 @@ def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classe
     check_size("Network in Network", height, width, SMALLEST[config.form], instead=smaller)
     build = _small if config.form == "small" else _imagenet
     net = nn.Sequential(build(config, channels, classes))
-    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d)]
-    for layer in layers:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
-    scores = layers[-1]
+    begin_as_he(net)
+    *_, scores = (layer for layer in net.modules() if isinstance(layer, nn.Conv2d))
     if scores.bias is not None:
         nn.init.ones_(scores.bias)
         with torch.no_grad():

@@ -10,28 +10,20 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from .sizes import check_size
+from .config import ResNet
+from .sizes import begin_as_he, check_size
 
 _STAGES_OF_18 = (64, 128, 256, 512)
 _STAGES = (16, 32, 64)
 
 
-def resnet(depth: int, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+def resnet(config: ResNet, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Builds the network; its weights begin as He et al. (2015) fill them.
 
-    Args:
-        depth: 18, or 6n + 2 layers.
-        channels: Channels of an image.
-        height: Rows of an image, at least 5; 9 for 18 layers.
-        width: Columns of an image, the same.
-        classes: How many classes there are.
-
-    Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
-
     Raises:
-        ValueError: The images are too small.
+        ValueError: The images are too small: below 5 x 5, of 18 layers below 9 x 9.
     """
+    depth = config.depth
     stages, blocks = (_STAGES_OF_18, 2) if depth == 18 else (_STAGES, (depth - 2) // 6)
     # Two pixels a side are left at the end: batch norm needs several values of a map, be it of one image.
     smallest = 2 ** (len(stages) - 1) + 1
@@ -52,11 +44,7 @@ def resnet(depth: int, channels: int, height: int, width: int, classes: int) -> 
     layers["flatten"] = nn.Flatten()
     layers["fc"] = nn.Linear(before, classes)
     net = nn.Sequential(layers)
-    for layer in net.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    begin_as_he(net)
     return net
 
 

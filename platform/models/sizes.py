@@ -1,4 +1,10 @@
-"""How large images are inside a network, and whether they are large enough for it."""
+"""What networks for images share: how large images are inside them, and their first weights.
+
+Each is built by a function of its config, the images' channels, height and width, and the number of classes.
+It maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+"""
+
+from torch import nn
 
 
 def check_size(network: str, height: int, width: int, smallest: int, *, instead: str) -> None:
@@ -24,6 +30,15 @@ def check_size(network: str, height: int, width: int, smallest: int, *, instead:
 def windows(size: int, kernel: int, stride: int, padding: int = 0) -> int:
     """How many windows of a convolution or pooling fit into so many rows, those that stick out left out."""
     return (size + 2 * padding - kernel) // stride + 1
+
+
+def begin_as_he(net: nn.Module) -> None:
+    """Fills weights as He et al. (2015) do, and biases with zeros."""
+    for layer in net.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def scaled(width: int, multiplier: float, multiple: int = 1) -> int:

@@ -20,14 +20,11 @@ def timm_model(config: Timm, channels: int, height: int, width: int, classes: in
     """Builds a network of timm with weights as timm begins them: nothing is downloaded.
 
     Args:
-        config: Its name, and further arguments.
-        channels: Channels of an image.
-        height: Rows of an image. Many networks take one size only, unless `arguments` name another.
-        width: Columns of an image.
-        classes: How many classes there are.
-
-    Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+        config: Its name, and further arguments. Many networks take one size only, unless these name another.
+        channels: Of an image, as in `sizes`.
+        height: Of an image.
+        width: Of an image.
+        classes: Of the data.
 
     Raises:
         ImportError: timm, or a package that it needs, is not installed.

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from torch import nn
 
 from .config import Vgg16
-from .sizes import check_size, scaled
+from .sizes import begin_as_he, check_size, scaled
 
 SMALLEST = 32
 """Five poolings of 2 x 2 leave nothing of fewer rows or columns."""
@@ -21,14 +21,13 @@ def vgg16(config: Vgg16, channels: int, height: int, width: int, classes: int) -
     Args:
         config: Its form: `imagenet` as in the paper, with two hidden fully connected layers of 4,096; `small`
             has batch norm after each convolution and one fully connected layer, as is usual for CIFAR.
-        channels: Channels of an image.
-        height: Rows of an image, at least 32.
-        width: Columns of an image, at least 32.
-        classes: How many classes there are.
+        channels: Of an image, as in `sizes`.
+        height: Of an image, at least 32.
+        width: The same.
+        classes: Of the data.
 
     Returns:
-        Maps float32 [N, channels, height, width] to class scores, float32 [N, classes]. Parameters of its
-        convolutions are named conv.*, those of its fully connected layers fc.*.
+        Parameters of its convolutions are named conv.*, those of its fully connected layers fc.*.
 
     Raises:
         ValueError: The images are too small.
@@ -49,20 +48,14 @@ def vgg16(config: Vgg16, channels: int, height: int, width: int, classes: int) -
     inputs = before * (height // SMALLEST) * (width // SMALLEST)
     units = scaled(4096, config.width_multiplier)
     fc = OrderedDict[str, nn.Module]()
-    if not small:
-        fc["fc6"] = nn.Linear(inputs, units)
-        fc["relu6"] = nn.ReLU(inplace=True)
-        fc["dropout6"] = nn.Dropout(config.dropout)
-        fc["fc7"] = nn.Linear(units, units)
-        fc["relu7"] = nn.ReLU(inplace=True)
-        fc["dropout7"] = nn.Dropout(config.dropout)
-    fc["fc8"] = nn.Linear(inputs if small else units, classes)
+    for number in () if small else (6, 7):
+        fc[f"fc{number}"] = nn.Linear(inputs, units)
+        fc[f"relu{number}"] = nn.ReLU(inplace=True)
+        fc[f"dropout{number}"] = nn.Dropout(config.dropout)
+        inputs = units
+    fc["fc8"] = nn.Linear(inputs, classes)
     net = nn.Sequential(
         OrderedDict[str, nn.Module](conv=nn.Sequential(conv), flatten=nn.Flatten(), fc=nn.Sequential(fc))
     )
-    for layer in net.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+    begin_as_he(net)
     return net

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..data.config import CustomData
 from ..models.config import CustomModel
 from ..tasks.config import CustomTask
-from .errors import SpecError
+from . import SpecError
 from .run import RunSpec
 
 if TYPE_CHECKING:

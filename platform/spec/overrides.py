@@ -12,11 +12,12 @@ from typing import Any
 
 import yaml
 
-from .annotations import entered, held, type_name
-from .errors import COMMAND_LINE, SpecError
+from taugrad.compressors.method.links import parse as parse_chain
+
+from ..models import config as models
+from . import COMMAND_LINE, SpecError
 from .explaining import nearest
-from .fields import METHOD, below, walk
-from .lines import spelled_out
+from .fields import METHOD, below, entered, held, type_name, walk
 from .run import RunSpec
 from .yaml_file import explain_yaml, parse_yaml
 
@@ -168,3 +169,24 @@ def _around(field: str) -> list[str]:
     """A field, and the groups that it lies in, from within."""
     parts = field.split(".")
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def spelled_out(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """A spec's fields with those that lines stand for, so that they can be changed one by one.
+
+    Args:
+        tree: fields by name; `compressor` may be a chain, `model` timm:NAME.
+        source: where it comes from, for messages.
+
+    Raises:
+        SpecError: the method's line is no chain.
+    """
+    tree = {**tree}
+    if "model" in tree:
+        tree["model"] = models.spelled_out(tree["model"])
+    if isinstance(line := tree.get(METHOD), str):
+        try:
+            tree[METHOD] = parse_chain(line)
+        except ValueError as error:
+            raise SpecError(source, [f"{METHOD} = {line}: {error}"]) from None
+    return tree

@@ -12,12 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from . import SpecError
 from .allowing import require_allowed
-from .errors import SpecError
 from .explaining import explain
 from .fields import METHOD, TAGS
-from .lines import spelled_out
-from .overrides import Overrides, laid_over
+from .overrides import Overrides, laid_over, spelled_out
 from .run import RunSpec
 from .yaml_file import read_yaml
 

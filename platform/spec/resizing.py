@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .elastic import why_no_other_number
-from .errors import COMMAND_LINE, SpecError
+from . import COMMAND_LINE, SpecError
 from .explaining import explain
 from .run import RunSpec
+from .workers import why_no_other_number
 
 CHANGEABLE = ("count", "cpus", "max_restarts", "min_count", "on_resize")
 """What `--resume` may change of `workers`."""

@@ -20,8 +20,7 @@ from ..synchronization.validation import Asked, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..tracking import names
 from ..training.config import TrainingConfig
-from .elastic import check_elastic
-from .workers import WorkersConfig
+from .workers import WorkersConfig, check_elastic
 
 _BEFORE_CONNECTIONS = re.compile(r'"mode":"allgather","exchange":"\w+","sites":(null|\[\[.*?\]\])')
 """Where `connections`, a field of earlier versions, stood in a spec's JSON."""

@@ -1,10 +1,13 @@
-"""The section `workers` of a spec."""
+"""The section workers of a spec, and which runs can continue with another number of them."""
 
 from typing import Literal
 
 from pydantic import Field
 
+from taugrad.compressors.method import Method, PowerSGD
+
 from ..config import Config
+from ..synchronization.config import SyncConfig, real
 
 
 class WorkersConfig(Config):
@@ -25,3 +28,47 @@ class WorkersConfig(Config):
     """With another number of workers than before (--resume with another workers.count, or min_count): whether
     the workers take over the residuals of the former ones, which are gradients not sent yet. The mode hybrid
     always does."""
+
+
+def why_no_other_number(sync: SyncConfig, method: Method, workers: WorkersConfig) -> str | None:
+    """Why a run may not load the checkpoint of another number of workers; None if it may."""
+    mode = real(sync)
+    if mode.resizing == "cut":
+        return None
+    if mode.resizing == "never":
+        return (
+            f"sync.mode = {mode.mode}: messages on their way have no worker any more; use as many workers as "
+            "before"
+        )
+    if isinstance(method, PowerSGD):
+        return "compressor.kind = powersgd: torch keeps its errors by worker; use as many workers as before"
+    if getattr(mode, "adapt", None) is not None:
+        return "sync.adapt follows what its workers have measured; use as many workers as before"
+    if workers.on_resize == "refuse":
+        return (
+            "workers.on_resize = refuse: each worker's residual belongs to its part of the data; with "
+            "--workers.on_resize merge the workers take over what the former ones have not sent"
+        )
+    return None
+
+
+def check_elastic(sync: SyncConfig, method: Method, workers: WorkersConfig) -> None:
+    """Refuses a `workers.min_count` that cannot be.
+
+    Raises:
+        ValueError: it names the fields, their values and what would do.
+    """
+    if workers.min_count is None:
+        return
+    asked = f"workers.min_count = {workers.min_count}"
+    if workers.min_count > workers.count:
+        raise ValueError(f"{asked}: must be at most workers.count = {workers.count}")
+    if sync.is_simulated:
+        raise ValueError(f"{asked} with sync.mode = simulated: one process has all workers; leave it out")
+    if not workers.max_restarts:
+        raise ValueError(
+            f"{asked} with workers.max_restarts = 0: a lost worker ends the run; use max_restarts: 1 or more"
+        )
+    reason = why_no_other_number(sync, method, workers)
+    if reason is not None:
+        raise ValueError(f"{asked}: {reason}")

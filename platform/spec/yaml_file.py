@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from .annotations import entered, held
-from .errors import SpecError
+from . import SpecError
+from .fields import entered, held
 
 _TAG = "tag:yaml.org,2002:"
 _CORE = {

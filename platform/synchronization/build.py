@@ -16,7 +16,7 @@ from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
 from ..spec import RunSpec
 from ..tasks.base import Task
-from ..training.randomness import Randomness
+from ..training.generators import Randomness
 from ..training.replica import Replica
 from ..training.resuming import gathered
 from .asynchronous.mode import AsynchronousTraining

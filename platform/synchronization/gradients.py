@@ -10,7 +10,7 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch
-from ..training.randomness import Randomness
+from ..training.generators import Randomness
 from ..training.replica import Replica
 from .base import Moment
 from .in_rounds import InRounds, require_own

@@ -14,8 +14,7 @@ from taugrad.compressors.method.dense import DenseMethod
 from taugrad.compressors.method.methods import NoCompression
 from taugrad.compressors.method.policies import Law
 
-from ..training.config import Lamb, Lars, Sgd, TrainingConfig
-from ..training.growing import Stages
+from ..training.config import Lamb, Lars, Sgd, Stages, TrainingConfig
 from .config import (
     AllGatherSync,
     AsyncSync,

@@ -15,7 +15,7 @@ from taugrad.compressors.method import Method
 from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch
-from ..training.randomness import Randomness
+from ..training.generators import Randomness
 from ..training.replica import Replica
 from .adapting.adapter import adapter_for
 from .base import Moment

@@ -7,14 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ..data.shape import Shape
-from ..importing import import_object
-from ..user_code import UserCodeError, call, told
+from ..user_code import UserCodeError, call, import_object, told
 from .base import Task
-from .classification import ClassificationTask
+from .builtin import ClassificationTask, LanguageModelTask, RegressionTask
 from .config import Classification, CustomTask, LanguageModel, Regression, TaskConfig
-from .language_model import LanguageModelTask
 from .metric import Metric
-from .regression import RegressionTask
 
 _CONTRACT = "a task is a subclass of taugrad.platform.tasks.Task whose arguments are those of task.arguments"
 _FITTING = {"classes": "classification", "tokens": "language_model", "numbers": "regression"}

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TextIO
 import psutil
 
 from . import names
-from .ended import Status
 from .patience import impatient
+from .record import Record
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -229,7 +229,7 @@ class Hold:
                 self._write(client)
 
 
-def end_run(client: "MlflowClient", run_id: str, end: tuple[Status, int] | None) -> str:
+def end_run(client: "MlflowClient", run_id: str, end: Record | None) -> str:
     """Tells MLflow how a run ended, unless it already knows or another process has continued the run.
 
     Returns:
@@ -239,9 +239,8 @@ def end_run(client: "MlflowClient", run_id: str, end: tuple[Status, int] | None)
     holder = Holder.of(client, run_id)
     if state != "RUNNING" or end is None or (holder is not None and holder.lives()):
         return state
-    status, at = end
-    client.set_terminated(run_id, status=status, end_time=at)
-    return status
+    client.set_terminated(run_id, status=end.ended, end_time=end.time)
+    return str(end.ended)
 
 
 def _began(pid: int) -> float | None:

@@ -21,6 +21,11 @@ def masked(text: str) -> str:
     return _OPTION.sub(r"\g<name>***", _PASSWORD.sub(r"\g<user>:***@", text))
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line without passwords; its type where it says nothing."""
+    return masked(str(error).strip().partition("\n")[0]) or type(error).__name__
+
+
 def without_login(address: str) -> str:
     """A server's address without user and password, so that it can be shown as a link."""
     return _LOGIN.sub(r"\g<scheme>", address)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..deadline import NoAnswer, in_time
 from ..spec import SpecError
-from .masking import masked, without_login
+from .masking import first_line, masked, without_login
 from .store import open_client, sqlite_path, tracking_uri
 
 if TYPE_CHECKING:
@@ -177,4 +177,4 @@ def _reason(error: BaseException) -> str:
         return str(error.reason)
     if isinstance(error, http.client.HTTPException):
         return "what answers there is not an HTTP server"
-    return masked(str(error).strip().partition("\n")[0]) or type(error).__name__
+    return first_line(error)

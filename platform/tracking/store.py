@@ -13,17 +13,16 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from ..spec.yaml_file import dump_yaml
 from ..tasks.counting import counting_metric
 from . import names
 from .masking import masked
-from .writer import Point, Stored, send_points
+from .record import Status
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -172,7 +171,7 @@ def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str
     return run_id
 
 
-def finish_run(client: "MlflowClient", run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None:
+def finish_run(client: "MlflowClient", run_id: str, status: Status) -> None:
     """Ends a run.
 
     Args:
@@ -181,20 +180,6 @@ def finish_run(client: "MlflowClient", run_id: str, status: Literal["FINISHED", 
         status: How it ended.
     """
     client.set_terminated(run_id, status=status)
-
-
-def last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
-    """The highest step of a metric in the store.
-
-    Args:
-        client: The tracking store.
-        run_id: The run.
-        metric: The metric's name.
-
-    Returns:
-        The step, or -1 when the metric has no value yet.
-    """
-    return max((int(point.step) for point in client.get_metric_history(run_id, metric)), default=-1)
 
 
 def in_job() -> bool:
@@ -212,37 +197,6 @@ def to_copy(command: str, uri: str) -> str:
     if not in_job() or urlparse(uri).password:
         return command
     return f"MLFLOW_TRACKING_URI={shlex.quote(uri)} {command}"
-
-
-def stored_steps(client: "MlflowClient", run_id: str) -> Stored:
-    """How far the store has a run's metrics."""
-    of_each_kind = (names.COMM_FRACTION, names.EVAL_LOSS, names.TOTAL_SECONDS)
-    return Stored(*(last_step(client, run_id, name) for name in of_each_kind))
-
-
-class LateStore:
-    """A store that is opened when it is first needed; if that fails, it is tried again the next time."""
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-
-    @cached_property
-    def client(self) -> "MlflowClient":
-        """The client; raises what `open_client` does."""
-        return open_client(self._uri)
-
-    def log_points(self, run_id: str, points: "Sequence[tuple[str, float, int, int]]") -> None:
-        """Stores metrics of a run.
-
-        Args:
-            run_id: The run.
-            points: Of each its name, value, milliseconds since 1970, and step.
-        """
-        send_points(self.client, run_id, [Point(*point[:4], None) for point in points])
-
-    def stored(self, run_id: str) -> Stored:
-        """How far the store has a run's metrics."""
-        return stored_steps(self.client, run_id)
 
 
 def home() -> Path:

@@ -8,8 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..data.batches import iterations_per_epoch
-from .config import TrainingConfig
-from .growing import AdaBatch, Stages
+from .config import AdaBatch, Stages, TrainingConfig
 
 _ROUNDING = 1e-12
 """Far above the rounding of a quotient, far below what one test example more or less changes."""

@@ -7,13 +7,13 @@ that folders and buckets are alike.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 FILE = "manifest.json"
-FORMAT = 4
+FORMAT = 5
 """Of manifests and of the files that they name."""
 
 Read = Callable[[str], bytes]
@@ -143,3 +143,49 @@ def _checksum(content: dict[str, Any]) -> str:
 
 def _text(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+T = TypeVar("T")
+
+
+def folder_name(iteration: int) -> str:
+    """Of the checkpoint after an iteration; names sort as iterations do."""
+    return f"iteration_{iteration:08d}"
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """What was found."""
+
+    good: T | None
+    """What an attempt came to; None: there is no checkpoint yet."""
+    iteration: int
+    """Of it; 0 where there is none."""
+    skipped: list[str]
+    """Newer ones, each with what is wrong with it."""
+
+
+def newest_good(iterations: Iterable[int], attempt: Callable[[int], T]) -> Choice[T]:
+    """Tries checkpoints until one is good.
+
+    Args:
+        iterations: of the checkpoints, the newest first.
+        attempt: reads one; raises Unusable.
+
+    Returns:
+        The first good one. None, where there was at most the beginning of a first one.
+
+    Raises:
+        CheckpointError: there are checkpoints, and none is good.
+    """
+    skipped: list[str] = []
+    whole = 0
+    for iteration in iterations:
+        try:
+            return Choice(attempt(iteration), iteration, skipped)
+        except Unusable as error:
+            skipped.append(f"{folder_name(iteration)}: {error}")
+            whole += not isinstance(error, Unfinished)
+    if whole or len(skipped) > 1:
+        raise CheckpointError(f"no good checkpoint is left: {'; '.join(skipped)}. Nothing was deleted")
+    return Choice(None, 0, skipped)

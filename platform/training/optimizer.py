@@ -7,52 +7,24 @@ from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from . import config
-from .frozen_adam import FrozenAdam
-from .lamb import Lamb
+from .adam import FrozenAdam, Lamb
 
 
 def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Parameter]) -> Optimizer:
     """The optimizer that a spec asks for."""
+    given = settings.model_dump(exclude={"kind", "freeze", "trust"})  # named as torch's arguments are
     match settings:
         case config.Sgd():
-            return SGD(
-                parameters,
-                lr=settings.lr,
-                momentum=settings.momentum,
-                nesterov=settings.nesterov,
-                weight_decay=settings.weight_decay,
-            )
+            return SGD(parameters, **given)
         case config.Adam(freeze=0):
-            kind = Adam if settings.kind == "adam" else AdamW
-            return kind(
-                parameters,
-                lr=settings.lr,
-                betas=settings.betas,
-                eps=settings.eps,
-                weight_decay=settings.weight_decay,
-            )
+            return (Adam if settings.kind == "adam" else AdamW)(parameters, **given)
         case config.Adam():
-            return FrozenAdam(
-                parameters,
-                lr=settings.lr,
-                betas=settings.betas,
-                eps=settings.eps,
-                weight_decay=settings.weight_decay,
-                decoupled=settings.kind == "adamw",
-                freeze=settings.freeze,
-            )
+            return FrozenAdam(parameters, decoupled=settings.kind == "adamw", freeze=settings.freeze, **given)
         case config.Lars():
             import pytorch_optimizer  # noqa: PLC0415 - takes more than a second, and only LARS is from there
 
-            return pytorch_optimizer.LARS(
-                parameters,
-                lr=settings.lr,
-                momentum=settings.momentum,
-                nesterov=settings.nesterov,
-                weight_decay=settings.weight_decay,
-                trust_coefficient=settings.trust,
-            )
+            return pytorch_optimizer.LARS(parameters, trust_coefficient=settings.trust, **given)
         case config.Lamb():
-            return Lamb(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+            return Lamb(parameters, **given)
         case _:
             assert_never(settings)

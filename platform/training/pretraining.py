@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ..data.batches import epoch_order
-from ..data.draw import Draw
+from ..data.batches import Draw, epoch_order
 from ..data.examples import Examples
 from ..tasks.base import Task
 from .config import Pretraining

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from time import perf_counter, time
 
 import torch
-import torch.distributed as dist
 
 from taugrad.compressors.spans import RECORDER, Span
 
 from ..tracking.timeline import Timeline, spans_from_text, spans_to_text
+from .resuming import gathered
 
 WARM_UP = 10
 """Steps of a process that are not recorded: kernels are compiled, layers are looked at."""
@@ -58,18 +58,7 @@ class Recording:
         """
         if not self._steps:
             return None
-        own = torch.frombuffer(bytearray(spans_to_text(self._spans).encode()), dtype=torch.uint8).to(device)
-        size = torch.tensor([own.numel()], device=device)
-        sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
-        dist.all_gather(sizes, size)
-        longest = max(int(each) for each in sizes)
-        padded = torch.nn.functional.pad(own, (0, longest - own.numel()))
-        texts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(texts, padded)
-        workers = [
-            spans_from_text(bytes(text[: int(length)].tolist()).decode())
-            for text, length in zip(texts, sizes, strict=True)
-        ]
+        workers = [spans_from_text(each) for each in gathered(spans_to_text(self._spans), device)]
         return Timeline.of(workers) if all(workers) else None
 
 

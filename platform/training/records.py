@@ -57,6 +57,13 @@ class IterationRecord:
         step = self.step
         return self.step_s - self.data_s - step.compress_s - step.blocked_s - step.decode_s
 
+    @property
+    def own(self) -> list[float]:
+        """The figures of which processes have different ones, in the order in which `_metrics` takes them."""
+        step = self.step
+        spent = [step.compress_s, step.blocked_s, step.decode_s, step.exchange_s, step.overlap_s]
+        return [self.iteration.loss, self.step_s, self.data_s, self.compute_s, *spent, step.residual_squares]
+
 
 def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationRecord]:
     """The records with the wire bytes so far of each.
@@ -89,36 +96,12 @@ def averaged(
     """
     if not records:
         return []
-    own = torch.tensor(
-        [
-            [
-                r.iteration.loss,
-                r.step_s,
-                r.data_s,
-                r.compute_s,
-                r.step.compress_s,
-                r.step.blocked_s,
-                r.step.decode_s,
-                r.step.exchange_s,
-                r.step.overlap_s,
-                r.step.residual_squares,
-            ]
-            for r in records
-        ],
-        dtype=torch.float64,
-        device=device,
-    )
+    own = torch.tensor([each.own for each in records], dtype=torch.float64, device=device)
     everybody = [torch.empty_like(own) for _ in range(processes)]
     dist.all_gather(everybody, own)
     by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
-    return [
-        _metrics(
-            record,
-            [sum(figure) / processes for figure in zip(*rows, strict=True)],
-            workers,
-        )
-        for record, rows in zip(records, by_record, strict=True)
-    ]
+    means = ([sum(figure) / processes for figure in zip(*rows, strict=True)] for rows in by_record)
+    return [_metrics(*each, workers) for each in zip(records, means, strict=True)]
 
 
 def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
@@ -191,18 +174,18 @@ def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict
     """
     metrics: dict[str, float] = {}
     for layer in step.layers:
-        fraction = layer.sent / layer.elements if layer.elements else 0.0
-        metrics[names.layer_metric(layer.name, "fraction")] = fraction
-        metrics[names.layer_metric(layer.name, "elements")] = layer.elements
-        if layer.sent:
-            metrics[names.layer_metric(layer.name, "bits")] = layer.paper_bits / layer.sent
-        if layer.tau is not None:
-            metrics[names.layer_metric(layer.name, "tau")] = layer.tau
         seen = statistics[layer.name]
-        metrics[names.layer_metric(layer.name, "grad_p50")] = seen.p50
-        metrics[names.layer_metric(layer.name, "grad_p90")] = seen.p90
-        metrics[names.layer_metric(layer.name, "grad_p99")] = seen.p99
-        metrics[names.layer_metric(layer.name, "grad_p999")] = seen.p999
-        metrics[names.layer_metric(layer.name, "grad_rms")] = seen.rms
-        metrics[names.layer_metric(layer.name, "zeros")] = seen.zeros
+        found = {
+            "fraction": layer.sent / layer.elements if layer.elements else 0.0,
+            "elements": layer.elements,
+            "bits": layer.paper_bits / layer.sent if layer.sent else None,
+            "tau": layer.tau,
+            "grad_p50": seen.p50,
+            "grad_p90": seen.p90,
+            "grad_p99": seen.p99,
+            "grad_p999": seen.p999,
+            "grad_rms": seen.rms,
+            "zeros": seen.zeros,
+        }
+        metrics |= {names.layer_metric(layer.name, what): v for what, v in found.items() if v is not None}
     return metrics

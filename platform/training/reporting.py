@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Protocol
 
 from ..tasks.metric import Metric
-from ..tracking.writer import PendingMetric
 
 TRAINING = "training"
 """The stage that begins when the first iteration is done."""
@@ -58,5 +57,5 @@ class Listener(Protocol):
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """It is time for a checkpoint: `write` puts this worker's files into an empty folder."""
 
-    def undelivered(self) -> list[PendingMetric]:
-        """Metrics that were logged and are not stored yet, as plain data; they go into the checkpoint."""
+    def undelivered(self) -> list[str]:
+        """The lines of the journal that are not in MLflow yet; they go into the checkpoint."""

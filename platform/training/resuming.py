@@ -1,4 +1,4 @@
-"""Workers agree on the checkpoint to continue from."""
+"""Workers hear of one another, and agree on the checkpoint to continue from."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -6,12 +6,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from .choosing import Choice, newest_good
-from .manifest import CheckpointError, Unfinished, Unusable
+from .manifest import CheckpointError, Choice, Unfinished, Unusable, newest_good
 
 _NONE_LEFT = -1
-_MOST_BYTES = 2000
-"""Of a text that goes to the other workers."""
 _KINDS: dict[str, type[CheckpointError]] = {"f": Unfinished, "u": Unusable, "c": CheckpointError}
 
 T = TypeVar("T")
@@ -57,9 +54,12 @@ def agreed(
 
 
 def gathered(text: str, device: torch.device) -> list[str]:
-    """Every worker's text, by rank; a text of more than 2000 bytes is cut."""
-    encoded = text.encode()[:_MOST_BYTES].ljust(_MOST_BYTES, b"\0")
-    own = torch.frombuffer(bytearray(encoded), dtype=torch.uint8).to(device)
-    all_of_them = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(all_of_them, own)
-    return [bytes(each.tolist()).rstrip(b"\0").decode(errors="ignore") for each in all_of_them]
+    """Every worker's text, by rank; all must call this together."""
+    own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8).to(device)  # never empty
+    size = torch.tensor([len(own)], device=device)
+    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size)
+    padded = torch.nn.functional.pad(own, (0, max(map(int, sizes)) - len(own)))
+    everybody = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(everybody, padded)
+    return [bytes(each.tolist()).rstrip(b"\0").decode() for each in everybody]

@@ -17,7 +17,7 @@ from ..data import Data, Draw
 from ..data.feeding import Feed
 from ..models import build
 from ..spec import RunSpec
-from ..spec.elastic import why_no_other_number
+from ..spec.workers import why_no_other_number
 from ..synchronization.base import Moment
 from ..synchronization.build import build_synchronization
 from ..synchronization.quorum.decisions import Decide
@@ -25,7 +25,6 @@ from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
 from ..tracking.timeline import Timeline
-from ..tracking.writer import PendingMetric
 from .batch_plan import BatchPlan, Position
 from .checkpoint import Saved, save_shared, save_worker
 from .evaluation import Evaluation, evaluate
@@ -162,11 +161,11 @@ class Trainer:
             return self.done % interval == 0 or self.done == self.plan.iterations
         return self.plan.ends_part(self.done, _CHECKPOINTS_A_RUN)
 
-    def resume(self, saved: Saved) -> list[PendingMetric]:
+    def resume(self, saved: Saved) -> list[str]:
         """Restores a checkpoint.
 
         Returns:
-            Metrics that had not reached the store when it was written.
+            The lines of the journal that were not in MLflow when it was written.
 
         Raises:
             CheckpointError: it is of a run with another number of workers, model or optimizer.

@@ -15,7 +15,7 @@ from ..data.feeding import first_batch
 from ..spec import RunSpec
 from ..synchronization.config import real
 from ..tasks.base import Task
-from .generators import GeneratorStates
+from .generators import generator_states, restore_generators
 from .replica import Replica
 
 _SHARES = (0.0, 0.001, 0.02, 0.3, 1.0)
@@ -40,7 +40,7 @@ def warm_up(spec: RunSpec, model: nn.Module, task: Task, examples: Examples, dev
         copy = deepcopy(model)
     except Exception:  # whatever a user's module does when it is copied; training needs no copy
         return
-    kept = GeneratorStates.present()
+    kept = generator_states()
     try:
         replica = Replica(copy, task, spec.training.model_copy(update={"compile": False}), spec.workers.count)
         replica.backward(
@@ -48,7 +48,7 @@ def warm_up(spec: RunSpec, model: nn.Module, task: Task, examples: Examples, dev
         )
         replica.optimizer.step()
     finally:
-        kept.restore()
+        restore_generators(kept)
     gradients = replica.take_gradients()
     for method in (spec.compressor, getattr(real(spec.sync), "back", None)):
         if method is not None:

@@ -20,7 +20,6 @@ from taugrad.platform.data.examples import Draw, Examples, Pair, Parts
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.writer import PendingMetric
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.evaluation import Evaluation, evaluate
 from taugrad.platform.training.reporting import Progress
@@ -80,7 +79,7 @@ class _Recorder:
             write(self._course.folder)
             raise _Enough
 
-    def undelivered(self) -> list[PendingMetric]:
+    def undelivered(self) -> list[str]:
         """Nothing is delivered."""
         return []
 

@@ -710,7 +710,7 @@ def _deliver(options: argparse.Namespace, _: list[str]) -> int:
         deliver_metrics,
         is_checkpoint,
     )
-    from taugrad.platform.launching.reasons import reason  # noqa: PLC0415
+    from taugrad.platform.launching.storage import reason  # noqa: PLC0415
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
     from taugrad.platform.tracking.probe import answering_client  # noqa: PLC0415
 
@@ -720,7 +720,7 @@ def _deliver(options: argparse.Namespace, _: list[str]) -> int:
         if is_checkpoint(place):
             print(deliver_checkpoint(Path(place), answering_client))
         else:
-            print(deliver_metrics(place, options.run, answering_client))
+            print(deliver_metrics(place, options.run, answering_client, print))
     except SpecError as error:
         print(f"taugrad: {error}; {place} is kept", file=sys.stderr)
         return FAILED

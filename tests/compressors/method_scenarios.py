@@ -4,6 +4,7 @@ Every method of support/methods.py goes through the hook, and each step is noted
 check it from outside: gradients given, updates applied, what is kept, and the bytes handed over.
 """
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -150,11 +151,11 @@ def unused_parameters() -> Result:
 
 def nonfinite_refused() -> Result:
     result = {}
-    for line in (*CONSERVING, "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"):
-        for cap in (None, TINY_BUCKETS):
+    for line in (*CONSERVING, "none", "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"):
+        for cap, bad in ((None, math.nan), (TINY_BUCKETS, math.inf)):
             run = run_of(line, bucket_cap_mb=cap)
             if dist.get_rank() == 1:
-                run.poison = {3: ("middle.bias", float("nan"))}
+                run.poison = {3: ("middle.bias", bad)}
             run.steps(3)
             result[line, cap] = failure_of(run)
     return result
@@ -163,14 +164,17 @@ def nonfinite_refused() -> Result:
 def nonfinite_skipped() -> Result:
     """Worker 1's gradients are not finite in two of six steps, all workers' in another."""
     result = {}
-    for line in CONSERVING:
+    for line in (*CONSERVING, "none"):
         config = read_config(line).model_copy(update={"nonfinite": "skip"})
         run = run_of(config, bucket_cap_mb=TINY_BUCKETS)
         run.poison = {2: ("middle.weight", float("nan"))}
         if dist.get_rank() == 1:
             run.poison |= {3: ("head.bias", float("-inf")), 5: ("first.weight", float("nan"))}
-        run.steps(6)
-        result[line] = run.result(skipped=run.skipped)
+        noted = []
+        for _ in range(6):
+            run.step()
+            noted.append((run.state.totals.skipped_steps, sorted(run.state.last_step.nonfinite)))
+        result[line] = run.result(skipped=run.skipped, noted=noted)
     return result
 
 

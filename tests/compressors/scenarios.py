@@ -200,17 +200,6 @@ def none_and_plain() -> Result:
     }
 
 
-def sum_and_mean() -> Result:
-    result = {}
-    for kind in ("none", *RULES):
-        tau = {} if kind == "none" else {"tau": TAU[kind]}
-        for reduction in ("mean", "sum"):
-            run = Run({"kind": kind, "reduction": reduction, **tau})
-            run.step()
-            result[kind, reduction] = gradients(run.model)
-    return result
-
-
 def everything_sent_and_plain() -> Result:
     plain, hooked = Run(None).steps(), Run({"kind": "wgt", "tau": 1e-30}).steps()
     weights = [[p.detach().clone() for p in run.model.parameters()] for run in (plain, hooked)]
@@ -259,20 +248,6 @@ def every_form_of_exchange() -> Result:
 
 def every_rule() -> Result:
     return {rule: Run(thresholded(rule)).steps().result() for rule in (*RULES, "strom")}
-
-
-def other_ways_of_ddp() -> Result:
-    """Options of DDP that must not change a weight."""
-    options: dict[str, dict[str, Any]] = {
-        "bucket view": {"gradient_as_bucket_view": True},
-        "static graph": {"static_graph": True},
-        "find unused": {"find_unused_parameters": True},
-    }
-    return {
-        (rule, name): Run(thresholded(rule), **chosen).steps().digests
-        for rule in RULES
-        for name, chosen in options.items()
-    }
 
 
 def several_buckets() -> Result:
@@ -359,26 +334,6 @@ class Branches(nn.Module):
         return outputs
 
 
-def unused_parameters() -> Result:
-    """`sometimes` is left out by worker 1 in every second step, `rarely` by all in most steps."""
-    result = {}
-    for rule in RULES:
-        torch.manual_seed(0)
-        model = Branches()
-        config = {"kind": rule, "tau": 0.001, "reduction": "sum"}
-        run = Run(config, model=model, find_unused_parameters=True)
-        missing = []
-        for step in range(8):
-            use_sometimes = dist.get_rank() == 0 or step % 2 == 0
-            model.used = ({"sometimes"} if use_sometimes else set()) | (
-                {"rarely"} if step in (0, 4) else set()
-            )
-            run.step()
-            missing.append(sorted(name for name, p in model.named_parameters() if p.grad is None))
-        result[rule] = run.result(missing=missing)
-    return result
-
-
 def two_models_at_once() -> Result:
     """Two models in two process groups, one backward pass through both."""
     rank = dist.get_rank()
@@ -448,21 +403,6 @@ def a_parameter_without_elements() -> Result:
     return result
 
 
-def other_types() -> Result:
-    result = {}
-    for dtype in (torch.float64, torch.bfloat16, torch.float16):
-        run = Run({"kind": "wgt", "tau": 1e-30}, model=make_model().to(dtype))
-        run.step()
-        residuals = {name: str(residual.dtype) for name, residual in run.state.feedback.residuals.items()}
-        result[str(dtype)] = {
-            "local": run.local,
-            "gradients": gradients(run.model),
-            "digests": run.digests,
-            "residuals": residuals,
-        }
-    return result
-
-
 def observed_statistics() -> Result:
     run, seen = Run(thresholded("wgt"), bucket_cap_mb=TINY_BUCKETS), []
     for step in range(4):
@@ -498,40 +438,6 @@ def failure_of(run: Run) -> Result:
         "gradients": gradients(run.model),
         "own": run.latest,
     }
-
-
-def nonfinite_refused() -> Result:
-    result = {}
-    for kind in ("none", *RULES):
-        for cap in (None, TINY_BUCKETS):
-            for value in ("nan", "inf"):
-                run = Run({"kind": kind} if kind == "none" else thresholded(kind), bucket_cap_mb=cap)
-                if dist.get_rank() == 1:
-                    run.poison = {3: ("middle.bias", float(value))}
-                run.steps(3)
-                result[kind, cap, value] = failure_of(run)
-    return result
-
-
-def nonfinite_skipped() -> Result:
-    result = {}
-    for kind in ("none", *RULES):
-        for cap in (None, TINY_BUCKETS):
-            config = {"kind": kind} if kind == "none" else thresholded(kind)
-            run = Run({**config, "nonfinite": "skip", "reduction": "sum"}, bucket_cap_mb=cap)
-            poison: dict[int, tuple[str, float]] = {3: ("middle.weight", float("nan"))}
-            if dist.get_rank() == 1:
-                poison |= {4: ("head.bias", float("-inf")), 7: ("first.weight", float("nan"))}
-            run.poison = poison
-            counted, noted = [], []
-            for _ in range(8):
-                run.step()
-                counted.append(run.state.totals.skipped_steps)
-                noted.append(sorted(run.state.last_step.nonfinite))
-            result[kind, cap] = run.result(
-                skipped=run.skipped, counted=counted, noted=noted, failed=run.state.failure is not None
-            )
-    return result
 
 
 def corrupt_messages() -> Result:
@@ -611,38 +517,6 @@ def timed_failure(run: Run) -> Result:
 # Checkpoints.
 
 
-def resumed_and_never_stopped(folder: Path) -> Result:
-    result = {}
-    for kind in ("none", *RULES):
-        config = {"kind": kind} if kind == "none" else thresholded(kind)
-        run = Run(config).steps(3)
-        path = folder / f"checkpoint-{kind}-{dist.get_rank()}.pt"
-        saved = {
-            "model": run.model.state_dict(),
-            "optimizer": run.optimizer.state_dict(),
-            "compression": run.state.state_dict(),
-        }
-        torch.save(saved, path)
-        run.steps(3)
-
-        loaded = torch.load(path, weights_only=True)
-        model = make_model()
-        model.load_state_dict(loaded["model"])
-        again = Run(config, model=model)
-        again.optimizer.load_state_dict(loaded["optimizer"])
-        again.state.load_state_dict(loaded["compression"])
-        restored = {name: residual.clone() for name, residual in again.state.feedback.residuals.items()}
-        again.at = 3
-        again.steps(3)
-        result[kind] = {
-            "stopped": again.result(),
-            "never": run.result(),
-            "saved": loaded["compression"],
-            "restored": restored,
-        }
-    return result
-
-
 def states_that_do_not_fit() -> Result:
     run = Run(thresholded("wgt")).steps(2)
     good = run.state.state_dict()
@@ -684,38 +558,28 @@ def states_that_do_not_fit() -> Result:
 GROUPS: dict[str, list[Callable[..., Result]]] = {
     "training-2": [
         none_and_plain,
-        sum_and_mean,
         everything_sent_and_plain,
         every_rule_and_codec,
         every_form_of_exchange,
-        other_ways_of_ddp,
         several_buckets,
         a_ledger_by_step,
         accumulation_without_sync,
-        unused_parameters,
         two_models_at_once,
         different_taus,
         tau_above_everything,
         all_zero_gradient,
         a_parameter_without_elements,
-        other_types,
         observed_statistics,
-        resumed_and_never_stopped,
-        nonfinite_skipped,
-        nonfinite_refused,
         corrupt_messages,
         workers_that_disagree,
     ],
     "training-3": [
         none_and_plain,
-        sum_and_mean,
         everything_sent_and_plain,
         every_rule,
         every_form_of_exchange,
         several_buckets,
-        unused_parameters,
         tau_above_everything,
-        nonfinite_skipped,
     ],
     "training-1": [none_and_plain, every_rule, tau_above_everything, states_that_do_not_fit],
 }

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 import torch
 from cases import in_turn
 
@@ -11,72 +10,17 @@ from taugrad.compressors.bucket.adding import add_update, sum_all
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cpu import avx512
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.cpu.rows import table
-from taugrad.compressors.ops.cpu.threshold import (
-    SPARE,
-    VALUE_DTYPE,
-    WITHOUT_VALUES,
-    ThresholdRule,
-    threshold_pass,
-    threshold_rows,
-)
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.message import is_refusal
 from taugrad.compressors.wire.update import Update
 
-RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
-
 
 def words_below(n: int, k: int, rng: np.random.Generator) -> np.ndarray:
     positions = np.sort(rng.choice(n, min(k, n), replace=False)).astype(np.uint32)
     return positions << np.uint32(1) | rng.integers(0, 2, positions.size).astype(np.uint32)
-
-
-@in_turn("rule", RULES)
-@in_turn("vectorized", [False, True] if avx512.supported() else [False])
-@in_turn("threads", [1, 2, 3])
-def test_a_pass_over_a_bucket_is_that_over_each_parameter(
-    rule: ThresholdRule, vectorized: bool, threads: int
-) -> None:
-    rng = np.random.default_rng(3)
-    sizes = [1, 0, 17, 150_000, 16, 90_001, 5, 200_000]
-    gradients = [rng.standard_normal(size).astype(np.float32) for size in sizes]
-    gradients[3][77] = np.nan
-    taus = rng.uniform(0.5, 3, len(sizes)).astype(np.float32)
-    bases = np.cumsum([0, *sizes[:-1]]).tolist()
-    room = sum(sizes) + SPARE
-
-    def arrays() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-        residuals = [np.full(size, 0.25, np.float32) for size in sizes]
-        values = np.zeros(1 if rule in WITHOUT_VALUES else room, VALUE_DTYPE[rule])
-        return residuals, np.zeros(room, np.uint32), values
-
-    residuals, words, values = arrays()
-    addresses = [[each.ctypes.data for each in some] for some in (residuals, gradients)]
-    rows = table(*addresses, sizes, bases)
-    found = threshold_rows(rule, rows, taus, words, values, threads=threads, vectorized=vectorized)
-
-    expected, their_words, their_values = arrays()
-    sent = 0
-    for i, (residual, gradient) in enumerate(zip(expected, gradients, strict=True)):
-        one = threshold_pass(
-            rule, residual, gradient, taus[i], their_words, their_values,
-            base=bases[i], sent=sent, vectorized=vectorized,
-        )  # fmt: skip
-        sent = one.sent
-        assert found.ends[i] == sent
-        assert found.nonfinite[i] == one.nonfinite == (i == 3)
-        assert found.residual_squares[i] == pytest.approx(one.residual_squares, rel=1e-6)
-    assert sent > 1000
-    assert np.array_equal(words[:sent], their_words[:sent])
-    if rule not in WITHOUT_VALUES:
-        assert np.array_equal(values[:sent], their_values[:sent])
-    for mine, theirs in zip(residuals, expected, strict=True):
-        assert mine.tobytes() == theirs.tobytes()
 
 
 def sparse(form: Form, segments: Segments, density: float, rng: np.random.Generator) -> Update:

@@ -15,9 +15,8 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
     rms_bits,
     sample_size,
 )
-from taugrad.compressors.ops.cpu.linear import Extremes
-from taugrad.compressors.ops.cpu.linear_ranges import count_samples
-from taugrad.compressors.ops.cpu.sampling import stratified_positions
+from taugrad.compressors.ops.cpu.linear import Extremes, count_samples
+from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.interface import Sample
 
 
@@ -84,7 +83,7 @@ def test_entropy_of_powers_of_two_is_exact() -> None:
 
 def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, floor: int = 6) -> int:
     low, high = values.min(), values.max()
-    ranges = Extremes(np.array([low]), np.array([high]), nonfinite=False)
+    ranges = Extremes(low, high, nonfinite=False)
     size = sample_size(values.size, fraction)
     return bits_of_sample(
         count_samples([Sample(torch.from_numpy(values), size)], sample_bits, [ranges])[0], floor
@@ -116,7 +115,7 @@ def test_a_bell_gets_what_its_histogram_says() -> None:
 def test_a_sample_is_taken_where_the_strata_say() -> None:
     values = np.zeros(1_000_000, np.float32)
     values[stratified_positions(1_000_000, 30_000)] = 1
-    ranges = Extremes(np.zeros(1, np.float32), np.ones(1, np.float32), nonfinite=False)
+    ranges = Extremes(np.float32(0), np.float32(1), nonfinite=False)
     counts = count_samples([Sample(torch.from_numpy(values), 30_000)], 4, [ranges])
     assert counts.tolist() == [[0] * 15 + [30_000]]
 

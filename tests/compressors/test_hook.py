@@ -167,14 +167,6 @@ def test_none_counts_everything_as_sent(any_number: Results) -> None:
         assert sum(elements for _, elements, _ in layers) == ELEMENTS
 
 
-@every_kind
-def test_sum_is_the_mean_times_the_workers(kind: str, several: Results) -> None:
-    for result in by_rank(several, "sum_and_mean"):
-        for name, mean in result[kind, "mean"].items():
-            torch.testing.assert_close(result[kind, "sum"][name], mean * len(several), rtol=1e-6, atol=1e-9)
-    assert any(mean.any() for mean in several[0]["sum_and_mean"][kind, "mean"].values())
-
-
 def test_a_tau_below_everything_is_plain_ddp_to_rounding(several: Results) -> None:
     for result in by_rank(several, "everything_sent_and_plain"):
         for hooked, plain in zip(result["hooked"], result["plain"], strict=True):
@@ -216,15 +208,6 @@ def test_replicas_are_identical_whatever_the_codec(rule: str, two: Results) -> N
     assert len(digests) == 2 * len(CODECS)
     assert_all_equal(digests)
     assert len(set(digests[0])) == 5
-
-
-@every_rule
-@in_turn("option", ["bucket view", "static graph", "find unused"])
-def test_options_of_ddp_change_no_weight(
-    rule: str, option: str, two: Results, simulated: Callable[[str, int], Simulation]
-) -> None:
-    for digests in by_rank(two, "other_ways_of_ddp", (rule, option)):
-        assert digests == simulated(rule, 2).digests
 
 
 def expected_size(rule: str, codec: str, k: int) -> int:
@@ -332,30 +315,6 @@ def test_accumulation_without_sync_is_one_larger_gradient(two: Results) -> None:
             assert not torch.allclose(accumulated, result["own"][name], rtol=1e-3)
 
 
-def assert_nothing_lost(results: list[Any], tolerance: float = 1e-5) -> None:
-    """By parameter: the sums applied and what all workers keep are the sum of all their gradients."""
-    for name, applied in results[0]["applied"].items():
-        kept = sum(result["residuals"][name].double() for result in results if name in result["residuals"])
-        given = sum(result["local"][name] for result in results)
-        kept = kept.view_as(given) if isinstance(kept, torch.Tensor) else torch.zeros_like(given)
-        scale = float(sum(result["local"][name].abs().max() for result in results if given.numel())) + 1e-3
-        torch.testing.assert_close(applied + kept, given, rtol=0, atol=tolerance * scale)
-
-
-@every_rule
-def test_nothing_is_lost_of_parameters_that_some_or_all_workers_left_out(rule: str, several: Results) -> None:
-    results = by_rank(several, "unused_parameters", rule)
-    assert_all_equal([result["digests"] for result in results])
-    assert_nothing_lost(results)
-    for result in results:
-        for step, missing in enumerate(result["missing"]):
-            expected = [] if step in {0, 4} else ["rarely.bias", "rarely.weight"]
-            assert missing == expected
-    if rule == "bgt":
-        # The trap was set: what `rarely` keeps would have been sent, and lost, in the steps without it.
-        assert all(result["residuals"]["rarely.weight"].abs().max() > 0.001 for result in results)
-
-
 @in_turn("rule", ["wgt", "qgt"])
 def test_two_models_at_once_keep_apart(rule: str, two: Results) -> None:
     for name in ("digests", "totals"):
@@ -397,19 +356,6 @@ def test_a_parameter_without_elements_is_no_trouble(kind: str, cap: float | None
         assert result["totals"]["elements"] == 3 * 2 * (ELEMENTS + 5)
         if kind != "none":
             assert result["residuals"]["nothing"].shape == (0,)
-
-
-@in_turn("dtype", ["torch.float64", "torch.bfloat16", "torch.float16"])
-def test_parameters_of_other_types_are_synchronized(dtype: str, two: Results) -> None:
-    results = by_rank(two, "other_types", dtype)
-    assert_all_equal([result["digests"] for result in results])
-    precision = {"torch.float64": 1e-6, "torch.bfloat16": 8e-3, "torch.float16": 1e-3}[dtype]
-    for result in results:
-        assert set(result["residuals"].values()) == {"torch.float32"}
-        for name, gradient in result["gradients"].items():
-            assert str(gradient.dtype) == dtype
-            mean = (results[0]["local"][name] + results[1]["local"][name]) / 2
-            torch.testing.assert_close(gradient.double(), mean, rtol=precision, atol=1e-6)
 
 
 def test_gradient_statistics_are_noted_in_the_steps_that_were_asked_for(two: Results) -> None:
@@ -463,54 +409,6 @@ def test_a_damaged_message_is_refused_in_every_form(form: str, several: Results)
 
 
 # What goes wrong.
-
-
-@every_kind
-@in_turn("cap", CAPS, ids=["one-bucket", "several-buckets"])
-@in_turn("value", ["nan", "inf"])
-def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
-    kind: str, cap: float | None, value: str, two: Results
-) -> None:
-    for failure in by_rank(two, "nonfinite_refused", (kind, cap, value)):
-        assert failure["kind"] == "NonFiniteGradient"
-        assert failure["parameter"] == "middle.bias"
-        assert failure["rank"] == (-1 if kind == "none" else 1)
-        assert "middle.bias" in failure["text"]
-        assert "middle.bias" in failure["raised"]
-        assert failure["untouched"]
-
-
-@every_kind
-@in_turn("cap", CAPS, ids=["one-bucket", "several-buckets"])
-def test_a_gradient_that_is_not_finite_is_skipped_by_every_worker_and_costs_nothing_else(
-    kind: str, cap: float | None, several: Results
-) -> None:
-    workers = len(several)
-    results = by_rank(several, "nonfinite_skipped", (kind, cap))
-    assert_all_equal([result["digests"] for result in results])
-    everyone = range(workers)
-    expected = {
-        3: [("middle.weight", rank) for rank in everyone],
-        4: [("head.bias", 1)],
-        7: [("first.weight", 1)],
-    }
-    if kind == "none":
-        expected = {step: [(where[0][0], -1)] for step, where in expected.items()}
-    for result in results:
-        assert not result["failed"]
-        assert result["skipped"] == [3, 4, 7]
-        assert result["counted"] == [0, 0, 0, 1, 2, 2, 2, 3]
-        assert result["totals"]["skipped_steps"] == 3
-        assert result["totals"]["steps"] == 8
-        assert [dict(enumerate(result["noted"])).get(step) for step in expected] == list(expected.values())
-        digests = result["digests"]
-        assert digests[2] == digests[3] == digests[4]
-        assert digests[6] == digests[7]
-        assert len(set(digests)) == 5
-        if kind != "none":
-            assert all(bool(torch.isfinite(kept).all()) for kept in result["residuals"].values())
-    if kind != "none":
-        assert_nothing_lost(results)
 
 
 TAMPERED = {
@@ -576,24 +474,6 @@ def test_workers_whose_buckets_differ_all_fail_likewise(two: Results) -> None:
 
 
 # Checkpoints.
-
-
-@every_kind
-def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(kind: str, two: Results) -> None:
-    for result in by_rank(two, "resumed_and_never_stopped", kind):
-        stopped, never = result["stopped"], result["never"]
-        assert stopped["digests"] == never["digests"][3:]
-        assert stopped["totals"] == never["totals"]
-        assert stopped["totals"]["steps"] == 6
-        assert stopped["residuals"].keys() == never["residuals"].keys()
-        for name, kept in never["residuals"].items():
-            assert stopped["residuals"][name].numpy().tobytes() == kept.numpy().tobytes()
-        saved = result["saved"]["residuals"]
-        assert result["restored"].keys() == saved.keys()
-        assert len(saved) == (0 if kind == "none" else 6)
-        for name, kept in saved.items():
-            assert torch.equal(result["restored"][name], kept.flatten())
-        assert kind == "none" or any(kept.any() for kept in saved.values())
 
 
 @pytest.fixture

@@ -316,19 +316,27 @@ def test_nothing_is_lost_of_parameters_that_some_or_all_workers_left_out(line: s
     assert_nothing_lost(results, len(several))
 
 
-@every_family
+@in_turn("line", [*CONSERVING, "none"])
 def test_a_step_that_is_skipped_costs_nothing(line: str, several: Results) -> None:
     results = by_rank(several, "nonfinite_skipped", line)
     for result in results:
         assert result["digests"] == results[0]["digests"]
         assert result["skipped"] == [2, 3, 5]
-        assert result["totals"]["skipped_steps"] == 3
+        assert [skipped for skipped, _ in result["noted"]] == [0, 0, 1, 2, 2, 3]
+        where = [found for _, found in result["noted"]]
+        own = by_own_messages(line)
+        everyone = [("middle.weight", rank) for rank in range(len(several))]
+        assert where[2] == (everyone if own else [("middle.weight", -1)])
+        assert where[3] == [("head.bias", 1 if own else -1)]
+        assert where[5] == [("first.weight", 1 if own else -1)]
+        assert where[0] == where[1] == where[4] == []
         assert result["digests"][1] == result["digests"][2] == result["digests"][3]
         assert all(bool(torch.isfinite(kept).all()) for kept in result["residuals"].values())
-    assert_nothing_lost(results, len(several))
+    if line != "none":  # which keeps nothing for a later step
+        assert_nothing_lost(results, len(several))
 
 
-@in_turn("line", [*CONSERVING, "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"])
+@in_turn("line", [*CONSERVING, "none", "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"])
 @in_turn("cap", [None, 0.0002], ids=["one-bucket", "several-buckets"])
 def test_a_gradient_that_is_not_finite_is_refused_on_every_worker(
     line: str, cap: float | None, two: Results

@@ -93,7 +93,7 @@ def test_a_memory_that_fades_refuses_a_second_exchange(two: Results) -> None:
             field = "momentum" if "momentum" in line else "decay"
             assert text == (
                 f"CompressionError: a second exchange before gradients are cleared would apply the method's "
-                f"{field} twice in a step: run all backward passes but the last in ddp.no_sync()"
+                f"{field} twice in a step: run all backward passes but the last in ddp.no_sync(), and no Join"
             )
 
 
@@ -175,9 +175,9 @@ def test_complex_parameters_count_as_two_real_numbers(two: Results) -> None:
         ("Embedding", "ValueError: DDP expects a sparse gradient of table.weight"),
         ("EmbeddingBag", "ValueError: DDP expects a sparse gradient of table.weight"),
         ("complex", "ValueError: powersgd cannot take the complex parameter 'matrix'"),
-        ("none", "TypeError: ddp is None: it must be a model in torch.nn.parallel.DistributedDataParallel"),
-        ("module", "TypeError: ddp is of Network: it must be a model"),
-        ("fsdp", "TypeError: ddp is of FSDPNetwork: it must be a model"),
+        ("none", "TypeError: ddp is None: it must be, or hold, a model in torch.nn.parallel.Distributed"),
+        ("module", "TypeError: ddp is of Network: it must be, or hold, a model"),
+        ("fsdp", "TypeError: ddp is of FSDPNetwork: it must be, or hold, a model"),
         ("python_reducer", 'ValueError: torch._dynamo.config.optimize_ddp = "python_reducer"'),
         ("threads 0", "ValueError: threads = 0: must be a whole number of at least 1"),
         ("threads -1", "ValueError: threads = -1: must be a whole number of at least 1"),

@@ -176,18 +176,6 @@ def test_a_limited_code_is_the_best_of_all(counts: list[int], spare: int) -> Non
     assert int((lengths * np.array(counts)).sum()) == limited_cost(counts, limit)
 
 
-def test_fibonacci_counts_meet_the_limit() -> None:
-    # The deepest Huffman tree there is: 40 symbols, 39 levels.
-    counts = [1, 1]
-    while len(counts) < 40:
-        counts.append(counts[-1] + counts[-2])
-    assert huffman_cost(counts)[1] == 39
-    lengths = code_lengths(np.array(counts, np.int64), 14).astype(int)
-    assert lengths.max() == 14
-    assert sum(1 << (14 - length) for length in lengths) == 1 << 14
-    assert int((lengths * np.array(counts)).sum()) == limited_cost(counts, 14)
-
-
 def test_too_many_symbols_for_the_limit_are_refused() -> None:
     assert (code_lengths(np.ones(8, np.int64), 3) == 3).all()
     with pytest.raises(ValueError, match="more than 3 bits"):
@@ -305,13 +293,6 @@ def test_golden_bytes_of_one_symbol() -> None:
     assert encoded(np.full(1, 5, np.uint8), 8).tobytes() == golden
     body = np.frombuffer(bytearray(golden), np.uint8)
     assert (decode(body, 8, 10**5) == np.full(10**5, 5)).all()
-
-
-def test_the_estimate_of_a_code_is_about_its_size() -> None:
-    for bits, k in ((1, 70), (3, 4 * STREAM), (8, 9001), (12, 5000)):
-        for shape in SHAPES:
-            plan = planned(draw_symbols(bits, k, shape, 7), bits)
-            assert abs(plan.code.estimate - plan.size) <= 1 + plan.stream_bytes.size / 2
 
 
 @in_turn("bits", [8, 9, 10])

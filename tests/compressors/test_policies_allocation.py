@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cpu.threshold import ThresholdRule
+from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.allocation import (

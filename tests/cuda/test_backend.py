@@ -5,6 +5,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import emulator
 import numpy as np
 import pytest
 import torch
@@ -12,11 +13,15 @@ from cases import in_turn
 
 from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cuda import cupy_runtime, looking
-from taugrad.compressors.ops.cuda.memory import TorchMemory
-from taugrad.compressors.ops.cuda.runtime import OPTIONS, SOURCES
+from taugrad.compressors.ops.cuda import cupy_runtime
+from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES, Device, DeviceArray
+from taugrad.compressors.ops.readback import Readback
 
 WGT: Any = read_config("wgt(0.1)")
+
+
+def fetched(device: Device, array: DeviceArray) -> Any:
+    return device.fetch_all([array])[0]
 
 
 def test_the_device_of_the_gradients_decides() -> None:
@@ -83,48 +88,48 @@ class FakeCuPy(ModuleType):
         self.RawModule = RawModule
 
 
-def test_kernels_start_on_torchs_current_stream(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    emulate = sys.modules[type(gpu).__module__].emulate  # type: ignore[attr-defined]
-    fake = FakeCuPy(emulate)
+def test_kernels_start_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuPy(emulator.emulate)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=77))
     for cached in (cupy_runtime._kernel, cupy_runtime._module):
         cached.cache_clear()
     runtime = cupy_runtime.CuPyRuntime(torch.device("cuda", 3))
-    TorchMemory.__init__(runtime, torch.device("cpu"))  # memory that this machine has
-    total = runtime.zeros(1, np.float64)
-    looking.add_squares(runtime, runtime.array(torch.tensor([3.0, 4.0])), total)
-    runtime.launch("looking", "squares", 0, 256)  # nothing
-    assert runtime.fetch(total)[0] == 25
+    Device.__init__(runtime, torch.device("cpu"))  # memory that this machine has
+    readback = Readback(runtime)
+    total = runtime.ordered_sum_of_squares(torch.tensor([3.0, 4.0]), readback)
+    runtime.launch("looking", "sum_squares", 0, 256)  # nothing
+    readback.fetch()
+    assert total() == 25
     assert fake.entered == []
     for cached in (cupy_runtime._kernel, cupy_runtime._module):
         cached.cache_clear()
 
 
 @in_turn("dtype", [np.float32, np.uint8, np.int64, np.uint16])
-def test_arrays_share_their_memory(dtype: Any) -> None:
-    memory, values = TorchMemory(torch.device("cpu")), np.arange(24).astype(dtype)
+def test_arrays_share_their_memory(gpu: Any, dtype: Any) -> None:
+    memory, values = gpu, np.arange(24).astype(dtype)
     array, other = memory.place_all([values, values[:5]])
     assert other.pointer % 16 == array.pointer % 16
-    assert (memory.fetch(other) == values[:5]).all()
+    assert (fetched(memory, other) == values[:5]).all()
     assert (array.size, array.nbytes, array.dtype) == (24, values.nbytes, np.dtype(dtype))
-    assert (memory.fetch(array[3:9]) == values[3:9]).all()
-    assert (memory.fetch(array[20:]) == values[20:]).all()
+    assert (fetched(memory, array[3:9]) == values[3:9]).all()
+    assert (fetched(memory, array[20:]) == values[20:]).all()
     assert array[9:3].size == 0
     assert array[1:2].pointer - array.pointer == values.itemsize
-    assert memory.fetch(array.view(np.uint8)).tobytes() == values.tobytes()
+    assert fetched(memory, array.view(np.uint8)).tobytes() == values.tobytes()
     assert [each.tobytes() for each in memory.fetch_all([array, array[:2]])] == [
         values.tobytes(),
         values[:2].tobytes(),
     ]
     if dtype in (np.float32, np.uint8):
         memory.tensor(array[5:6])[0] = 99
-        assert memory.fetch(array)[5] == 99
+        assert fetched(memory, array)[5] == 99
 
 
-def test_short_floats_are_their_bits() -> None:
-    memory = TorchMemory(torch.device("cpu"))
+def test_short_floats_are_their_bits(gpu: Any) -> None:
+    memory = gpu
     halves = torch.tensor([0.0, 1.0, -2.0], dtype=torch.bfloat16)
-    assert memory.fetch(memory.array(halves[1:])).tolist() == [0x3F80, 0xC000]
+    assert fetched(memory, memory.array(halves[1:])).tolist() == [0x3F80, 0xC000]
     with pytest.raises(AssertionError, match="strides"):
         memory.array(torch.zeros(8)[::2])

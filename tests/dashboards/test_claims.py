@@ -10,13 +10,12 @@ from scipy import stats
 
 from taugrad.dashboards import statements, verdict
 from taugrad.dashboards.groups import by_setting
-from taugrad.dashboards.method_table import change_cell, method_rows, methods_to_csv
+from taugrad.dashboards.method_table import change_cell, method_rows
 from taugrad.dashboards.runs import RunHistory
 from taugrad.platform.tasks.claims import CONFIDENCE, Difference, difference, wilson
 from taugrad.platform.tasks.metric import ACCURACY
 
 EXAMPLES = 1000
-MARGIN = 0.5
 
 
 def by_seed(values: NDArray[np.float64]) -> dict[str, float]:
@@ -60,15 +59,6 @@ def test_seeds_alone_are_students_t_of_the_pairs() -> None:
     expected = stats.ttest_rel(mine, theirs).confidence_interval(CONFIDENCE)
     assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
     assert got.seeds == 5
-
-
-def test_seeds_that_differ_are_welchs_t() -> None:
-    rng = np.random.default_rng(6)
-    mine, theirs = rng.normal(0.96, 0.004, 4), rng.normal(0.97, 0.001, 6)
-    others = {f"other {seed}": value for seed, value in by_seed(theirs).items()}
-    got = difference(by_seed(mine), others, 10**12, ACCURACY)
-    expected = stats.ttest_ind(mine, theirs, equal_var=False).confidence_interval(CONFIDENCE)
-    assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,22 +116,6 @@ def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss() -> None:
     assert "Seeds were not repeated" in statements.seeds(got)
 
 
-def test_a_large_test_set_does_not_make_up_for_one_seed() -> None:
-    got = change_of([run(rule, 0.99, 0, examples=1e6) for rule in ("none", "wgt")])
-    assert got.low is not None
-    assert got.low > -MARGIN
-    assert got.kind == "open"
-
-
-def test_three_seeds_and_many_examples_rule_a_loss_out() -> None:
-    runs = [run("none", 0.990 + s / 1000, s, examples=1e5) for s in range(3)]
-    runs += [run("wgt", 0.9899 + s / 1000 + s * 1e-5, s, examples=1e5) for s in range(3)]
-    got = change_of(runs)
-    assert got.kind == "kept"
-    assert statements.sentence(got).startswith("No accuracy lost")
-    assert "rules a loss of 0.5 points out" in statements.sentence(got)
-
-
 def test_the_same_seed_three_times_is_one_seed() -> None:
     again = [replace(run(rule, 0.97, 0), run_id=f"{rule}{i}") for i in range(3) for rule in ("none", "wgt")]
     got = change_of(again)
@@ -168,21 +142,3 @@ def test_without_a_test_set_that_all_share_nothing_is_claimed(runs: list[RunHist
     assert (got.low, got.high, got.most_lost) == (None, None, None)
     assert "no interval" in statements.sentence(got)
     assert "interval not known" in change_cell(got)
-
-
-def test_a_clear_loss_is_called_one() -> None:
-    runs = [run(rule, accuracy, s, examples=1e4) for s in range(3) for rule, accuracy in
-            (("none", 0.98 + s / 1e4), ("wgt", 0.95 + s / 5e3))]  # fmt: skip
-    got = change_of(runs)
-    assert got.kind == "lost"
-    assert statements.sentence(got).startswith("Less accurate: −2.9")
-
-
-def test_the_table_holds_the_interval() -> None:
-    runs = [run(rule, 0.97 + s / 1000, s) for s in range(3) for rule in ("none", "wgt")]
-    got = change_of(runs)
-    _, line = methods_to_csv(method_rows(by_setting(runs)), ACCURACY)[:-1].split("\n")[1:]
-    header = methods_to_csv(method_rows(by_setting(runs)), ACCURACY).split("\n")[0].split(",")
-    cells = dict(zip(header, line.split(","), strict=True))
-    assert float(cells["accuracy_change_points_low"]) == pytest.approx(got.low)
-    assert float(cells["accuracy_change_points_high"]) == pytest.approx(got.high)

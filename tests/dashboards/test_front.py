@@ -1,13 +1,6 @@
 """The figure of a search: what is drawn is what was found."""
 
-import pytest
-from matplotlib.collections import LineCollection
-
-from taugrad.dashboards.dimensions import Trial, value_by_dimension
 from taugrad.dashboards.front import FrontPoint, search_front
-from taugrad.dashboards.palette import RULES
-from taugrad.dashboards.runs import RunHistory
-from taugrad.dashboards.style import extent
 from taugrad.platform.tasks.metric import ACCURACY
 
 BASELINE = FrontPoint("none", 97.0, None, 100.0)
@@ -43,57 +36,3 @@ def test_points_that_hardly_learned_are_named_and_not_drawn():
     assert (0.01, 40.0) not in points
     said = " ".join(text.get_text() for text in figure.texts)
     assert "below the axis: 1" in " ".join(said.split())
-
-
-def test_labels_keep_clear_of_error_bars():
-    points = [
-        FrontPoint("strom", 90.0 + k, (88.8 + k, 91.2 + k), 0.02 * 2.5**k, place=k + 1) for k in range(4)
-    ]
-    figure = search_front("mine", points, BASELINE, ACCURACY)
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    bars = [each for each in axes.collections if isinstance(each, LineCollection)]
-    ends = [each.get_transform().transform(segment) for each in bars for segment in each.get_segments()]
-    assert len(ends) == len(points)
-    for text in axes.texts:
-        box = extent(text)
-        for (x, low), (_, high) in ends:
-            assert not (box.x0 < x < box.x1 and low < box.y1 and high > box.y0), text.get_text()
-
-
-def test_a_search_without_points_has_no_figure():
-    with pytest.raises(ValueError, match="without points"):
-        search_front("mine", [FrontPoint("wgt", 90.0, None, 0.0)], None, ACCURACY)
-
-
-def test_stopped_trials_are_crosses_where_they_stopped():
-    stopped = [FrontPoint("wgt", 93.0, None, 0.3), FrontPoint("wgt", 20.0, None, 0.3)]
-    figure = search_front("mine", POINTS, BASELINE, ACCURACY, stopped)
-    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
-    assert [tuple(float(each[0]) for each in line.get_data()) for line in crosses] == [(0.3, 93.0)]
-    assert "crosses: stopped early" in " ".join(text.get_text() for text in figure.texts)
-
-
-def trial(rule, accuracy, mark, **params):
-    run = RunHistory("id", "name", rule, None, {f"compressor.{k}": str(v) for k, v in params.items()}, {}, {})
-    return Trial(run, accuracy, mark)
-
-
-def test_dimensions_have_panels_of_their_own_scale():
-    trials = [
-        trial("wgt", 90.0, "front", tau=0.001),
-        trial("wgt", 80.0, "beaten", tau=5.0),
-        trial("strom", 70.0, "stopped", tau=0.1),
-        trial("entropy", 95.0, "front", floor=2),
-        trial("entropy", 94.0, "beaten", floor=8),
-    ]
-    named = {"compressor.tau": "tau", "compressor.floor": "floor", "compressor.bits": "bits"}
-    tau, floor = value_by_dimension(trials, named, ACCURACY).axes
-    assert (tau.get_xscale(), floor.get_xscale()) == ("log", "linear")
-    placed = {(float(x[0]), float(y[0])): line for line in tau.lines for x, y in [line.get_data()]}
-    assert placed.keys() == {(0.001, 90.0), (5.0, 80.0), (0.1, 70.0)}
-    assert placed[0.001, 90.0].get_color() == RULES["wgt"].color
-    assert placed[5.0, 80.0].get_color() not in (RULES["wgt"].color, placed[0.1, 70.0].get_color())
-    assert placed[0.1, 70.0].get_marker() == "x"
-    with pytest.raises(ValueError, match="no dimension"):
-        value_by_dimension(trials[:1], named, ACCURACY)

@@ -4,10 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from taugrad.dashboards import groups, verdict
 from taugrad.dashboards.groups import by_setting, estimate
 from taugrad.dashboards.runs import RunHistory
 
@@ -34,12 +31,6 @@ def test_the_interval_is_students() -> None:
     assert got.count == 4
 
 
-@pytest.mark.parametrize(("values", "ends"), [([2.0], (2.0, 2.0)), ([2.0, 6.0], (2.0, 6.0))])
-def test_one_or_two_runs_have_no_interval_but_their_own_values(values: list[float], ends: tuple) -> None:
-    got = estimate(values)
-    assert (got.low, got.high) == ends
-
-
 def test_runs_that_differ_in_seed_name_and_storage_are_one_setting() -> None:
     runs = [
         run("a", "wgt", 0.9, 20, **{"compressor.tau": "0.01", "seed": "0", "storage": "x"}),
@@ -61,48 +52,3 @@ def test_a_run_that_was_stopped_early_is_left_out() -> None:
     (group,) = by_setting([kept, stopped])
     assert group.runs == (kept,)
     assert by_setting([stopped]) == []
-
-
-@given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=6))
-def test_compression_agrees_with_the_mean_bytes(ratios: list[float]) -> None:
-    (group,) = by_setting([run(str(i), "wgt", 0.9, ratio) for i, ratio in enumerate(ratios)])
-    wire = group.estimate("total/wire_gb")
-    compression = group.compression
-    assert wire is not None
-    assert compression is not None
-    assert compression.mean == pytest.approx(1 / wire.mean)
-    assert compression.low <= compression.mean * (1 + 1e-9)
-    assert compression.high >= compression.mean * (1 - 1e-9)
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.5, 1.0), st.floats(1.5, 1000)), min_size=1, max_size=8),
-    st.sampled_from((0.0, 0.5, 1.0)),
-)
-def test_a_pick_is_the_smallest_of_those_allowed(points: list[tuple[float, float]], loss: float) -> None:
-    runs = [run("none", "none", 0.9, 1)] + [
-        run(str(i), "wgt", accuracy, ratio, **{"compressor.tau": str(1 + i)})
-        for i, (accuracy, ratio) in enumerate(points)
-    ]
-    got = verdict.pick(by_setting(runs), loss)
-    allowed = [ratio for accuracy, ratio in points if 100 * accuracy >= 90 - loss - 1e-9]
-    if not allowed:
-        assert got is None
-    else:
-        assert got is not None
-        assert got.compression.mean == pytest.approx(max(allowed))
-
-
-@pytest.mark.parametrize(
-    ("params", "text"),
-    [
-        ({"compressor.tau": "0.0100"}, "0.01"),
-        ({"compressor.floor": "2.0"}, "floor 2"),
-        ({"compressor.tau.kind": "density", "compressor.tau.target": "0.01"}, "density 0.01"),
-        ({"compressor.tau.kind": "schedule"}, "schedule"),
-        ({"compressor.tau": "0.01", "compressor.quantize.bits": "8"}, "0.01, 8 bit"),
-        ({}, ""),
-    ],
-)
-def test_settings_are_written_for_people(params: dict[str, str], text: str) -> None:
-    assert groups.setting(run("a", "wgt", 0.9, 1, **params)) == text

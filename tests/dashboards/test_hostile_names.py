@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,11 +12,9 @@ import pytest
 from rich.console import Console
 
 from taugrad.dashboards import report
-from taugrad.dashboards.escaping import in_csv, in_markdown, in_path
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.table import render, rows
-from taugrad.platform.tasks.metric import ACCURACY, Metric
-from taugrad.platform.terminal import printable
+from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.run_lookup import no_experiment
 
@@ -156,33 +153,3 @@ def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
     assert "title" in shown
     assert all(each.isprintable() for line in shown.splitlines() for each in line)
     assert str(no_experiment("x", [HOSTILE[7]], "sqlite:///x")).isprintable()
-
-
-def test_a_metric_cannot_name_a_file_elsewhere(prepared: Any, tmp_path: Path) -> None:
-    name = "folder/x"
-    for line in ("wgt(tau=0.01)", "bgt(tau=0.01)"):  # of one setting there is no figure
-        spec = mlflow_data.spec_of(line, "elsewhere")
-        run_id = mlflow_data.write_run(prepared.client, spec, 0.03, 0.9)
-        prepared.client.set_tag(run_id, names.TAG_METRIC, Metric(name, "a label").to_json())
-        prepared.client.log_metric(run_id, names.eval_metric(name), 1.0, step=60)
-    experiment = prepared.client.get_experiment_by_name("elsewhere")
-    report.write_report(prepared.client, experiment.name, experiment.experiment_id, tmp_path, SERVER)
-    assert list((tmp_path / "figures").glob("folder_x_*.png"))
-    assert {each.name for each in tmp_path.rglob("*") if each.is_dir()} == {"figures"}
-    assert in_path("../../outside/x") == "______outside_x"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"digits": 10**9}, {"digits": "3"}, {"label": 3}, {"label": ""}, {"unit": None}, {"scale": "1"}],
-)
-def test_a_metric_of_other_types_is_refused(change: dict[str, Any]) -> None:
-    text = json.dumps(json.loads(ACCURACY.to_json()) | change)
-    with pytest.raises(ValueError, match="no metric"):
-        Metric.from_json(text)
-
-
-def test_harmless_texts_stay_as_they_are() -> None:
-    for text in ("wgt(tau=0.01)", "golomb_rice", "ResNet-20, 3 seeds", "tau at 1e-3", "Größe 10"):
-        assert in_markdown(text) == in_csv(text) == printable(text) == text
-    assert in_markdown("a | b_c _d_ <e> & [f](g)") == "a \\| b_c \\_d\\_ &lt;e&gt; &amp; \\[f\\](g)"

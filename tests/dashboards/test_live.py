@@ -2,7 +2,6 @@
 
 import io
 
-import pytest
 from rich.console import Console
 
 from taugrad.dashboards.live import LiveRun
@@ -71,17 +70,3 @@ def test_a_log_is_never_silent_for_long() -> None:
     assert all("iteration  30/100" in line for line in told)
     gaps = [later - sooner for sooner, later in zip(log.told_at, log.told_at[1:], strict=False)]
     assert 15 < max(gaps) <= MOST_S
-
-
-def test_evaluations_are_told_once_and_need_no_more() -> None:
-    log = Log()
-    log.go_on(1, News(stages=[Stage(TRAINING, 0)]))
-    for each in range(10, 100, 10):
-        assert len(log.go_on(15, News(progress(each), evaluations=[progress(each)]))) == 1
-
-
-@pytest.mark.parametrize(("own", "said"), [(True, " (workers' own models)"), (False, "")])
-def test_a_loss_of_other_models_than_the_evaluated_one_says_so(own: bool, said: str) -> None:
-    (line,) = Log().go_on(1, News(evaluations=[progress(9, own_models=own)]))
-    assert f"loss 2.5000{said}  test loss" in line
-    assert (" (agreed model)  fraction" in line) == own

@@ -1,7 +1,5 @@
 """Where a loss counts: made-up runs of which a naive comparison, or one of accuracies, would be wrong."""
 
-import csv
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +10,12 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from taugrad.dashboards import figures, interactive, report, statements, sweeps, verdict, views
+from taugrad.dashboards import figures, interactive, report, statements, sweeps, verdict
 from taugrad.dashboards.dimensions import Trial, value_by_dimension
 from taugrad.dashboards.experiment import all_runs
 from taugrad.dashboards.front import FrontPoint, search_front
 from taugrad.dashboards.groups import by_metric, by_setting
-from taugrad.dashboards.method_table import method_rows, methods_to_csv, methods_to_markdown
+from taugrad.dashboards.method_table import method_rows
 from taugrad.dashboards.report_page import Report, render
 from taugrad.dashboards.runs import RunHistory
 from taugrad.dashboards.searches import searches
@@ -125,32 +123,6 @@ def test_the_headline_takes_the_low_loss_and_counts_against_16_bits() -> None:
     assert "wgt at tau 50 sends 50 times less than float32" in page_of(of_paper)
 
 
-def test_an_accuracy_is_counted_against_16_bits_too_unless_a_paper_is_repeated() -> None:
-    runs = [run("none", 0.97, s, metric=ACCURACY) for s in range(3)]
-    runs += [run("wgt", 0.97, s, 50, ACCURACY) for s in range(3)]
-    assert "wgt at tau 50 sends 25 times less than 16 bits, at 97.00% accuracy" in page_of(runs)
-    assert "sends 50 times less than float32" in page_of([replace(each, paper="rae") for each in runs])
-
-
-def test_tables_have_both_baselines_and_the_metrics_own_columns() -> None:
-    runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)] + [
-        run("wgt", 1.97 + s / 1e3, s) for s in range(3)
-    ]
-    groups = by_setting(runs)
-    table = method_rows(groups)
-    row = list(csv.DictReader(io.StringIO(methods_to_csv(table, LOSS))))[1]
-    assert float(row["loss_nats"]) == pytest.approx(1.971)
-    assert (row["compression_ratio"], row["compression_ratio_16_bits"]) == ("20", "10")
-    assert float(row["loss_change_nats"]) == pytest.approx(0.03)
-    assert not any("accuracy" in name for name in row)
-    text = methods_to_markdown(table, LOSS)
-    assert "| test loss nats | GB (values) | GB (wire) | times smaller | than 16 bits |" in text
-    assert "nats (95% interval)" in text
-    assert "+0.0300 (" in text
-    for name in ("accuracy", "%/GB"):
-        assert name not in text
-
-
 # Figures
 
 
@@ -193,40 +165,7 @@ def test_no_figure_calls_a_loss_accuracy(losses: list[RunHistory]) -> None:
     assert titles[0] == "Test loss against bytes"
 
 
-def test_the_axis_shows_the_low_losses_and_names_the_high_one(losses: list[RunHistory]) -> None:
-    """An axis for accuracies would cut the best ones off."""
-    figure = sweeps.value_by_setting(by_setting(losses))
-    axes = figure.axes[0]
-    low, high = axes.get_ylim()
-    assert low < 1.94
-    assert 2.2 < high < 9.0
-    assert "9.010 nats" in texts(figure)
-    band = [patch for patch in axes.patches if patch.get_height() > 0]
-    expected = stats.t.interval(0.95, 2, 1.96, stats.sem([1.94, 1.96, 1.98]))
-    ends = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in band]
-    assert any(end == pytest.approx(expected) for end in ends)
-
-
 # MLflow's views
-
-
-@pytest.mark.parametrize("judged", [[LOSS], [LOSS, ACCURACY], [ACCURACY]])
-def test_views_have_charts_of_each_metric_that_counts(judged: list[Metric]) -> None:
-    state = views.comparison(["compressor.tau"], ["eval/loss", "eval/accuracy"], judged)
-    shown = [card for card in state["compareRunCharts"] if not card["deleted"]]
-    assert len({card["uuid"] for card in shown}) == len(shown)
-    assert state["selectedColumns"].count("metrics.`eval/loss`") == (LOSS in judged)
-    for metric in (LOSS, ACCURACY):
-        ends = [
-            card
-            for card in shown
-            if card["type"] == "PARALLEL" and f"eval/{metric.name}" in card["selectedMetrics"]
-        ]
-        assert bool(ends) == (metric in judged)
-    if ACCURACY not in judged:
-        assert "accuracy" not in str([card["displayName"] for card in shown]).lower()
-        assert "accuracy" not in str(state["compareRunSections"]).lower()
-        assert "metrics.`total/accuracy_per_gb`" not in state["selectedColumns"]
 
 
 # From MLflow

@@ -3,10 +3,7 @@
 import csv
 import io
 import math
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,26 +75,6 @@ def test_the_page_needs_nothing_else(page: str) -> None:
     assert all(link.startswith(f"{SERVER}/#/experiments/") for link in links)
 
 
-def test_every_run_is_linked(prepared: Any, page: str) -> None:
-    for run_id in prepared.run_ids:
-        assert f'href="{SERVER}/#/experiments/{prepared.experiment_id}/runs/{run_id}"' in page
-
-
-def test_without_a_known_server_runs_are_named_and_not_linked(prepared: Any, tmp_path: Path) -> None:
-    report.write_report(prepared.client, "searched", prepared.search_experiment_id, tmp_path, None)
-    page = (tmp_path / "report.html").read_text()
-    assert "href=" not in page
-    assert "5000" not in text_of(page)
-    for run_id in prepared.trials:
-        assert f'title="{run_id}">{run_id[:8]}<' in page
-    assert "taugrad dashboard searched --serve" in text_of(page)
-
-
-def test_no_password_stands_on_the_page() -> None:
-    assert report.without_login("https://me:secret@host:5000/x") == "https://host:5000/x"
-    assert report.without_login("http://host:5000") == "http://host:5000"
-
-
 def test_no_loss_is_claimed_only_with_its_interval(page: str) -> None:
     """Two seeds on 1,000 examples: equal accuracies say little."""
     text = text_of(page)
@@ -153,24 +130,6 @@ def test_nothing_finished_is_said(prepared: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_histories_are_one_query_whatever_the_number_of_runs_and_metrics(
-    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They were asked for run by run and metric by metric, over a hundred times for four runs."""
-    asked: list[int] = []
-
-    def counted(uri: str, wanted: Any) -> Any:
-        asked.append(sum(map(len, wanted.values())))
-        return read_histories(uri, wanted)
-
-    read_histories = runs.read_histories
-    monkeypatch.setattr(runs, "read_histories", counted)
-    monkeypatch.setattr(type(prepared.client), "get_metric_history", lambda *_: pytest.fail("one by one"))
-    report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, tmp_path, SERVER)
-    assert len(asked) <= 3  # the curves of the runs that are drawn, one run's layers, interactive charts
-    assert sum(asked) > 40
-
-
 def test_histories_are_those_that_mlflow_returns(prepared: Any) -> None:
     """With NaN, infinities, and several values at one step, the last of which was logged last."""
     import mlflow_data
@@ -191,44 +150,6 @@ def test_histories_are_those_that_mlflow_returns(prepared: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
     assert local[run_id]["a/b"][0].tolist() == [1, 2, 2, 2, 3, 4]
     assert local[run_id]["a/b"][1][-1] == -math.inf
-
-
-def test_one_setting_has_no_figure_of_a_single_dot(prepared: Any, tmp_path: Path) -> None:
-    """Two seeds of one setting are one dot too; with a second setting there is something to compare."""
-    import mlflow_data
-
-    client = prepared.client
-    by_setting = {"accuracy_by_setting", "accuracy_against_mb"}
-    for number, chain in enumerate(("wgt(tau=0.01)", "none")):
-        for seed in range(2):
-            spec = mlflow_data.spec_of(chain, "settings", seed=seed)
-            mlflow_data.write_run(client, spec, 1.0 if chain == "none" else 0.03, 0.97)
-        experiment_id = client.get_experiment_by_name("settings").experiment_id
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        report.write_report(client, "settings", experiment_id, folder, SERVER)
-        page = (folder / "report.html").read_text()
-        figures_there = set(re.findall(r'<figure id="(\w+)"', page))
-        assert "fraction_per_iteration" in figures_there
-        one = chain != "none"
-        assert figures_there & by_setting == (set() if one else by_setting)
-        assert {path.stem for path in (folder / "figures").iterdir()} == figures_there
-        assert ("There is one setting only" in page) == one
-
-
-def test_a_report_imports_nothing_that_it_does_not_need(prepared: Any, tmp_path: Path) -> None:
-    """Each of these takes as long to import as some figures to draw: torch, Ray, the spec's models."""
-    heavy = ("torch", "ray", "numba", "scipy.stats", "matplotlib.pyplot", "taugrad.platform.spec.run")
-    code = (
-        "import sys; from taugrad.cli import main; "
-        f"code = main(['report', 'compared', '-o', {str(tmp_path)!r}]); "
-        f"print([each for each in {heavy} if each in sys.modules]); sys.exit(code)"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"MLFLOW_TRACKING_URI": prepared.uri},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_command(

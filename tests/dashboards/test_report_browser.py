@@ -8,7 +8,7 @@ from browser import needs_chromium, open_page, screenshot
 
 from taugrad.dashboards import report
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.long]  # test_mlflow_ui has the one that is not long
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,7 @@ def folder(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "narrow"), [(1280, 900, False), pytest.param(390, 844, True, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("width", "height", "narrow"), [(1280, 900, False), (390, 844, True)])
 def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narrow: bool) -> None:
     with open_page(width, height) as (page, errors):
         page.context.set_offline(True)
@@ -55,7 +53,6 @@ def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narro
         assert errors == []
 
 
-@pytest.mark.long
 def test_the_report_prints(folder: Path) -> None:
     with open_page(1280, 900) as (page, _):
         page.goto((folder / "report.html").as_uri())
@@ -68,7 +65,6 @@ def test_the_report_prints(folder: Path) -> None:
         assert len(page.pdf(format="A4")) > 20_000
 
 
-@pytest.mark.long
 def test_interactive_charts_are_drawn_without_network(prepared: Any, folder: Path) -> None:
     with open_page(1280, 900) as (page, errors):
         page.context.set_offline(True)

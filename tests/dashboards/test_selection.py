@@ -4,13 +4,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlflow.tracking import MlflowClient
 
 from taugrad.dashboards import prepare, shared_view, views
 from taugrad.dashboards.runs import RunHistory
-from taugrad.dashboards.selection import MOST_RUNS, SHOWN, selected, shares
+from taugrad.dashboards.selection import SHOWN, selected
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 
@@ -33,11 +31,6 @@ def many(settings: dict[str, int]) -> list[RunHistory]:
     ]
 
 
-def test_up_to_a_hundred_runs_are_all_shown() -> None:
-    runs = many({"wgt": MOST_RUNS // SEEDS})
-    assert selected(runs) == runs
-
-
 def test_of_many_every_rule_shows_its_best_and_its_extremes() -> None:
     sizes = {"none": 1, "wgt": 60, "bgt": 60, "topk": 5}
     shown = selected(many(sizes))
@@ -49,14 +42,6 @@ def test_of_many_every_rule_shows_its_best_and_its_extremes() -> None:
         distances = [b - a for a, b in zip(sorted(taus[rule]), sorted(taus[rule])[1:], strict=False)]
         assert max(distances) <= 2 + sizes[rule] / len(taus[rule])
     assert len({(each.rule, each.tau) for each in shown}) == SHOWN  # one run of a setting
-
-
-@given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
-def test_shares_are_as_equal_as_sizes_allow(sizes: list[int], total: int) -> None:
-    given_ = shares(sizes, total)
-    assert sum(given_) == min(total, sum(sizes))
-    for size, share in zip(sizes, given_, strict=True):
-        assert share == size or share >= max(given_) - 1
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.dashboards.thinning import bucket_medians, thinned
+from taugrad.dashboards.thinning import thinned
 
 
 @given(
@@ -30,16 +30,3 @@ def test_one_spike_in_200_000_steps_stays() -> None:
     steps, got = thinned((np.arange(200_000), values))
     assert len(got) <= 2000
     assert steps[np.argmax(got)] == 123_456
-
-
-def test_medians_of_buckets() -> None:
-    values = np.array([1.0, 2, 9, 4, np.nan, 6])
-    steps, got = bucket_medians((np.arange(1, 7), values), 2)
-    assert steps.tolist() == [2, 5]
-    assert got.tolist() == [2, 5]
-
-
-def test_a_bucket_of_nothing_is_nothing() -> None:
-    _, got = bucket_medians((np.arange(4), np.array([1.0, 1, np.nan, np.nan])), 2)
-    assert got[0] == 1
-    assert np.isnan(got[1])

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from taugrad.dashboards import charts, prepare, shared_view, views
+from taugrad.dashboards import prepare, shared_view, views
 from taugrad.dashboards.experiment import all_runs
-from taugrad.dashboards.palette import RULES
 from taugrad.platform.spec import SpecError
-from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 
 
@@ -57,25 +55,6 @@ def test_every_metric_is_in_a_card_or_left_out(prepared: Any, written: list[prep
     assert logged <= {card["metricKey"] for card in state["compareRunCharts"] if "metricKey" in card}
 
 
-def test_what_the_cards_show_was_logged(prepared: Any, written: list[prepare.View]) -> None:
-    for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
-        found = all_runs(prepared.client, experiment_id)
-        metrics = {m for run in found for m in run.data.metrics}
-        params = {p for run in found for p in run.data.params}
-        for tag in tags(prepared, experiment_id):
-            state = shared_view.read_view(
-                prepared.client, experiment_id, tag.removeprefix("mlflow.sharedViewState.")
-            )
-            assert state is not None
-            sections = {section["uuid"] for section in state["compareRunSections"]}
-            assert len(sections) == len(state["compareRunSections"])
-            for card in cards(state):
-                assert card["metricSectionId"] in sections
-                shown = {*card.get("selectedMetricKeys", ()), *card.get("selectedMetrics", ())}
-                shown |= {card[axis]["key"] for axis in ("xaxis", "yaxis") if axis in card}
-                assert shown | set(card.get("selectedParams", ())) <= metrics | params, card["displayName"]
-
-
 def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared: Any, written: list[prepare.View]) -> None:
     key = views.search_key(prepared.parent)
     state = shared_view.read_view(prepared.client, prepared.search_experiment_id, key)
@@ -86,15 +65,6 @@ def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared: Any, written
     (parallel,) = [card for card in cards(state) if card["type"] == "PARALLEL"]
     assert parallel["selectedParams"] == [names.PARAM_RULE]
     assert parallel["selectedMetrics"][0] == "view/compressor.tau_log10"  # tau spans two powers of ten
-
-
-def test_logarithms_are_those_of_the_settings(prepared: Any, written: list[prepare.View]) -> None:
-    found = [run for run in all_runs(prepared.client, prepared.search_experiment_id)
-             if "compressor.tau" in run.data.params]  # fmt: skip
-    assert len(found) == len(prepared.trials)
-    for run in found:
-        logarithm = run.data.metrics["view/compressor.tau_log10"]
-        assert 10**logarithm == pytest.approx(float(run.data.params["compressor.tau"]))
 
 
 def readmes_trials() -> list[dict[str, str]]:
@@ -120,61 +90,6 @@ def test_every_trial_of_a_search_over_methods_has_a_line() -> None:
     assert across == ["compressor.floor", "view/compressor.tau_log10"]
 
 
-def test_runs_that_follow_the_link_have_charts_of_it() -> None:
-    def shown(metrics: list[str]) -> set[str]:
-        state = views.comparison([], metrics)
-        return {key for card in cards(state) for key in card.get("selectedMetricKeys", [])}
-
-    followed = {names.ADAPT_DENSITY, names.ADAPT_LOCAL_STEPS, names.ADAPT_RATE, names.ADAPT_WAIT}
-    assert not followed & shown([names.TIME_WAIT])
-    assert followed <= shown([names.ADAPT_DENSITY])
-
-
-def test_a_searchs_front_beaten_and_stopped_trials_have_colors_of_their_own(prepared: Any) -> None:
-    import mlflow_data
-
-    client = prepared.client
-    parent, _ = mlflow_data.write_search(client, "marked", "marks", trials=0)
-    runs = {}
-    for i, (name, density, accuracy) in enumerate(
-        [("cheap", 0.001, 0.90), ("beaten", 0.01, 0.85), ("good", 0.02, 0.97), ("stopped", 0.0001, 0.99)]
-    ):
-        tags = {"mlflow.parentRunId": parent, names.TAG_TRIAL: str(i)}
-        spec = mlflow_data.spec_of(f"wgt(tau=0.0{i + 1})", "marked", name=name)
-        runs[name] = mlflow_data.write_run(client, spec, density, accuracy, **tags)
-    mlflow_data.log(client, runs["stopped"], [(names.EPOCH, 2.0, 61)])  # of four
-    prepare.prepare(client, client.get_experiment_by_name("marked").experiment_id)
-    colors = {name: client.get_run(run_id).data.tags["mlflow.runColor"] for name, run_id in runs.items()}
-    assert colors["cheap"] == colors["good"] == RULES["wgt"].color
-    assert len({RULES["wgt"].color, colors["beaten"], colors["stopped"]}) == 3
-
-    def brightness(color: str) -> int:
-        return sum(int(color[i : i + 2], 16) for i in (1, 3, 5))
-
-    assert brightness(colors["beaten"]) > brightness(RULES["wgt"].color) + 200
-    assert len({colors["stopped"][i : i + 2] for i in (1, 3, 5)}) == 1  # grey
-
-
-def test_one_run_alone_gets_an_axis_of_accuracy_up_to_one() -> None:
-    """Around one value MLflow draws an axis a unit to each side; of several runs it fits the axis to them."""
-
-    def ranges(metric: Metric, *, alone: bool) -> dict[str, Any]:
-        state = views.comparison([], [], [metric], alone=alone)
-        over = f"eval/{metric.name}"
-        return {
-            card["metricKey"]: card["range"]
-            for card in cards(state)
-            if card["type"] == "LINE" and over in (card["metricKey"], card["selectedXAxisMetricKey"])
-        }
-
-    gb = names.TOTAL_WIRE_GB
-    assert ranges(ACCURACY, alone=True) == {
-        gb: {"xMin": 0.0, "xMax": 1.0}, "eval/accuracy": {"yMin": 0.0, "yMax": 1.0},
-    }  # fmt: skip
-    assert ranges(ACCURACY, alone=False) == {gb: {}, "eval/accuracy": {}}
-    assert ranges(LOSS, alone=True) == {gb: {}, "eval/loss": {}}
-
-
 def test_a_model_of_500_layers_fits_without_its_layers(prepared: Any) -> None:
     experiment_id = prepared.client.create_experiment("large")
     run = prepared.client.create_run(experiment_id)
@@ -192,12 +107,6 @@ def test_a_model_of_500_layers_fits_without_its_layers(prepared: Any) -> None:
     state = shared_view.read_view(prepared.client, experiment_id, views.COMPARISON_KEY)
     assert state is not None
     assert len(cards(state)) > 5
-
-
-def test_a_view_that_does_not_fit_is_refused(prepared: Any) -> None:
-    long = charts.view({}, [os.urandom(20_000).hex()], ("x", "asc"), [])
-    with pytest.raises(shared_view.ViewTooLong, match="a tag holds 20000"):
-        shared_view.write_view(prepared.client, prepared.experiment_id, "k", "long", long)
 
 
 @pytest.mark.parametrize("version", ["3.16.9", "3.18.0", "4.0.0", "2.22.1", "unknown", ""])

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.adam import MomentumTwice, OptimizerWatch
 
 
 @pytest.fixture
@@ -26,10 +26,11 @@ def trained(page, steps):
     torch.manual_seed(0)
     ddp = DistributedDataParallel(torch.nn.Linear(32, 4))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    state = page["compress"](ddp)
+    scaler = torch.amp.GradScaler("cpu")
+    state = page["compress_scaled"](ddp, scaler)
     for number in range(steps):
         inputs = torch.randn(8, 32, generator=torch.Generator().manual_seed(number))
-        page["step"](optimizer, state, ddp(inputs).square().mean(), 1024.0)
+        page["step"](ddp, optimizer, scaler, ddp(inputs).square().mean())
     return ddp, optimizer, state
 
 
@@ -50,8 +51,25 @@ def test_a_step_whose_gradient_overflows_is_left_out_and_the_scale_halved(page):
     ddp = DistributedDataParallel(torch.nn.Linear(4, 1))
     before = ddp.module.weight.detach().clone()
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    state = CompressionState(ddp, "strom(density(0.01), momentum=0.9, nonfinite='skip')")
-    ddp.register_comm_hook(state, compressed_allgather)
-    loss = (ddp(torch.full((1, 4), 1e30)) * 1e30).sum()
-    assert page["step"](optimizer, state, loss, 1024.0) == 512.0
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    page["compress_scaled"](ddp, scaler)
+    page["step"](ddp, optimizer, scaler, (ddp(torch.full((1, 4), 1e30)) * 1e30).sum())
+    assert scaler.get_scale() == 512.0
     assert torch.equal(ddp.module.weight, before)
+
+
+def test_momentum_on_both_sides_is_warned_of_once(page):
+    ddp = DistributedDataParallel(torch.nn.Linear(32, 4))
+    page["compress"](ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    OptimizerWatch.warned = False
+
+    def steps():
+        for _ in range(3):
+            ddp(torch.randn(8, 32)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.warns(MomentumTwice, match="SGD has momentum, and strom.* has, too") as warned:
+        steps()
+    assert len(warned) == 1

@@ -3,15 +3,14 @@
 import os
 import signal
 import time
-import zlib
 from pathlib import Path
-from struct import pack
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
+from image_files import png
 from mlflow.tracking import MlflowClient
 
 pytestmark = pytest.mark.ray
@@ -31,22 +30,6 @@ ITERATIONS = 4 * 24
 NOTICE = "crowded: workers hold all CPUs but 0, Ray Data needs 1"
 CHECKPOINTS = "taugrad-runs/*/iteration_*"
 TIMEOUT_S = 480
-
-
-def png(pixels: np.ndarray) -> bytes:
-    """Of uint8 [height, width, 3]."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return pack(">I", len(data)) + kind + data + pack(">I", zlib.crc32(kind + data))
-
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    header = pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
 
 
 def write_images(root: Path) -> None:

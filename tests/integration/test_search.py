@@ -245,8 +245,6 @@ def test_trials_are_ray_train_runs_unless_the_spec_simulates(one_ray):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--search.trails", "3"], "search.trails: no such field; did you mean search.trials?"),
-        (["--compressor", "bgt(1)"], "nothing to search"),
         (["--workers.count", "{int: [0, 4]}"], "at workers.count = 0: workers.count = 0"),
         (["--sync.mode", "allgather", "--workers.count", "99"], "workers.count = 99"),
         (["--pick", "1"], "has no front yet"),

@@ -6,7 +6,6 @@ All of it is started once, by the lines of docs/stores.md, and one Ray runs the 
 import csv
 import io
 import math
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from benchmarks.platform.faults.comparing import differences
 from commands_on_ray import OneRay
 from objects import BUCKET, Objects
 from postgres import PASSWORD, Postgres
@@ -28,9 +28,8 @@ from taugrad import cli
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.ports import free_port
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
-from taugrad.platform.tracking.store import LateStore, open_client, start_run
-from taugrad.platform.tracking.writer import MetricWriter
+from taugrad.platform.tracking.journal import Journal
+from taugrad.platform.tracking.store import open_client, start_run
 
 pytestmark = pytest.mark.ray
 
@@ -187,31 +186,14 @@ def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
         assert [step for step, _ in points[key]] == list(range(1, last + 1)), key
 
 
-def assert_equal(a: object, b: object, where: str) -> None:
-    """Equality of nested states, tensors bit for bit; what is different in each run is left out."""
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a.keys() - {"seconds", "spec", "undelivered"}:
-            assert_equal(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}[{i}]")
-    else:
-        assert a == b, where
-
-
 def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
     """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
     for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
-        store = LateStore(uri)
-        writer = MetricWriter(store, run_id, stored=lambda s=store: s.stored(run_id), notify=told.append)
+        journal = Journal(uri, run_id, told.append)
         for step in steps:
             odd = {7: math.nan, 8: math.inf}.get(step, 1 / step)
-            writer.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
-        assert writer.close(TIMEOUT_S) == 0
+            journal.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
+        assert journal.close(TIMEOUT_S) == []
 
 
 @pytest.fixture(scope="module")
@@ -250,30 +232,6 @@ def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[s
     assert [status for _, status in trials] == ["FINISHED"] * 4
     for run_id, _ in trials:
         assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
-
-
-@pytest.mark.long
-def test_one_driver_of_several_has_a_run(team: Team) -> None:
-    client = open_client(team.uri)
-    run_id = start_run(client, RunSpec(experiment="held"))
-    holds, refused, entered = [Hold(client, run_id, None) for _ in range(3)], list[str](), list[Hold]()
-
-    def take(hold: Hold) -> None:
-        try:
-            entered.append(hold.__enter__())
-        except RunHeld as error:
-            refused.append(str(error))
-
-    takers = [threading.Thread(target=take, args=(hold,)) for hold in holds]
-    for thread in takers:
-        thread.start()
-    for thread in takers:
-        thread.join(TIMEOUT_S)
-    assert (len(entered), len(refused)) == (1, 2), refused
-    assert all(f"process {os.getpid()} on " in each for each in refused)
-    assert entered[0].is_ours()
-    entered[0].__exit__(None, None, None)
-    assert Holder.of(client, run_id) is None
 
 
 def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> None:
@@ -377,7 +335,7 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) ->
         in team.commands.said
     )
     assert f"going on from {good}" in team.commands.said
-    assert_equal(team.state(run_id), team.state(whole), "")
+    assert list(differences(team.state(run_id), team.state(whole))) == []
     points, others = team.points(run_id), team.points(whole)
     assert_whole(points, ITERATIONS)
     for key in others.keys() - {"total/seconds"}:
@@ -417,4 +375,4 @@ def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: st
     assert folder.check().iteration == ITERATIONS
     assert_whole(team.points(run_id), ITERATIONS)
     shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)
-    assert_equal(shared, team.state(whole)["shared.pt"], "shared.pt")
+    assert list(differences(shared, team.state(whole)["shared.pt"])) == []

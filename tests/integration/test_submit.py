@@ -1,7 +1,6 @@
 """Jobs on a cluster that wants a token: the README's lines as they stand, in fresh shells, and others."""
 
 import os
-import pty
 import re
 import shutil
 import signal
@@ -9,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -31,7 +29,6 @@ from taugrad.platform.spec.reading import read_spec
 
 pytestmark = pytest.mark.ray
 
-TOKEN = "0123456789abcdef0123456789abcdef"
 SEARCH = """
 experiment: found
 data: {kind: digits}
@@ -173,6 +170,7 @@ def the_run(uri: str) -> Run:
     return found
 
 
+@pytest.mark.long
 def test_the_readmes_lines_work_as_they_stand(started: Head, fresh_shell: Any, tmp_path: Path) -> None:
     log = tmp_path / "jobs.txt"
     jobs = fresh_shell(started.jobs, log, **started.quick)
@@ -193,104 +191,6 @@ def test_the_readmes_lines_work_as_they_stand(started: Head, fresh_shell: Any, t
         assert (run.info.run_name, run.info.status) == ("wgt", "FINISHED")
     assert seen <= LOOPBACK
     assert seen
-
-
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        (
-            {"HOME": "/nowhere"},
-            "the cluster wants a token, and there is none here; copy ~/.ray/auth_token of",
-        ),
-        ({"RAY_AUTH_MODE": "disabled"}, "the cluster wants a token: export RAY_AUTH_MODE=token"),
-        (
-            {"RAY_AUTH_TOKEN": TOKEN[::-1]},
-            "the cluster refuses the token that is used here; copy ~/.ray/auth_",
-        ),
-    ],
-)
-def test_who_has_not_the_token_is_refused_in_one_line(head, folder, changed, problem):
-    address, variables, _ = head
-    command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
-    answer = run(command, folder, variables | changed)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"taugrad: --address {address}: {problem}")
-    assert answer.stderr.count("\n") == 1
-
-
-def left(command: list[str], folder: Path, variables: dict[str, str], typed: str) -> tuple[int, str, str]:
-    """Submits a job that takes long, and presses Ctrl-C.
-
-    Args:
-        command: the submission.
-        folder: where it is given.
-        variables: its environment.
-        typed: at a terminal, after Ctrl-C; empty: there is no terminal.
-
-    Returns:
-        The exit code, the job's id, and what was said since.
-    """
-    ours, theirs = pty.openpty() if typed else os.pipe()
-    process = subprocess.Popen(
-        ["env", "--default-signal=INT", *command, "--training.epochs", "100000"],
-        cwd=folder,
-        env=variables,
-        stdin=theirs if typed else subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-
-    def read() -> bytes:
-        chunk = os.read(ours, 4096)
-        assert chunk, said
-        return chunk
-
-    said = b""
-    patience = threading.Timer(TIMEOUT_S, process.kill)  # what is read ends with it
-    patience.start()
-    try:
-        while not (
-            found := re.search(rb"^job (raysubmit_\w+): .*epoch +\d+/", said, re.MULTILINE | re.DOTALL)
-        ):
-            said += read()
-        process.send_signal(signal.SIGINT)
-        said = b""
-        if typed:
-            while not said.endswith(b"Stop it? [y/N] "):
-                said += read()
-            os.write(ours, typed.encode())
-        with suppress(OSError):  # a terminal's end
-            while more := os.read(ours, 4096):
-                said += more
-        return process.wait(60), found[1].decode(), said.decode()
-    finally:
-        patience.cancel()
-        process.kill()
-        os.close(ours)
-
-
-@pytest.mark.long
-def test_ctrl_c_leaves_a_job_running_or_stops_it(head, folder):
-    address, variables, _ = head
-    command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
-    command += ["--sync.mode", "simulated"]  # a process less
-    code, job, said = left(command, folder, variables, typed="")
-    assert code == 130
-    stop = f"RAY_AUTH_MODE=token ray job stop --address {address} {job}"
-    assert said.endswith(f"job {job}: goes on; to stop it: {stop}\n")
-    status = ["ray", "job", "status", "--address", address, job]
-    assert "RUNNING" in run(status, folder, variables).stdout
-    in_a_new_shell = {name: value for name, value in variables.items() if name != "RAY_AUTH_MODE"}
-    stopped = run(["sh", "-c", stop], folder, in_a_new_shell)
-    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-
-    code, job, said = left(command, folder, variables, typed="y\n")
-    assert code == 130
-    assert f"job {job}: stopped\r\n" in said  # a library resets the colours behind it
-    status = ["ray", "job", "status", "--address", address, job]
-    assert f"Job '{job}' was stopped" in run(status, folder, variables).stdout
 
 
 @pytest.mark.long
@@ -314,20 +214,6 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
     assert more.returncode == 0, more.stdout + more.stderr
     assert "3 trials, 2 of them done" in more.stdout
     assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
-
-
-@pytest.mark.long
-def test_auto_as_a_job_keeps_its_runs_in_our_store(head, folder):
-    address, variables, _ = head
-    command = [sys.executable, "-m", "taugrad", "submit", "auto", "submitted.yaml", "--address", address]
-    command += ["--budget", "0.02", "--sync.mode", "simulated", "--training.optimizer.lr", "0.05"]
-    del variables["RAY_AUTH_MODE"]  # it asks for the token, which is in its place
-    answer = run(command, folder, variables)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert re.search(r"used [\d.]+ of 0\.02 MB", answer.stdout)
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("jobs").experiment_id])
-    assert {each.data.params["training.optimizer.lr"] for each in runs} == {"0.05"}
 
 
 @pytest.mark.long
@@ -395,12 +281,9 @@ def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, argument
     assert given == [f"taugrad {command}"]
 
 
-def test_a_cluster_that_is_not_there_is_said_so(folder, environment):
-    command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address"]
-    answer = run([*command, f"http://127.0.0.1:{free_port()}"], folder, environment)
-    assert answer.returncode == 2
-    assert "no cluster answers there (Connection refused)" in answer.stderr.replace("[Errno 111] ", "")
-    assert answer.stderr.count("\n") == 1
-    answer = run([*command, "127.0.0.1:8265"], folder, environment)
-    assert answer.returncode == 2
-    assert "must look like http://HOST:8265" in answer.stderr
+def test_an_address_is_one_of_a_job_server_that_answers(wrong_input, folder):
+    for address, problem in (
+        (f"http://127.0.0.1:{free_port()}", "no cluster answers there ("),
+        ("127.0.0.1:8265", "must look like http://HOST:8265"),
+    ):
+        assert problem in wrong_input("submit", "submitted.yaml", "--address", address)

@@ -21,7 +21,7 @@ from taugrad.platform.data.feeding import Batch
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 
 STEPS, DEADLINE_S, INPUTS, CLASSES = 3, 20, 20, 10

@@ -114,22 +114,6 @@ def test_what_the_user_names_needs_no_allowance(monkeypatch):
     }
 
 
-def test_an_argument_of_the_users_does_not_allow_the_files_code(monkeypatch):
-    spec_naming("model")
-    monkeypatch.setenv("TAUGRAD_MODEL", '{"arguments": {"width": 3}}')
-    with pytest.raises(SpecError, match=r"model\.factory = theirs:made"):
-        read_spec(Path("spec.yaml"))
-
-
-def test_each_field_has_its_line():
-    Path("spec.yaml").write_text(
-        "".join(f"{name}: {{kind: custom, factory: 'theirs:made'}}\n" for name in SECTIONS)
-    )
-    with pytest.raises(SpecError) as refused:
-        read_spec(Path("spec.yaml"))
-    assert str(refused.value).splitlines() == [said(name) for name in SECTIONS]
-
-
 def test_with_the_option_it_runs_and_the_option_does_not_last(capsys):
     spec_naming("data")
     assert cli.main(["train", "spec.yaml", "--allow-custom"]) == cli.WRONG_INPUT

@@ -124,25 +124,17 @@ def test_without_an_interval_every_fifth_of_the_epochs_ends_with_a_checkpoint(gr
         assert result["checkpoints"] == plain["ends"]
 
 
-@pytest.mark.parametrize(
-    ("workers", "compressor", "optimizer", "schedule", "into_epoch"),
-    [
-        (2, "bgt(0.02)", {"kind": "lamb", "lr": 0.05, "weight_decay": 0.01}, {"kind": "halving"}, 1),
-        (1, "none", {"kind": "lars", "lr": 0.2}, {"kind": "exponential", "factor": 0.9}, 0),
-    ],
-)
-def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(
-    tmp_path, workers, compressor, optimizer, schedule, into_epoch
-):
-    training = SPEC["training"] | {"optimizer": optimizer, "schedule": schedule, "warmup": {"epochs": 1}}
-    spec = SPEC | {"training": training, "compressor": compressor, "checkpoint": {"interval": 1}}
-    whole = train(workers, tmp_path / "whole", spec)
+def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(tmp_path):
+    optimizer = {"kind": "lamb", "lr": 0.05, "weight_decay": 0.01}
+    training = SPEC["training"] | {"optimizer": optimizer, "warmup": {"epochs": 1}}
+    spec = SPEC | {"training": training, "compressor": "bgt(0.02)", "checkpoint": {"interval": 1}}
+    whole = train(2, tmp_path / "whole", spec)
     losses, ends = losses_of(whole[0]), [step for step, _ in whole[0]["evaluations"]]
     assert ends[-1] < EPOCHS * ends[0]  # it has grown
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])  # and learnt
 
-    start = ends[-2] + into_epoch
-    resumed = train(workers, tmp_path / "resumed", spec, tmp_path / "whole" / f"iteration_{start}")
+    start = ends[-2] + 1
+    resumed = train(2, tmp_path / "resumed", spec, tmp_path / "whole" / f"iteration_{start}")
     assert losses_of(resumed[0]) == losses[start:]
     for before, after in zip(whole, resumed, strict=True):
         assert after["checkpoints"] == list(range(start + 1, ends[-1] + 1))

@@ -39,36 +39,6 @@ def test_an_epoch_shows_every_example_once_whatever_the_number_of_workers(count,
 
 
 @given(st.data(), examples, batch_sizes, worker_counts)
-def test_parts_are_cut_as_numpy_cuts_them(data, count, batch_size, workers):
-    order = epoch_order(count, 0, 0)
-    iteration = data.draw(st.integers(0, iterations_per_epoch(count, batch_size) - 1))
-    batch = order[iteration * batch_size : (iteration + 1) * batch_size]
-    for rank, part in enumerate(np.array_split(batch, workers)):
-        share = worker_share(order, iteration * batch_size, batch_size, rank, workers)
-        assert share.indices.dtype == np.int64
-        if len(part):
-            assert share.indices.tolist() == part.tolist()
-            assert share.weight > 0
-        else:
-            assert share.weight == 0
-            assert len(share.indices) == 1
-            assert share.indices[0] in batch
-
-
-@given(st.data(), examples, batch_sizes, worker_counts)
-def test_the_mean_over_workers_is_the_mean_over_the_batch(data, count, batch_size, workers):
-    order = epoch_order(count, 0, 0)
-    losses = np.random.default_rng(count).lognormal(size=count)
-    iteration = data.draw(st.integers(0, iterations_per_epoch(count, batch_size) - 1))
-    whole = losses[order[iteration * batch_size : (iteration + 1) * batch_size]].mean()
-    shares = [
-        worker_share(order, iteration * batch_size, batch_size, rank, workers) for rank in range(workers)
-    ]
-    mean = sum(share.weight * losses[share.indices].mean() for share in shares) / workers
-    assert mean == pytest.approx(whole, rel=1e-12)
-
-
-@given(st.data(), examples, batch_sizes, worker_counts)
 def test_fewer_workers_share_a_batch_and_the_mean_over_all_stays_the_batchs(data, count, batch_size, workers):
     order = epoch_order(count, 0, 0)
     losses = np.random.default_rng(count).lognormal(size=count)

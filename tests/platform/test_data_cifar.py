@@ -9,7 +9,6 @@ from feeds import all_examples, check_resumes
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Cifar10, Cifar100
-from taugrad.platform.data.pixels import cut_and_mirrored
 
 torch.set_num_threads(1)
 TEN = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
@@ -108,39 +107,7 @@ def test_a_file_of_a_wrong_length_is_named(ten, length, said):
     assert str(path) in str(caught.value)
 
 
-def test_a_label_that_is_none_is_named_with_its_offset(ten):
-    path = ten[0] / "data_batch_2.bin"
-    content = bytearray(path.read_bytes())
-    content[2 * 3073] = 10
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=r"label 10 at offset 6146 \(image 2\); every one must be in 0\.\.9"):
-        load(Cifar10(path=ten[0]))
-
-
 # Augmentation.
-
-
-def test_augmented_images_are_cut_out_of_a_black_frame_and_half_are_mirrored():
-    generator = np.random.default_rng(0)
-    pixels = generator.integers(1, 256, (300, 3, 6, 5), dtype=np.uint8)
-    found = cut_and_mirrored(pixels, [np.random.default_rng([1, i]) for i in range(300)])
-    seen, mirrored = set(), 0
-    for one, original in zip(found, pixels, strict=True):
-        framed = np.zeros((3, 14, 13), np.uint8)
-        framed[:, 4:10, 4:9] = original
-        matches = [
-            (top, left, flip)
-            for top in range(9)
-            for left in range(9)
-            for flip in (False, True)
-            if np.array_equal(framed[:, top : top + 6, left : left + 5][:, :, :: -1 if flip else 1], one)
-        ]
-        assert len(matches) == 1
-        seen.add(matches[0][:2])
-        mirrored += matches[0][2]
-    assert {top for top, _ in seen} == {left for _, left in seen} == set(range(9))
-    assert len(seen) > 70
-    assert 115 < mirrored < 185
 
 
 def test_augmentation_follows_from_seed_epoch_and_example_alone(ten):

@@ -1,5 +1,6 @@
 """What holds for every kind of data."""
 
+from importlib import import_module
 from typing import get_args
 
 import pytest
@@ -13,7 +14,10 @@ from taugrad.platform.data.placing import FOLDER
 
 def test_every_kind_has_a_reader():
     union, _ = get_args(DataConfig)
-    assert set(_READERS) == set(get_args(union))
+    assert set(_READERS) == {kind.model_fields["kind"].default for kind in get_args(union)}
+    for address in _READERS.values():
+        module, _, name = address.partition(":")
+        assert callable(getattr(import_module(f"taugrad.platform.data.{module}"), name))
 
 
 def test_relative_paths_refer_to_the_folder_of_the_command(tmp_path, monkeypatch):

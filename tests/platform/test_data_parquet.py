@@ -12,7 +12,6 @@ from image_files import noise, png
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Parquet
-from taugrad.platform.data.row_tasks import kept, require_no_objects
 
 torch.set_num_threads(1)
 ROWS = 53
@@ -72,13 +71,6 @@ def test_columns_of_numbers_and_a_number_to_tell_are_read(folder):
     assert check(data.train, np.stack([columns["a"], columns["b"]], axis=1), wanted) == torch.float32
 
 
-def test_names_are_classes_in_their_order(folder):
-    data = load(Parquet(path=folder, input="b", label="name"))
-    columns = number_columns("test")
-    assert data.shape.outputs == 3
-    check(data.test, columns["b"][:, np.newaxis], [i % 3 for i in range(11)])
-
-
 @pytest.mark.parametrize("form", ["bytes", "struct"])
 def test_images_are_read(tmp_path, form):
     images = [noise(i, 6, 6) for i in range(9)]
@@ -118,26 +110,6 @@ def test_an_epoch_has_every_row_once_and_mixes_a_few_row_groups(folder, mixed):
         assert max(len(run) for run in runs) > 1
 
 
-def test_row_groups_are_read_once_an_epoch_and_few_are_kept(folder, monkeypatch):
-    from taugrad.platform.data import row_tasks
-
-    read = []
-    monkeypatch.setattr(
-        row_tasks,
-        "read_group",
-        lambda file, path, group, columns, really=row_tasks.read_group: (
-            read.append((path, group)) or really(file, path, group, columns)
-        ),
-    )
-    data = load(Parquet(path=folder, input="x", shuffle_groups=3))
-    kept.groups.clear()
-    draw = Draw(0, 2)
-    parts = np.array_split(data.train.order(draw), 9)
-    assert sum(len(labels) for _, labels in data.train.stream(parts, draw)) == ROWS
-    assert len(read) == len(set(read)) == 12
-    assert len(kept.groups) == 3
-
-
 def test_rows_resume_at_any_iteration(folder):
     check_resumes(lambda: load(Parquet(path=folder, input="x", shuffle_groups=2)))
 
@@ -160,20 +132,6 @@ def labels(at, value, dtype):
     return pa.array(values, dtype)
 
 
-@pytest.mark.parametrize(
-    ("label", "at", "value", "said"),
-    [
-        ("label", 17, None, "row 17: label is None; expected one of 0..2"),
-        ("label", 25, -1, "row 25: label is -1; expected one of 0..2"),
-    ],
-)
-def test_a_wrong_class_is_named_with_its_row(folder, label, at, value, said):
-    path = rewritten(folder, **{label: labels(at, value, pa.int32())})
-    with pytest.raises(DataError) as caught:
-        load(Parquet(path=folder, input="x", label=label))
-    assert str(caught.value) == f"{path}: {said}"
-
-
 def test_a_class_that_training_does_not_know_is_named_with_its_row(folder):
     config = Parquet(path=folder, input="x")
     path = folder / "test-0.parquet"
@@ -188,42 +146,6 @@ def test_a_class_that_training_does_not_know_is_named_with_its_row(folder):
     rewritten(folder, "train-0.parquet", label=pa.array([0, 1, 0, 2] + [0] * 23, pa.int32()))
     with pytest.raises(DataError, match=r"row 3: label is 2; expected one of 0\.\.1"):
         load(Parquet(path=folder, input="x", classes=2))
-
-
-def test_a_number_that_is_none_is_named_with_its_row(folder):
-    values = [0.0] * 26
-    values[19] = float("nan")
-    rewritten(folder, value=pa.array(values))
-    with pytest.raises(DataError, match="row 19: value is nan; expected a finite number"):
-        load(Parquet(path=folder, input="x", label="value"))
-    rewritten(folder, b=pa.array(values, pa.float32()))
-    with pytest.raises(
-        DataError, match=r"train-1\.parquet: row 19: number 1 is nan; every one must be finite"
-    ):
-        all_examples(load(Parquet(path=folder, input=("a", "b"))).train)
-
-
-def test_a_list_of_another_length_is_named_with_its_row(folder):
-    lists = [[1.0] * 4] * 26
-    lists[11] = [1.0] * 3
-    rewritten(folder, x=pa.array(lists, pa.list_(pa.float64())))
-    with pytest.raises(DataError, match=r"train-1\.parquet: row 11: x has 3 numbers; expected 4"):
-        all_examples(load(Parquet(path=folder, input="x")).train)
-    lists[11] = None
-    rewritten(folder, x=pa.array(lists, pa.list_(pa.float64())))
-    with pytest.raises(DataError, match=r"row 11: x has 0 numbers"):
-        all_examples(load(Parquet(path=folder, input="x")).train)
-
-
-@pytest.mark.parametrize("width", [3, 5])
-@pytest.mark.parametrize("rows", ["one", "all"])
-@pytest.mark.parametrize("form", [pa.list_, pa.large_list])
-def test_a_test_part_of_another_width_is_named_when_the_data_are_loaded(folder, width, rows, form):
-    lists = [[1.0] * (width if rows == "all" or i == 8 else 4) for i in range(11)]
-    rewritten(folder, "test-0.parquet", x=pa.array(lists, form(pa.float32())))
-    said = rf"test-0\.parquet: row {0 if rows == 'all' else 8}: x has {width} numbers; expected 4"
-    with pytest.raises(DataError, match=said):
-        load(Parquet(path=folder, input="x", test_examples=2))
 
 
 @pytest.mark.parametrize(
@@ -243,45 +165,6 @@ def test_labels_with_gaps_are_refused_unless_the_number_of_classes_is_given(fold
     assert "train-0.parquet: label" in str(caught.value)
     if max(values) < 10:
         assert load(Parquet(path=folder, input="x", classes=8)).shape.outputs == 8
-
-
-@pytest.mark.parametrize("made", [str, int])
-def test_identifiers_are_no_classes(tmp_path, made):
-    count = (1 << 16) + 2
-    columns = {"x": np.zeros(count), "label": [made(i) for i in range(count)]}
-    for part in ("train", "test"):
-        write(tmp_path / f"{part}.parquet", columns, rows=1 << 20)
-    with pytest.raises(DataError, match="label has more than 65536 different labels"):
-        load(Parquet(path=tmp_path, input="x"))
-    assert load(Parquet(path=tmp_path, input="x", classes=count)).shape.outputs == count
-
-
-@pytest.mark.parametrize("name", ["train-1.PARQUET", "train/1.pq", "deep/er/Train.parq"])
-def test_every_name_of_a_parquet_file_is_read(folder, name):
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / "train-1.parquet").rename(folder / name)
-    assert len(load(Parquet(path=folder, input="x")).train) == ROWS
-
-
-def test_a_parquet_file_of_no_part_or_of_two_is_named(folder):
-    other = folder / "part-2.parquet"
-    (folder / "train-1.parquet").rename(other)
-    with pytest.raises(DataError, match=r"part-2\.parquet: belongs to no part; "):
-        load(Parquet(path=folder, input="x"))
-    (folder / "train").mkdir()
-    other.rename(folder / "train" / "test-2.parquet")
-    with pytest.raises(DataError, match=r"test-2\.parquet: belongs to train and test; "):
-        load(Parquet(path=folder, input="x"))
-
-
-@pytest.mark.parametrize(("damaged", "said"), [(None, "is null"), (b"no image", "is not a complete image")])
-def test_a_damaged_image_is_named_with_its_row(tmp_path, damaged, said):
-    images = [png(noise(0, 4, 4))] * 6
-    write(tmp_path / "test.parquet", {"image": images, "label": [0, 1] * 3})
-    images[5] = damaged
-    write(tmp_path / "train.parquet", {"image": images, "label": [0, 1] * 3}, rows=3)
-    with pytest.raises(DataError, match=rf"train\.parquet: row 5: image: {said}"):
-        all_examples(load(Parquet(path=tmp_path, size=4)).train)
 
 
 @pytest.mark.parametrize(
@@ -309,14 +192,6 @@ def test_a_file_that_is_no_parquet_is_named(folder, name):
         with pytest.raises(DataError, match="is not a complete Parquet file") as caught:
             load(Parquet(path=folder, input="x"))
         assert str(folder / name) in str(caught.value)
-
-
-def test_the_fingerprint_follows_the_files(folder):
-    first = load(Parquet(path=folder, input="x")).fingerprint
-    assert load(Parquet(path=folder, input="b")).fingerprint == first
-    rewritten(folder, label=labels(0, 2, pa.int32()))
-    write(folder / "train-1.parquet", pq.read_table(folder / "train-1.parquet")[:20])
-    assert load(Parquet(path=folder, input="x")).fingerprint != first
 
 
 class _Runs:
@@ -362,12 +237,3 @@ def for_each_row(folder):
     data = load(Parquet(path=folder, size=6))
     all_examples(data.train)
     all_examples(data.test)
-
-
-def test_pickled_objects_are_refused_where_ray_data_is_not_loaded(tmp_path):
-    """There the column looks like one of bytes, and a worker that has Ray Data would unpickle it."""
-    field = pa.field(
-        "image", pa.large_binary(), metadata={"ARROW:extension:name": "ray.data.arrow_pickled_object"}
-    )
-    with pytest.raises(DataError, match=r"holds ray\.data\.arrow_pickled_object; expected numbers"):
-        require_no_objects(field, "train.parquet", "image")

@@ -3,16 +3,15 @@
 import hashlib
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, batches, check_resumes, same
+from feeds import all_examples, check_resumes, same
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens
-from taugrad.platform.data.text_files import split, standard_library
+from taugrad.platform.data.text_files import split
 
 torch.set_num_threads(1)
 
@@ -69,17 +68,6 @@ def test_a_single_files_end_is_the_test_part(one_file):
     assert data.shape.bytes_per_token == 1.0
 
 
-@pytest.mark.parametrize("text", ["no line ends " * 30, "\u00e4\u00f6\u00fc\u20ac" * 60])
-def test_a_single_line_is_cut_between_characters(tmp_path, text):
-    path = tmp_path / "line.txt"
-    path.write_text(text, encoding="utf-8")
-    (train,), (test,) = split([path], 0.3, seed=0)
-    content = path.read_bytes()
-    assert train.end == test.start
-    assert abs(train.end - 0.7 * len(content)) < 4
-    assert content[: train.end].decode() + content[test.start :].decode() == text
-
-
 def test_whole_files_are_held_out_by_name(files):
     paths = list(files.rglob("*.txt"))
     train, test = split(paths, 0.3, seed=1)
@@ -93,48 +81,6 @@ def test_whole_files_are_held_out_by_name(files):
     assert {frozenset(each.name for each in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
         frozenset(names)
     }
-
-
-def test_a_folder_a_pattern_and_a_list_lead_to_the_same_files(files):
-    def parts(path):
-        data = load(Text(path=path, context=4))
-        return row_of(data.train), data.fingerprint
-
-    whole = parts(str(files))
-    assert 255 not in whole[0]  # hidden files stay out
-    assert parts(f"{files}/**/*.txt") == whole
-    assert parts((f"{files}/part2", f"{files}/part[01]/*", f"{files}/part0/0.txt")) == whole
-
-
-def test_all_bytes_of_all_files_are_there_in_the_order_of_their_names(files):
-    config = Text(path=str(files), context=1, test_fraction=0.4, test_examples=10**6)
-    data = load(config)
-    train, test = split(list(files.rglob("*.txt")), config.test_fraction, config.split_seed)
-    for windows, part in ((data.train, train), (data.test, test)):
-        wanted = b"".join(
-            (files / each.name).read_bytes() for each in sorted(part, key=lambda each: each.name)
-        )
-        row = bytes(row_of(windows))
-        assert wanted.startswith(row)
-        assert len(wanted) - len(row) <= 1
-
-
-def test_the_default_is_the_standard_library_without_its_tests(cache):
-    paths = standard_library()
-    names = {path.name for path in paths}
-    assert {"argparse.py", "heapq.py", "typing.py"} <= names
-    assert not any({"test", "tests", "site-packages"} & set(path.parts[-3:-1]) for path in paths)
-    data = load(Text())
-    assert len(data.train) * 64 > 2e6
-    assert len(data.test) == 500
-    text = bytes(row_of_inputs(data.test))
-    assert text.isascii() or text.decode("utf-8", errors="ignore")
-    assert b"def " in text
-    assert len(list(cache.iterdir())) == 2
-
-
-def row_of_inputs(windows):
-    return all_examples(windows)[0].flatten().tolist()
 
 
 def test_the_fingerprint_is_of_names_and_contents(files):
@@ -167,17 +113,6 @@ def test_each_epoch_cuts_the_windows_at_another_place(one_file):
     assert set(shifts) <= set(range(32))
     assert len(set(shifts)) > 8
     assert LINES.startswith(bytes(all_examples(data.train)[0].flatten().tolist()))
-
-
-def test_a_part_that_is_too_short_for_a_window_is_named(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"x" * 300)
-    (tmp_path / "b.txt").write_bytes(b"y" * 20)
-    with pytest.raises(DataError, match=r"part: holds \d+ tokens; .*context = 200"):
-        load(Text(path=str(tmp_path), context=200))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "a.txt").write_bytes(b"")
-    with pytest.raises(DataError, match="training part: holds 0 tokens"):
-        load(Text(path=str(tmp_path / "empty")))
 
 
 def test_text_resumes_at_any_iteration(one_file):
@@ -217,14 +152,6 @@ def test_a_tokenizer_makes_the_tokens(one_file, tokenizer):
     assert load(config).fingerprint == data.fingerprint
 
 
-def test_what_is_no_utf8_is_named_with_its_offset(one_file, tokenizer):
-    one_file.write_bytes(LINES[:3000] + b"\xff" + LINES[3000:])
-    with pytest.raises(DataError, match="byte 0xff at offset 3000 is not UTF-8") as caught:
-        load(Text(path=str(one_file), tokenizer=tokenizer[0]))
-    assert str(one_file) in str(caught.value)
-    load(Text(path=str(one_file)))
-
-
 def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(DataError, match="cannot be read"):
@@ -262,13 +189,6 @@ def test_a_damaged_cache_is_made_anew(one_file, cache, which, damage):
         path.write_bytes({"flipped": flipped, "cut": good[:-5], "longer": good + b"x"}[damage])
     assert row_of(load(config).train) == whole
     assert path.read_bytes() == good
-
-
-def test_a_cache_that_cannot_be_written_is_named(one_file, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="XDG_CACHE_HOME"):
-        load(Text(path=str(one_file)))
 
 
 # nanoGPT's tokens.
@@ -329,19 +249,6 @@ IDS = np.random.default_rng(3).zipf(1.3, 4000) % 120_000
 """As a large tokenizer would number them: many small, some beyond 16 bits."""
 
 
-@pytest.mark.parametrize("dtype", ["<i4", "<u4", "<i8", "<u8", ">i4", ">i8"])
-@pytest.mark.parametrize("most", [65, 50_257, 120_000])
-def test_raw_tokens_of_more_than_sixteen_bits_are_refused(tmp_path, dtype, most):
-    for name in ("train.bin", "val.bin"):
-        (tmp_path / name).write_bytes((IDS % most).astype(dtype).tobytes())
-    for vocabulary in (None, 1 << 16):
-        with pytest.raises(DataError, match=r"train\.bin: .*tokens of 32 or 64 bits; save .*numpy\.save"):
-            load(Tokens(path=tmp_path, context=5, vocabulary=vocabulary))
-    for name in ("train.bin", "val.bin"):
-        (tmp_path / name).write_bytes((IDS % min(most, 50_257)).astype("<u2").tobytes())
-    load(Tokens(path=tmp_path, context=5))
-
-
 @pytest.mark.parametrize("dtype", ["u1", "<i2", "<u2", "<i4", ">u4", "<u8"])
 @pytest.mark.parametrize("end", [".npy", ".bin"])
 def test_tokens_of_numpy_are_read_by_their_header(tmp_path, dtype, end):
@@ -358,51 +265,3 @@ def test_tokens_of_numpy_are_read_by_their_header(tmp_path, dtype, end):
         DataError, match=rf"token {ids.max()} at offset {offset}; .* vocabulary = {ids.max()}$"
     ):
         load(Tokens(path=tmp_path, context=5, vocabulary=int(ids.max())))
-
-
-@pytest.mark.parametrize(
-    ("array", "said"),
-    [
-        (np.ones(100, np.float32), "holds float32, 100; expected integers with 1 dimension"),
-        (np.ones((10, 10), np.int32), "holds int32, 10 x 10; expected integers"),
-        (np.full(100, -1), "token -1 at offset 128; .* none negative"),
-        (np.full(100, 10**9), "token 1000000000 at offset 128; every token must be below 1048576"),
-    ],
-)
-def test_wrong_tokens_of_numpy_are_named(tmp_path, array, said):
-    for part in ("train", "val"):
-        np.save(tmp_path / f"{part}.npy", array)
-    with pytest.raises(DataError, match=rf"train\.npy: {said}"):
-        load(Tokens(path=tmp_path, context=5))
-
-
-def test_other_files_of_tokens_are_named(tmp_path):
-    header = np.zeros(256, "<i4")
-    header[:3] = 20240520, 1, 1000
-    write_tokens(tmp_path, [1] * 100, [1] * 100)
-    (tmp_path / "train.bin").write_bytes(header.tobytes() + np.arange(1000, dtype="<u2").tobytes())
-    with pytest.raises(DataError, match=r"train\.bin: is a file of llm\.c, with a header"):
-        load(Tokens(path=tmp_path, context=5))
-    with (tmp_path / "train.bin").open("wb") as file:
-        np.savez(file, np.arange(100))
-    with pytest.raises(DataError, match=r"train\.bin: is a zip archive"):
-        load(Tokens(path=tmp_path, context=5))
-    np.save(tmp_path / "train.npy", np.arange(100))
-    with pytest.raises(DataError, match=r"train\.npy: lies beside train\.bin; keep one"):
-        load(Tokens(path=tmp_path, context=5))
-
-
-def test_only_what_a_batch_needs_is_in_memory(tmp_path):
-    """A file of 1 GiB, nearly all of it a hole."""
-    import resource
-
-    for name, size in (("train.bin", 1 << 30), ("val.bin", 4096)):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(size)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    data = load(Tokens(path=tmp_path, context=64))
-    assert len(data.train) == (1 << 29) // 64 - 1
-    batches(data, batch_size=64, most=3)
-    assert Path(tmp_path / "train.bin").stat().st_size == 1 << 30
-    # Mapped pages count while they are in memory, though they can go at any time; order() has 8 bytes each.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (2 << 30) // 1024

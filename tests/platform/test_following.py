@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -90,18 +89,6 @@ def test_where_nobody_can_be_asked_the_job_goes_on(capsys: pytest.CaptureFixture
     assert client.asked_to_stop == []
 
 
-def test_the_line_works_in_a_new_shell_where_the_cluster_wants_a_token(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
-    assert follow(Client(signal.SIGINT), "j1", ADDRESS) == 130
-    said = capsys.readouterr().err
-    assert said == stop_line("goes on", mode="RAY_AUTH_MODE=token ")
-    assert "secret" not in said
-    assert shlex.split(said.partition("to stop it: ")[2])[1:4] == ["ray", "job", "stop"]
-
-
 @pytest.mark.parametrize("typed", ["y\n", "Yes\n"])
 def test_who_says_yes_stops_it(
     typed: str, at_terminal: Callable[[str | None], Terminal], capsys: pytest.CaptureFixture[str]
@@ -121,27 +108,6 @@ def test_all_else_leaves_it_running(
     assert follow(client, "j1", ADDRESS) == 130
     assert (terminal.read, client.asked_to_stop) == (1, [])
     assert capsys.readouterr().err.endswith(stop_line("goes on"))
-
-
-def test_a_second_ctrl_c_is_a_no(
-    at_terminal: Callable[[str | None], Terminal],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    terminal, client = at_terminal("y\n"), Client(signal.SIGINT)
-    typed = terminal.readline
-    monkeypatch.setattr(terminal, "readline", lambda: signal.raise_signal(signal.SIGINT) or typed())
-    assert ending.run(lambda: follow(client, "j1", ADDRESS)) == 130
-    assert (terminal.read, client.asked_to_stop) == (0, [])
-    assert capsys.readouterr().err.endswith(stop_line("goes on"))
-
-
-def test_a_cluster_that_is_gone_when_it_is_to_stop_it(
-    at_terminal: Callable[[str | None], Terminal], capsys: pytest.CaptureFixture[str]
-) -> None:
-    at_terminal("y\n")
-    assert follow(Client(signal.SIGINT, answers=False), "j1", ADDRESS) == 130
-    assert capsys.readouterr().err.endswith(stop_line("could not be stopped (no route)"))
 
 
 def test_kill_asks_nobody(

@@ -6,8 +6,12 @@ import random
 import numpy as np
 import torch
 
-from taugrad.platform.training.generators import GeneratorStates, seed_everything
-from taugrad.platform.training.randomness import Randomness
+from taugrad.platform.training.generators import (
+    Randomness,
+    generator_states,
+    restore_generators,
+    seed_everything,
+)
 
 
 def draw() -> tuple[float, float, float, float]:
@@ -19,10 +23,10 @@ def test_what_a_checkpoint_holds_brings_the_same_numbers_again() -> None:
     seed_everything(3, 1)
     draw()  # half of a pair of normal numbers is kept for the next time
     file = io.BytesIO()
-    torch.save(GeneratorStates.present().state_dict(), file)
+    torch.save(generator_states(), file)
     drawn = [draw() for _ in range(3)]
     file.seek(0)
-    GeneratorStates.load(torch.load(file, weights_only=True)).restore()
+    restore_generators(torch.load(file, weights_only=True))
     assert [draw() for _ in range(3)] == drawn
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.alexnet import alexnet
-from taugrad.platform.models.config import AlexNet, NetworkInNetwork, Vgg16
+from taugrad.platform.models.config import AlexNet, LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.lenet import lenet
 from taugrad.platform.models.mlp import mlp
 from taugrad.platform.models.nin import nin
@@ -33,7 +33,7 @@ from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
 from taugrad.platform.synchronization.runner import SimulatedRunner
 from taugrad.platform.synchronization.traffic import Traffic
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
 
@@ -71,7 +71,7 @@ def little() -> nn.Sequential:
 
 MODELS = {
     "little": little,
-    "lenet": lambda: lenet(1, 16, 16, CLASSES),
+    "lenet": lambda: lenet(LeNet(), 1, 16, 16, CLASSES),
     "alexnet": lambda: alexnet(AlexNet(form="small", width_multiplier=0.05), 1, 16, 16, CLASSES),
 }
 
@@ -165,10 +165,10 @@ def run(
     ]
     position = Position(0, DONE, 100, DONE, sum(len(each) for each in batches), 100)
     courses = [Course() for _ in team]
-    participants = [
+    sides = [
         worker.iterate(batch, position, nullcontext) for worker, batch in zip(team, batches, strict=True)
     ]
-    return team, Posts(SimulatedRunner(workers)).run(participants, courses, Traffic(workers)), tasks
+    return team, Posts(SimulatedRunner(workers)).run(sides, courses, Traffic(workers)), tasks
 
 
 def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:
@@ -379,8 +379,8 @@ def test_parts_have_the_names_that_their_parameters_have_in_the_model():
     for model in (
         vgg16(Vgg16(form="small", width_multiplier=0.05), 3, 32, 32, 10),
         vgg16(Vgg16(form="imagenet", width_multiplier=0.01), 3, 32, 32, 10),
-        lenet(1, 28, 28, 10),
-        resnet(20, 3, 32, 32, 10),
+        lenet(LeNet(), 1, 28, 28, 10),
+        resnet(ResNet(), 3, 32, 32, 10),
     ):
         parts = two_parts(model)
         convolutional = [name for name, _ in parts.convolutional.named_parameters()]

@@ -5,11 +5,10 @@ from hashlib import sha256
 import pytest
 
 from taugrad.compressors.exchange import addresses
-from taugrad.platform.launching import placing
-from taugrad.platform.launching.placing import with_sites
+from taugrad.platform.launching import process_group
+from taugrad.platform.launching.process_group import with_sites
 from taugrad.platform.spec import RunSpec
 
-HIERARCHICAL = {"exchange": "hierarchical"}
 NODES = ["10.0.0.2", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]
 
 
@@ -22,7 +21,7 @@ def five_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found[3] == own
         return found
 
-    monkeypatch.setattr(placing, "own_address", lambda: NODES[3])
+    monkeypatch.setattr(process_group, "own_address", lambda: NODES[3])
     monkeypatch.setattr(addresses, "told_by_all", told)
 
 
@@ -36,11 +35,6 @@ def test_the_workers_of_a_node_are_a_site_by_default() -> None:
     found = with_sites(spec(exchange="hierarchical"))
     assert found.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
     assert found.model_copy(update={"sync": spec().sync}) == spec()
-
-
-def test_the_pattern_of_local_training_has_them_too() -> None:
-    found = with_sites(spec(mode="weights", pattern="hierarchical"))
-    assert found.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
 
 
 def test_sites_that_the_spec_names_stay() -> None:

@@ -1,18 +1,14 @@
 """Learning-rate curves against torch's schedulers, closed forms and repeated steps."""
 
-import math
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch.optim import SGD, Adam
+from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, LinearLR, StepLR
 
 from taugrad.platform.training.batch_plan import BatchPlan, Position
 from taugrad.platform.training.config import TrainingConfig
 from taugrad.platform.training.optimizer import build_optimizer
-from taugrad.platform.training.rates import Rates, rate_at, same_decay
+from taugrad.platform.training.rates import Rates, rate_at
 
 EPOCHS, EXAMPLES, BATCH = 7, 35, 10  # four iterations an epoch
 
@@ -91,32 +87,6 @@ def test_the_rate_is_multiplied_by_k_or_its_root(kind, factor):
     assert curve(workers=4, scaling={"kind": kind, "by": "workers"})[0] == pytest.approx(0.01 * factor)
 
 
-def test_the_rate_follows_a_batch_that_grows():
-    settings = TrainingConfig.model_validate(
-        {
-            "batch_size": 10,
-            "batch_growth": {"kind": "adabatch", "most": 40},
-            "scaling": {"kind": "sqrt"},
-            "schedule": {"kind": "halving", "epochs": 1},
-        }
-    )
-    plan = BatchPlan(settings, EXAMPLES)
-    plan.measured(0, 0.9, 1.0)
-    plan.measured(4, 0.3, 1.0)
-    plan.measured(5, 0.45, 1.0)
-    rates = [rate_at(settings, plan.position(done), 2).lr for done in range(7)]
-    assert rates == pytest.approx([0.01] * 4 + [0.02 / 2] + [0.01 * math.sqrt(2) / 4] * 2)
-
-
-@given(st.floats(1e-4, 0.5), st.floats(0, 1), st.integers(1, 20), st.sampled_from(["linear", "sqrt"]))
-def test_one_step_decays_a_weight_as_k_steps_do(rate, decay, k, kind):
-    scaled_rate = rate * (k if kind == "linear" else math.sqrt(k))
-    weight = 1.0
-    for _ in range(k):
-        weight -= rate * (decay * weight)
-    assert 1 - scaled_rate * same_decay(rate, decay, k, scaled_rate) == pytest.approx(weight, abs=1e-12)
-
-
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_k_decaying_steps_of_torchs_optimizers_equal_one_scaled_step(kind):
     """Without a gradient only the decay moves a weight."""
@@ -138,21 +108,3 @@ def test_k_decaying_steps_of_torchs_optimizers_equal_one_scaled_step(kind):
     scaled.step()
     torch.testing.assert_close(large, small, rtol=1e-12, atol=0)
     assert large[0] < 0.9
-
-
-def test_rates_are_set_in_every_group_and_forget_nothing_of_a_checkpoint():
-    settings = TrainingConfig.model_validate(
-        {
-            "optimizer": {"kind": "adam", "lr": 0.1},
-            "schedule": {"kind": "halving", "epochs": 1},
-            "warmup": {"iterations": 8},
-        }
-    )
-    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]
-    optimizer = Adam(groups, lr=99.0)
-    rates = Rates(optimizer, settings, workers=1)
-    for done in (9, 3, 3):  # not in order: nothing depends on what was set before
-        rate = rates.set(Position(1, done - 3, 7, done, 10))
-        part = min(1, 0.1 + 0.9 * done / 8)
-        assert rate.lr == pytest.approx(0.1 / 2 * part)
-        assert [group["lr"] for group in optimizer.param_groups] == [rate.lr] * 2

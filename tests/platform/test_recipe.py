@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
@@ -14,7 +12,6 @@ from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.batch_plan import BatchPlan
-from taugrad.platform.training.config import TrainingConfig
 from taugrad.platform.training.trainer import Trainer
 
 from .test_training_options import Recorder
@@ -62,34 +59,6 @@ def test_stages_by_hand():
     assert [p.iteration for p in found] == [*range(12), *range(5)]
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 90)), min_size=1, max_size=4),
-    st.integers(1, 150),
-    st.integers(1, 70),
-)
-def test_a_step_belongs_to_the_first_stage_that_it_begins_in(hundredths, examples, size):
-    ends = sorted({until for until, _ in hundredths})
-    stages = [(until, batch) for until, (_, batch) in zip(ends, hundredths, strict=False)]
-    growth = {
-        "kind": "staged",
-        "stages": [{"until": until / 100, "batch_size": batch} for until, batch in stages],
-    }
-    training = TrainingConfig.model_validate({"epochs": 4, "batch_size": size, "batch_growth": growth})
-    plan, done = BatchPlan(training, examples), 0
-    for epoch in range(4):
-        start = 0
-        while start < examples:
-            # In whole numbers: (epoch + start / examples) < until / 100.
-            batch = next(
-                (b for until, b in stages if 100 * (epoch * examples + start) < until * examples), size
-            )
-            position = plan.position(done)
-            assert (position.epoch, position.start, position.batch_size) == (epoch, start, batch)
-            start, done = start + batch, done + 1
-        assert plan.position(done - 1).ends_epoch
-    assert plan.iterations == done
-
-
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_run_in_stages_is_a_plain_loop(alone, reduction):
     rate = RATE if reduction == "mean" else RATE / 100
@@ -133,10 +102,7 @@ def test_workers_that_wait_send_nothing(alone):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (
-            {"batch_growth": {"kind": "staged", "stages": [STAGES[1], STAGES[0]]}},
-            "stage 1: until = 0.25; must be above 1.25",
-        ),
+        ({"batch_growth": {"kind": "staged", "stages": [STAGES[1], STAGES[0]]}}, "stage 1: until = 0.25;"),
         (
             {"batch_growth": {"kind": "staged", "stages": [STAGES[0] | {"workers": 5}]}},
             r"stages\[0\].workers = 5: workers.count is 4",
@@ -185,18 +151,6 @@ def test_pretraining_is_that_of_a_plain_loop(alone):
             list(nn.Sequential(*whole).state_dict()).index(name)
         ]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_run_that_goes_on_is_not_pretrained_again(alone):
-    spec = spec_of(pretraining={"iterations": 2})
-    data = load(spec.data)
-    weights = []
-    for resumes, iterations in ((True, 2), (False, 2), (False, 0)):
-        each = spec_of(pretraining={"iterations": iterations})
-        trainer = Trainer(each, data, torch.device("cpu"), Recorder(), resumes=resumes)
-        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-    assert torch.equal(weights[0], weights[2])
-    assert not torch.equal(weights[1], weights[2])
 
 
 def test_only_stacks_of_layers_are_pretrained():

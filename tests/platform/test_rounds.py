@@ -22,7 +22,7 @@ from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.synchronization.rounds import Participant, Passing, Sending
 from taugrad.platform.synchronization.runner import SimulatedRunner
 from taugrad.platform.synchronization.traffic import RefusedUpdate, Traffic
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
 PARAMETERS = sum(SIZES.values())

@@ -10,7 +10,6 @@ from cases import in_turn
 from forked import run_workers
 from times_process import LATE_S
 
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking.timeline import Timeline
 
 WORKERS, ITERATIONS, STEPS = 2, 14, 3
@@ -123,29 +122,3 @@ def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(found: 
     (step,) = [span for span in timeline.workers[1] if (span.name, span.about) == ("step", "12")]
     forward = [span.ended for span in timeline.workers[1] if span.name == "forward"]
     assert max(span.ended for span in on_time) > max(end for end in forward if end < step.ended)
-
-
-@pytest.mark.parametrize("sync", [{"mode": "sharded"}, {"mode": "async"}])
-def test_simulated_workers_have_no_network(sync: dict[str, Any], tmp_path: Path) -> None:
-    import torch
-    import torch.distributed as dist
-    from trainer_process import Recorder
-
-    from taugrad.platform.data import load
-    from taugrad.platform.training.trainer import Trainer
-
-    spec = RunSpec.model_validate(BASE | {"compressor": LINE, "sync": {"mode": "simulated", "of": sync}})
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        recorder = Recorder()
-        trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
-        trainer.fit()
-        assert trainer.timeline() is None
-    finally:
-        dist.destroy_process_group()
-    logged = [metrics for _, metrics in recorder.logged if "train/loss" in metrics]
-    assert len(logged) == ITERATIONS
-    for metrics in logged:
-        assert metrics["comm/wire_bytes"] > 0
-        assert metrics["time/wait_s"] == metrics["time/exchange_s"] == metrics["time/overlap_s"] == 0
-        assert not [name for name in metrics if name.startswith("net/")]

@@ -1,6 +1,5 @@
 """Buckets, disks and databases: what is refused before anything starts, and what is kept where."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,12 +12,12 @@ from objects import BUCKET, Objects
 
 from taugrad import cli
 from taugrad.platform import doctor
-from taugrad.platform.launching.addresses import above, below, repaired
 from taugrad.platform.launching.fallback import keep_text, text_of
 from taugrad.platform.launching.run_folder import RunFolder
+from taugrad.platform.launching.storage import above, below, repaired
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.tracking.ended import UNDELIVERED, end_line
 from taugrad.platform.tracking.probe import probe
+from taugrad.platform.tracking.record import UNDELIVERED, Record
 from taugrad.platform.tracking.store import open_client, start_run
 
 SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"
@@ -167,8 +166,8 @@ def test_metrics_are_delivered_from_a_bucket(
 ) -> None:
     client = open_client()
     run_id = start_run(client, RunSpec(experiment="away"))
-    metric = {"key": "comm/fraction", "value": 0.5, "timestamp": 1, "step": 1}
-    text = json.dumps(metric) + "\n" + end_line(run_id, "FINISHED")
+    records = [Record.now(step=1, metrics={"comm/fraction": 0.5}), Record.now(ended="FINISHED", run=run_id)]
+    text = "".join(each.to_line() for each in records)
     place = RunFolder.at(f"s3://{BUCKET}/runs", run_id).keep_text(UNDELIVERED, text)
     assert place == f"s3://{BUCKET}/runs/{run_id}/{UNDELIVERED}"
     assert cli.main(["deliver", place]) == cli.OK

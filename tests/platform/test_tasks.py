@@ -25,15 +25,6 @@ def evaluated(task: Task, outputs: torch.Tensor, targets: torch.Tensor, blocks: 
     return dict(task.evaluation(sums.tolist(), len(targets)))
 
 
-@pytest.mark.parametrize("config", [Classification(), Regression()])
-def test_where_the_loss_is_nan_no_accuracy_is_told(config):
-    """Scores of NaN choose class 0, which here is right for half of the examples."""
-    targets = torch.tensor([0, 1] * 5)
-    found = evaluated(build_task(config, IMAGES), torch.full((10, 5), math.nan), targets, 2)
-    assert len(found) == 2
-    assert all(math.isnan(value) for value in found.values())
-
-
 def log_softmax(scores: np.ndarray) -> np.ndarray:
     scores = scores.astype(np.float64)
     return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
@@ -67,27 +58,11 @@ def test_a_language_model_is_judged_by_nats_a_token_perplexity_and_bits_a_byte()
     ]
 
 
-@pytest.mark.parametrize("loss", ["squared", "absolute"])
-def test_regression_of_classes_is_of_one_hot_targets(loss):
-    outputs, targets = torch.randn(9, 5), torch.randint(5, (9,))
-    task = build_task(Regression(loss=loss), IMAGES)
-    errors = outputs.numpy().astype(np.float64) - np.eye(5)[targets.numpy()]
-    expected = (errors**2 if loss == "squared" else np.abs(errors)).mean()
-    assert task.loss(outputs, targets).item() == pytest.approx(expected, rel=1e-5)
-    found = evaluated(task, outputs, targets, 2)
-    assert found["loss"] == pytest.approx(expected, rel=1e-5)
-    assert found["accuracy"] == (outputs.argmax(1) == targets).double().mean()
-
-
 @pytest.mark.parametrize(
     ("config", "shape", "said"),
     [
         (Classification(), TEXT, "classification: this data has tokens as targets; choose language_model"),
-        (
-            LanguageModel(),
-            IMAGES,
-            "language_model: this data has classes as targets; choose classification",
-        ),
+        (LanguageModel(), IMAGES, "language_model: this data has classes as targets; choose classification"),
         (Classification(), NUMBERS, "this data has numbers as targets; choose regression"),
         (Regression(), TEXT, "this data has tokens as targets; choose language_model"),
     ],
@@ -95,24 +70,6 @@ def test_regression_of_classes_is_of_one_hot_targets(loss):
 def test_a_task_of_other_data_is_refused_with_the_one_that_fits(config, shape, said):
     with pytest.raises(ValueError, match=said):
         build_task(config, shape)
-
-
-@pytest.mark.parametrize(("parts", "reduction"), [(1, "mean"), (3, "mean"), (3, "sum")])
-def test_parts_of_a_batch_add_up_to_its_gradient(parts, reduction):
-    from taugrad.platform.data.feeding import Batch
-    from taugrad.platform.training.config import TrainingConfig
-    from taugrad.platform.training.replica import Replica
-
-    torch.manual_seed(0)
-    model, task = torch.nn.Linear(3, 2), build_task(Regression(), NUMBERS)
-    inputs, targets = torch.randn(8, 3), torch.randn(8, 2)
-    (task.loss(model(inputs), targets) * (8 if reduction == "sum" else 0.5)).backward()
-    expected = [each.grad.clone() for each in model.parameters()]
-    training = TrainingConfig(accumulate=parts, loss_reduction=reduction)
-    loss = Replica(model, task, training, 2).backward(Batch(inputs, targets, 0.5))
-    for found, wanted in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(found.grad, wanted)
-    assert loss == pytest.approx(0.5 * task.loss(model(inputs), targets).item(), rel=1e-5)
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import pytest
 from rich.console import Console
 
 from taugrad.platform import terminal
-from taugrad.platform.launching import launch
-from taugrad.platform.launching.run_status import News
 
 
 class Heard(io.StringIO):
@@ -36,12 +34,3 @@ def test_what_is_over_soon_says_nothing() -> None:
     with terminal.going_on(Console(file=log), "checking data"):
         pass
     assert log.getvalue() == ""
-
-
-def test_who_shows_a_run_is_asked_even_where_its_board_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise nobody would say that it has been starting for a minute."""
-    heard: list[News] = []
-    stop = threading.Event()
-    stop.set()
-    launch._read_status(None, heard.append, stop)
-    assert heard == [News()]

@@ -10,14 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.data import DataSet, Draw, Examples, Parts, load
+from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.data.feeding import Feed
-from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.training.batch_plan import BatchPlan
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.trainer import Trainer
 
@@ -179,17 +175,6 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
         assert [done for done, elements in sent.items() if elements] == steps
 
 
-def test_a_gradient_that_is_not_finite_at_any_scale_is_refused(monkeypatch):
-    class Broken(Exploding):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return super().forward(inputs) * math.inf
-
-    monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Broken())
-    spec = spec_of(precision="fp16", iterations=60)
-    with pytest.raises(NonFiniteGradient, match=r"fc\.(weight|bias)"):
-        train(spec)
-
-
 def test_a_run_by_iterations_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path):
     spec = RunSpec.model_validate(
         BASE | {"training": TRAINING | {"evaluate_every": 4}, "compressor": "wgt(density(0.1))"}
@@ -215,77 +200,3 @@ def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     assert found[-1] >= 0.9 > max(found[:-1])
     assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(found) < 200
     assert (tmp_path / str(trainer.done)).is_dir()
-
-
-class Counted(Examples):
-    """Examples from elsewhere, which differ from epoch to epoch."""
-
-    def __init__(self) -> None:
-        self.threads: set[int] = set()
-
-    def __len__(self) -> int:
-        return 50
-
-    def batch(self, indices: np.ndarray, draw: Draw | None) -> tuple[torch.Tensor, torch.Tensor]:
-        noise = [0.0 if draw is None else draw.of(int(index)).standard_normal() for index in indices]
-        return torch.tensor(noise, dtype=torch.float32)[:, None], torch.from_numpy(indices)
-
-
-def feed(examples: Examples, epoch: int, done: int, ranks: list[int]) -> list[tuple[torch.Tensor, ...]]:
-    plan = BatchPlan(spec_of(batch_size=12, iterations=15).training, len(examples))
-    positions = list(plan.rest_of_epoch(done))
-    with Feed(examples, Draw(3, epoch), positions, ranks, 3, torch.device("cpu")) as batches:
-        return [
-            (torch.tensor(position.done), each.inputs, each.targets)
-            for position in positions
-            for each in batches.next()
-            if each.weight
-        ]
-
-
-def test_a_feed_begun_anywhere_in_an_epoch_gives_the_same_batches():
-    whole = feed(Counted(), 1, 5, [0, 1, 2])
-    assert len(whole) == 5 * 3 - 1, "the last batch has 2 examples for 3 workers"
-    assert sorted(int(index) for _, _, targets in whole for index in targets) == list(range(50))
-    for done in (6, 8, 9):
-        rest = feed(Counted(), 1, done, [0, 1, 2])
-        expected = [each for each in whole if int(each[0]) >= done]
-        assert all(
-            torch.equal(a, b)
-            for one, other in zip(rest, expected, strict=True)
-            for a, b in zip(one, other, strict=True)
-        )
-    first = feed(Counted(), 1, 5, [0])
-    assert all(torch.equal(one[1], other[1]) for one, other in zip(first, whole[::3], strict=True))
-
-
-def test_what_a_source_raises_reaches_the_step_that_needs_it():
-    class Damaged(Counted):
-        def batch(self, indices: np.ndarray, draw: Draw | None) -> tuple[torch.Tensor, torch.Tensor]:
-            if 17 in indices:
-                raise ValueError("example 17 is damaged")
-            return super().batch(indices, draw)
-
-    with pytest.raises(ValueError, match="example 17 is damaged"):
-        feed(Damaged(), 0, 0, [0])
-
-
-def test_data_that_come_beside_the_step_train_as_data_in_memory():
-    spec = spec_of()
-    data = load(spec.data)
-
-    class Beside(Counted):
-        def __len__(self) -> int:
-            return len(data.train)
-
-        def batch(self, indices: np.ndarray, draw: Draw | None) -> tuple[torch.Tensor, torch.Tensor]:
-            return data.train.batch(indices, None)
-
-    recorder = Recorder()
-    trainer = Trainer(
-        spec, Parts(Beside(), data.test, Shape.image(1, 4, 4, 10)), torch.device("cpu"), recorder
-    )
-    trainer.fit()
-    for one, other in zip(trainer.model.parameters(), train(spec).model.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert all(metrics["time/data_s"] >= 0 for _, metrics in recorder.logged if "time/data_s" in metrics)

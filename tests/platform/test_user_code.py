@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from taugrad.platform.data.placing import FOLDER
-from taugrad.platform.importing import ImportPathError, import_object
-from taugrad.platform.launching.failure import RunFailed
-from taugrad.platform.user_code import UserCodeError, UserCodeRaised, call, last_own, placing_errors
+from taugrad.platform.user_code import (
+    ImportPathError,
+    UserCodeError,
+    UserCodeRaised,
+    call,
+    import_object,
+    placing_errors,
+)
 
 MINE = """
 import torch
@@ -67,23 +72,6 @@ def test_an_error_while_training_is_placed_if_it_comes_from_the_users_code(mine)
         call(f"{mine}:fails", fails, {}, "takes this")
     with pytest.raises(ImportPathError), placing_errors():
         import_object("nowhere:f")
-
-
-def test_the_users_own_line_is_the_innermost_that_is_neither_ours_nor_installed(tmp_path):
-    import torch
-
-    import taugrad.platform.models.building as ours
-
-    mine, other = str(tmp_path / "a.py"), str(tmp_path / "b.py")
-    theirs = [(mine, 1, "f"), (other, 2, "g"), (str(torch.__file__), 3, "h"), (str(ours.__file__), 4, "i")]
-    assert last_own(theirs) == f"{other}:2 in g"
-    assert last_own([*theirs[2:], ("<string>", 5, "k"), (pickle.__file__, 6, "m")]) == ""
-
-
-def test_why_a_run_failed_survives_the_way_from_a_trial():
-    failed = RunFailed("worker 1: KeyError", "own code", "Traceback")
-    again = pickle.loads(pickle.dumps(failed))
-    assert (str(again), again.cause, again.worker_traceback) == (str(failed), "own code", "Traceback")
 
 
 def test_a_function_finds_files_where_the_command_was_given(tmp_path, monkeypatch):

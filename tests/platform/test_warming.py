@@ -10,7 +10,7 @@ from torch import nn
 
 from taugrad.platform.data.examples import Tensors
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.warming import warm_up
 
 torch.set_num_threads(1)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from taugrad.platform.data import load
 from taugrad.platform.data.examples import Tensors
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.trainer import Trainer

@@ -1,9 +1,9 @@
 """The choice of a way to train over a link, against what a formula by hand says."""
 
 import math
-from itertools import pairwise
 
 import pytest
+from calibrations import calibration, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,11 +11,8 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, OuterOptimizer, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import (
-    FEWEST_STEPS,
-    LEAST_STEPS,
     Run,
     choose,
-    probe_steps,
     shortlist,
 )
 from taugrad.search.auto_link.shortlist import (
@@ -26,8 +23,8 @@ from taugrad.search.auto_link.shortlist import (
     prospects_of,
     sift,
 )
-from taugrad.search.auto_link.step_value import Curve, expected_worth, falling, pace_of, worth_of
-from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
+from taugrad.search.auto_link.step_value import Curve, expected_worth, worth_of
+from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
 from taugrad.search.ways import OWN, Way, tuned_references, ways_of
@@ -107,33 +104,6 @@ def test_a_step_is_worth_what_brings_it_along_the_reference(falls, worth, steps)
     assert worth_of(curve, reference) == pytest.approx(worth, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("losses", "worth"),
-    [
-        ((3.0, 3.0, 3.5), 0.0),  # learned nothing
-        ((3.0, math.nan, math.nan), 0.0),
-        ((3.0, 1.0, math.inf), 0.0),
-        ((3.0, 0.1, 0.1), 2.0),  # ahead of all that the reference has: no more than that is known
-    ],
-)
-def test_the_ends_of_the_reference_are_the_ends_of_what_is_known(losses, worth):
-    reference = Curve(tuple(range(0, 81, 10)), tuple(loss_after(s) for s in range(0, 81, 10)))
-    assert worth_of(Curve((0, 20, 40), losses), reference) == pytest.approx(worth, abs=1e-6)
-
-
-def test_a_pace_is_what_the_last_steps_add():
-    """Ahead by 40 steps after the first 20, then half as fast as the reference."""
-    reference = Curve(tuple(range(0, 401, 10)), tuple(loss_after(s) for s in range(0, 401, 10)))
-    done = range(0, 121, 20)
-    curve = Curve(tuple(done), tuple(loss_after(50 + s / 2) if s else loss_after(0) for s in done))
-    assert pace_of(curve, reference) == pytest.approx(0.5, rel=0.03)
-    late = (80, 100, 120)
-    by_hand = sum(s * (50 + s / 2) for s in late) / sum(s * s for s in late)
-    assert worth_of(curve, reference) == pytest.approx(by_hand, rel=0.03)
-    falls_back = Curve((0, 20, 40, 60), tuple(loss_after(s) for s in (0, 80, 60, 40)))
-    assert pace_of(falls_back, reference) == 0.0
-
-
 @given(late=st.integers(0, 99), pace=st.floats(0.2, 1.0), until=st.integers(100, 1000))
 def test_what_began_late_is_worth_what_it_comes_to(late, pace, until):
     """Nothing for some steps, then straight on: its steps until it is where the reference is at `until`."""
@@ -142,15 +112,6 @@ def test_what_began_late_is_worth_what_it_comes_to(late, pace, until):
     assert expected_worth(so_far, so_far / 2, 100, until) == so_far
     assert expected_worth(so_far, 1.5, 100, until) == expected_worth(so_far, 1.0, 100, until)
     assert expected_worth(1 + so_far, 2.5, 100, until) == 1 + so_far
-
-
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=20))
-def test_a_noisy_reference_is_made_to_fall(losses):
-    smooth = falling(losses)
-    assert all(after <= before for before, after in pairwise(smooth))
-    assert min(losses) <= smooth.min()
-    assert smooth.max() <= max(losses)
-    assert falling(sorted(losses, reverse=True)) == pytest.approx(sorted(losses, reverse=True))
 
 
 # What is compared
@@ -205,36 +166,18 @@ def test_what_cannot_win_is_not_tried():
 # The choice
 
 
-def calibration(nbytes: dict[str, float], default: float) -> Calibration:
-    """10 ms of computing, a million parameters in one bucket, and messages of so many bytes."""
-
-    def work(size, **fields):
-        return MethodWork(buckets=(BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=size),), **fields)
-
-    lines = {way.planned.method for fields in ({}, ADAMW) for way in ways_of(spec(**fields))}
-    return Calibration(
-        batch=4,
-        steps_an_epoch=100,
-        compute_s=0.01,
-        optimizer_s=0.0,
-        buckets=(Bucket(elements=1_000_000, ready_s=0.01),),
-        optimizer_bytes=0,
-        reduce_s=0,
-        reduce_half_s=0,
-        methods={line: work(nbytes.get(line, default)) for line in lines}
-        | {"none": work(4e6, all_reduces=1), HALF: work(2e6, all_reduces=1, half=True)},
-    )
-
-
-CALIBRATION = calibration(
-    {
-        "fp16": 2e6,
-        "strom(tau=density(target=0.1), momentum=0.9) | golomb_rice": 8e4,
-        "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice": 1e4,
-        "strom(tau=density(target=0.001), momentum=0.9) | golomb_rice": 2e3,
-    },
-    default=1.5e6,
-)
+SENT = {
+    "fp16": 2e6,
+    "strom(tau=density(target=0.1), momentum=0.9) | golomb_rice": 8e4,
+    "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice": 1e4,
+    "strom(tau=density(target=0.001), momentum=0.9) | golomb_rice": 2e3,
+}
+"""Bytes of messages; others have 1.5 MB."""
+LINES = {way.planned.method for fields in ({}, ADAMW) for way in ways_of(spec(**fields))}
+EVERY_ELEMENT = {"none": work(4e6, all_reduces=1), HALF: work(2e6, all_reduces=1, half=True)}
+METHODS = {line: work(SENT.get(line, 1.5e6)) for line in LINES} | EVERY_ELEMENT
+CALIBRATION = calibration(METHODS, 1_000_000, 0.01, batch=4, steps_an_epoch=100)
+"""10 ms of computing, and a million parameters."""
 
 
 def compared(link, worths, run=RUN, one=None):
@@ -354,68 +297,6 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
     assert choice.best is found[id(second)]
 
 
-@pytest.mark.parametrize(("behind", "chosen"), [(1.03, 1), (1.1, 0)])
-def test_of_two_that_are_nearly_as_fast_the_one_that_exchanges_less_is_chosen(behind, chosen):
-    """The first exchanges for half of its time, the second for a tenth of it."""
-    exact = Prospect(SOME[0], step(10.0))
-    steps = (StepTime(1.0, 0.5, 0.5, 0.0), StepTime(0.6 * behind, 0.54 * behind, 0.06 * behind, 0.0))
-    ways = [Prospect(way, each) for way, each in zip(SOME[1:3], steps, strict=True)]
-    worths = {way.way.spec.fingerprint(): worth for way, worth in zip(ways, (1.0, 0.6), strict=True)}
-    choice = choose(RUN, exact, ways, [], STEPS, Trainings(worths).take)
-    assert choice.best.prospect is ways[chosen]
-    said = words.reason(choice, SLOW, 4, exact.step)
-    assert ("too little for a probe to be sure of, and spends more" in said) == bool(chosen)
-
-
-def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
-    worths = {"strom(tau=density(target=0.01), ": 0.7, "strom(tau=density(target=0.001), ": 0.1}
-    choice, trainings = compared(SLOW, worths | {"weights": 0.01})
-    longest = {}
-    for fingerprint, steps in trainings.asked:
-        longest[fingerprint] = max(steps, longest.get(fingerprint, 0))
-    given_up = [found for found in choice.judged if found.given_up]
-    assert given_up
-    for found in given_up:
-        assert longest[found.prospect.way.spec.fingerprint()] <= STEPS / 2
-    assert longest[choice.best.prospect.way.spec.fingerprint()] == STEPS
-
-
-def test_when_the_time_is_over_halves_are_judged_and_the_rest_is_left_out():
-    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
-    kept = [each for each in kept if not each.way.has_outer_momentum]  # the probe is too short for these
-    trainings = Trainings({})
-    began = sorted(kept, key=lambda each: each.least)
-
-    def late() -> bool:
-        return len({fingerprint for fingerprint, _ in trainings.asked}) > 3  # the reference and 3 ways
-
-    worths = {each.way.spec.fingerprint(): 0.05 for each in began}
-    trainings.worths = worths | {began[0].way.spec.fingerprint(): 0.01}
-    choice = choose(RUN, exact, kept, dropped, STEPS, trainings.take, late=late)
-    whole = 2 * STEPS  # of the reference
-    assert max(steps for _, steps in trainings.asked if steps != whole) <= STEPS / 2
-    assert {id(each.prospect) for each in choice.judged} == {id(each) for each in (exact, *began[:3])}
-    assert choice.best.prospect in began[1:3]
-    assert "there was no time left to probe it" in {each.why for each in choice.dropped}
-
-
-def test_a_way_whose_exchanges_are_rarer_than_the_probe_is_long_is_not_judged():
-    everything = prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4)
-    rare = [each for each in everything if each.way.every == 10]
-    exact = next(each for each in everything if each.way.is_exact)
-    choice = choose(RUN, exact, rare, [], 25, lambda *_: pytest.fail("trained"))
-    few = {each.prospect.way.family: each.why for each in choice.dropped}
-    assert few["local"] == "the probe has fewer than 3 of its exchanges"
-    said = words.reason(choice, SLOW, 4, half_all_reduce(CALIBRATION, SLOW, 4))
-    assert "could not compare: raise --probe-seconds (the probe has fewer than " in said
-    assert "times faster" not in said
-    # What the plan would say: the least seconds for what a step was worth elsewhere
-    by_hand = min((exact, *rare), key=lambda each: each.seconds / each.way.value)
-    assert choice.best.prospect is by_hand
-    (row,) = [row for row in words.rows_of(choice, exact.step) if row[0] == str(by_hand.way)]
-    assert row[-1] == "chosen, not probed"
-
-
 class Slowed(Trainings):
     """A step takes as long as it takes, and what comes after the budget is not trained."""
 
@@ -482,17 +363,14 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     assert len(tuned_references(spec())) == 1
 
 
-@pytest.mark.parametrize(
-    ("run", "every", "step_s", "seconds", "steps"),
-    [
-        (Run(RUN.reference, 2400, 100), 1, 0.001, 1e9, 120),  # 5% of the run
-        (Run(RUN.reference, 600, 100), 1, 0.001, 1e9, LEAST_STEPS),
-        (Run(RUN.reference, 2400, 100), 60, 0.001, 1e9, 300),  # 5 exchanges
-        (Run(RUN.reference, 2400, 100, 80), 1, 0.001, 1e9, 160),  # past the warm-up
-        (Run(RUN.reference, 100, 100), 1, 0.001, 1e9, 25),  # no more than a quarter of the run
-        (Run(RUN.reference, 2400, 100), 1, 1.0, 1.0, FEWEST_STEPS),
-    ],
-)
-def test_a_probe_is_as_long_as_the_run_asks_for_and_time_allows(run, every, step_s, seconds, steps):
-    sync = WeightsSync(every=every)
-    assert probe_steps(run, [prospect("local", (every, 10.0), 1, sync)], step_s, seconds) == steps
+def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
+    worths = {"strom(tau=density(target=0.01), ": 0.7, "strom(tau=density(target=0.001), ": 0.1}
+    choice, trainings = compared(SLOW, worths | {"weights": 0.01})
+    longest = {}
+    for fingerprint, steps in trainings.asked:
+        longest[fingerprint] = max(steps, longest.get(fingerprint, 0))
+    given_up = [found for found in choice.judged if found.given_up]
+    assert given_up
+    for found in given_up:
+        assert longest[found.prospect.way.spec.fingerprint()] <= STEPS / 2
+    assert longest[choice.best.prospect.way.spec.fingerprint()] == STEPS

@@ -5,38 +5,12 @@ import math
 import pytest
 
 from taugrad.platform.spec import RunSpec
-from taugrad.search.auto_specs import at_density, by_law, without_compression
-from taugrad.search.law.fitting import SHIPPED, LawError, read_law
+from taugrad.search.auto_specs import by_law, without_compression
 
 
 def spec(**fields) -> RunSpec:
     digits = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [64]}}
     return RunSpec.model_validate(digits | {"sync": {"mode": "simulated"}} | fields)
-
-
-@pytest.mark.parametrize(
-    ("given_line", "kind", "codec", "quantize"),
-    [
-        ("none", "strom", "golomb_rice", None),
-        ("topk(0.01)", "strom", "golomb_rice", None),
-        ("bgt(0.1) | bitmap", "bgt", "bitmap", None),
-        ("wgt(dl4j()) | quantile(bits=4) | golomb_rice", "wgt", "golomb_rice", "quantile"),
-    ],
-)
-def test_the_rule_is_the_specs_own_where_it_has_a_threshold(given_line, kind, codec, quantize):
-    method = at_density(spec(compressor=given_line), 0.02).compressor
-    assert (method.kind, method.codec, method.tau.kind, method.tau.density) == (kind, codec, "allocate", 0.02)
-    assert getattr(getattr(method, "quantize", None), "kind", None) == quantize
-
-
-def test_what_the_rest_of_the_run_counts_with_is_kept_of_a_method_that_is_replaced():
-    given_method = {"kind": "topk", "density": 0.1, "momentum": 0.9, "exempt": {"smaller_than": 9}}
-    training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
-    method = at_density(
-        spec(compressor=given_method | {"reduction": "sum"}, training=training), 0.1
-    ).compressor
-    assert (method.kind, method.momentum, method.reduction) == ("strom", 0.9, "sum")
-    assert method.exempt.smaller_than == 9
 
 
 def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():
@@ -77,27 +51,3 @@ def test_where_the_laws_runs_had_momentum_in_the_compressor_it_goes_there(a_law)
     assert found.compressor.tau.constant == pytest.approx(still - math.log(0.2), rel=1e-3)
     assert by_law(found, moving, 2.0) == found.model_copy(update={"name": by_law(found, moving, 2.0).name})
     assert without_compression(found).fingerprint() == without_compression(given_spec).fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        (
-            {"training": {"optimizer": {"kind": "sgd", "nesterov": True}}},
-            "training.optimizer.nesterov = True",
-        ),
-        ({"sync": {"mode": "ring"}}, "compressor.momentum = 0.9 with sync.mode = ring"),
-    ],
-)
-def test_where_momentum_cannot_go_into_the_compressor_the_law_says_nothing(a_law, fields, problem):
-    moving = a_law("strom", momentum_in="compressor")
-    with pytest.raises(
-        LawError, match="momentum would go into the compressor, as in the law's runs; "
-    ) as refused:
-        by_law(spec(compressor="strom(0.1)", **fields), moving, 2.0)
-    assert problem in str(refused.value)
-
-
-def test_a_law_says_nothing_of_methods_without_its_number():
-    with pytest.raises(LawError, match=r"compressor.kind = topk: must be strom"):
-        by_law(spec(compressor="topk(0.1)"), read_law(SHIPPED), 0.5)

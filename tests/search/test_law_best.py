@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.search.law.best import WIDTH_FLOOR, best_value, smoothed
+from taugrad.search.law.best import best_value, smoothed
 from taugrad.search.law.past import PastRun, Setting
 from taugrad.search.objective import Outcome
 
@@ -70,10 +70,3 @@ def test_without_baselines_the_best_of_the_runs_counts() -> None:
     assert best_value(setting(runs), "strom", 2) == 1.0
     assert best_value(setting(runs), "strom", 11) == 1e3
     assert best_value(setting(runs), "strom", 0) == 1e-3
-
-
-def test_floors_are_compared_on_a_linear_scale_and_may_be_negative() -> None:
-    # On it the second and the third are neighbours, and the last is far from all.
-    runs = [(-6.0, 0.9, 9.0), (0.0, 0.9, 4.0), (WIDTH_FLOOR / 10, 0.5, 3.0), (8.0, 0.9, 1.0)]
-    assert best_value(setting(runs[:3], baselines=(0.9,)), "entropy", 5) == -6.0
-    assert best_value(setting(runs, baselines=(0.9,)), "entropy", 5) == 8.0

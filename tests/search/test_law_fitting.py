@@ -5,10 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from taugrad.compressors.method.policies import LawTau
-from taugrad.compressors.method.quantizers import LawFloor
 from taugrad.compressors.tau.by_law import Features, by_law
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.search.law.fitting import (
@@ -98,61 +96,6 @@ def test_a_relation_with_a_little_noise_is_found_and_holds_for_a_family_that_was
     for unseen in settings_of(7, 3, seed=2)[-3:]:
         for tolerance in TOLERANCES:
             assert said_by(law, unseen, tolerance) == pytest.approx(value_of(unseen, tolerance), abs=0.05)
-
-
-def test_a_floor_is_fitted_as_it_is_and_not_by_its_logarithm() -> None:
-    law, judged = fit("entropy", examples_of(settings_of(5, 3), value_of))
-    assert law.looked_for == "floor"
-    assert min(each.best for each in judged) < 0  # no logarithm of it exists
-    unseen = settings_of(6, 1, seed=5)[-1]
-    assert said_by(law, unseen, 4.0) == pytest.approx(value_of(unseen, 4.0), abs=0.05)
-    run = RunSpec.model_validate({})
-    assert isinstance(law.of(run, 2), LawFloor)
-    assert law.describe().startswith("floor = ")
-
-
-def ridge(inputs: NDArray[np.float64], targets: NDArray[np.float64], penalty: float) -> Callable[..., object]:
-    """Ridge regression on standardized inputs, by its normal equations."""
-    mean, scale = inputs.mean(0), inputs.std(0)
-    scale[scale < 1e-12] = 1
-    z = (inputs - mean) / scale
-    slopes = np.linalg.solve(z.T @ z + penalty * np.eye(z.shape[1]), z.T @ (targets - targets.mean()))
-    return lambda rows: targets.mean() + (rows - mean) / scale @ slopes
-
-
-@pytest.mark.parametrize("families", [1, 4])
-def test_what_a_law_misses_is_what_it_says_without_a_family_or_without_a_setting(families: int) -> None:
-    rng = np.random.default_rng(3)
-    made = settings_of(families, 12 // families)
-    luck = {id(each): rng.normal(0, 1) for each in made}
-    examples = examples_of(made, lambda each, points: math.exp(value_of(each, points) + luck[id(each)]))
-    law, judged = fit("strom", examples)
-
-    rows = []
-    for each in examples:
-        assert each.setting.features is not None
-        known = (each.tolerance, *(each.setting.number(param) for param in (BATCH, RATE, WORKERS)))
-        rows.append([*each.setting.features, *np.log(known)])
-    inputs, targets = np.array(rows), np.log([each.best for each in examples])
-    groups = [each.setting.params["model.kind"] if families > 1 else id(each.setting) for each in examples]
-
-    def misses(penalty: float) -> list[NDArray[np.float64]]:
-        found = []
-        for group in dict.fromkeys(groups):
-            out = np.array([each == group for each in groups])
-            found.append(ridge(inputs[~out], targets[~out], penalty)(inputs[out]) - targets[out])
-        return found
-
-    # The same penalties; the best one has the least mean of the groups' mean squares.
-    best = min(
-        (misses(penalty) for penalty in np.geomspace(0.01, 1000, 26)),
-        key=lambda found: np.mean([np.mean(group**2) for group in found]),
-    )
-    order = [i for group in dict.fromkeys(groups) for i, each in enumerate(groups) if each == group]
-    expected = np.empty(len(examples))
-    expected[order] = np.concatenate(best)
-    assert [each.missed for each in judged] == pytest.approx(expected.tolist(), abs=1e-8)
-    assert law.error == pytest.approx(math.sqrt(np.mean(expected**2)))
 
 
 def with_momentum(made: list[Setting], where: str, momentum: float) -> None:
@@ -258,23 +201,6 @@ def test_a_file_with_a_wrong_field_is_refused(tmp_path, line: str, instead: str,
     path.write_text("\n".join(instead if each.startswith(line) else each for each in lines))
     with pytest.raises(SpecError, match=f"^{path}: {problem}"):
         read_law(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"- 1\n- 2\n", "does not contain a law: "),
-        (b"\xff\xfe\x00", "does not contain a law: it is not valid YAML"),
-        (b"kind: !!python/object/apply:os.getcwd []", "does not contain a law: it is not valid YAML"),
-        (b"data: {kind: digits}\nmodel: {kind: mlp}\n", "kind: .*required"),
-    ],
-)
-def test_a_file_that_holds_something_else_is_refused(tmp_path, content: bytes, problem: str) -> None:
-    path = tmp_path / "law.yaml"
-    path.write_bytes(content)
-    with pytest.raises(SpecError, match=f"{path}: {problem}") as refused:
-        read_law(path)
-    assert all(each.count("\n") == 0 for each in refused.value.problems)
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path) -> None:

@@ -14,9 +14,9 @@ from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.law.command import examples_of, run_law, title
+from taugrad.search.law.command import run_law
 from taugrad.search.law.fitting import read_law
-from taugrad.search.law.past import BATCH, Setting, past_settings
+from taugrad.search.law.past import Setting, past_settings
 from taugrad.search.objective import Outcome
 
 Layers = Mapping[str, tuple[float, float, float, float]]
@@ -136,15 +136,6 @@ def test_runs_that_differ_in_the_value_the_seed_and_where_they_ran_are_one_setti
     assert settings[0].runs[1].outcome == Outcome(0.92, pytest.approx(4e6))
 
 
-def test_another_batch_and_another_codec_are_settings_of_the_same_family(settings, runs) -> None:
-    found = ("batch", "codec", "own momentum")
-    assert [ids(each) for each in settings[1:]] == [[runs[each]] for each in found]
-    assert [each.number(BATCH) for each in settings] == [64, 128, 64, 64]
-    assert len({each.family for each in settings}) == 1
-    assert settings[0].around == settings[2].around == settings[3].around != settings[1].around
-    assert [each.momentum_in for each in settings] == ["optimizer"] * 3 + ["compressor"]
-
-
 def test_baselines_are_those_of_the_same_run_without_compression(settings) -> None:
     accuracies = [[each.value for each in setting.baselines] for setting in settings]
     assert accuracies == [[0.95, 0.93], [], [0.95, 0.93], [0.95, 0.93]]
@@ -158,13 +149,6 @@ def test_features_are_those_of_the_first_iteration_of_any_run_around(settings) -
     assert settings[1].features is None  # what was recorded of it is of a later iteration
     total = 1024 * 0.02**2 + 10 * 0.3**2
     assert by_hand.rms == pytest.approx(0.5 * math.log(total / 1034))
-
-
-def test_a_setting_without_features_is_left_out_and_said_so(settings) -> None:
-    examples, left_out = examples_of(settings, "strom")
-    assert {id(each.setting) for each in examples} <= {id(settings[i]) for i in (0, 2, 3)}
-    assert f"left out: {title(settings[1])}: no gradients recorded in the first iteration" in left_out
-    assert title(settings[1]) == "mlp [16] relu, digits, batch 128, lr 0.01, 2 workers"
 
 
 @pytest.fixture

@@ -3,15 +3,10 @@
 import io
 from collections.abc import Callable
 
-import pytest
-from ray.exceptions import ActorDiedError
 from rich.console import Console
 
-from taugrad.search import command as searching
-from taugrad.search.console import LiveSearch
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
-from taugrad.search.tune import process_died
 from taugrad.search.verdict import tell
 
 TAUS = [0.01, 0.02, 0.03]
@@ -52,15 +47,6 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
 
 
-def test_a_killed_process_is_told_from_a_training_that_fails():
-    wrapped = RuntimeError("the trial failed")
-    wrapped.__cause__ = ActorDiedError()
-    assert process_died(ActorDiedError())
-    assert process_died(wrapped)
-    assert not process_died(ValueError("the spec"))
-    assert process_died(None)  # the whole node died
-
-
 def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     progress = start("--search.trials", "4", "--search.name", "mine")
     run, runs = tune(progress, lambda *_: False)
@@ -76,34 +62,3 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
     assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
     assert text.count("find.yaml --search.name mine --pick 1") == 1
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_where_no_terminal_is_a_line_tells_of_every_beginning_and_end(start, terminal):
-    progress = start()
-    console = Console(file=io.StringIO(), width=132, force_terminal=terminal)
-    with LiveSearch(console) as live:
-        progress.on_change(lambda: live.show(progress))
-        number = progress.begin({"compressor.kind": "wgt", "compressor.tau": 0.01}).number
-        progress.lose(number)
-        progress.begin({"compressor.kind": "wgt", "compressor.tau": 0.01})
-        progress.end(number, "failed", "why")
-    lines = console.file.getvalue().splitlines()
-    begun, ended = "trial 0  kind wgt, tau 0.01  begins", "trial 0  kind wgt, tau 0.01  failed: why"
-    if terminal:
-        assert begun not in lines
-    else:
-        assert lines == ["starting Ray ...", begun, begun, ended]
-
-
-def test_a_search_ends_in_mlflow_where_a_tag_of_a_training_is_not_taken(start, monkeypatch):
-    def away(client: object, journal: object) -> None:
-        raise OSError("no answer")
-
-    ended: list[str] = []
-    monkeypatch.setattr(searching, "tag_endings", away)
-    monkeypatch.setattr(
-        searching, "finish_parent", lambda client, run_id, files, status: ended.append(status)
-    )
-    searching._leave(start("--search.trials", "3"), None, lambda progress, path: None, "FINISHED")
-    assert ended == ["FINISHED"]

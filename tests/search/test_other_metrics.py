@@ -11,14 +11,12 @@ from scipy import stats
 
 from taugrad import cli
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.tasks.metric import ACCURACY, LOSS
+from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
-from taugrad.search.auto import FAILED, OK, Goal, run_auto, sureness
-from taugrad.search.law.past import judged_otherwise, past_settings
-from taugrad.search.objective import Objective, Outcome
-from taugrad.search.outputs import front_csv, trials_csv
-from taugrad.search.sampling import make_sampler
+from taugrad.search.auto import FAILED, OK, Goal, run_auto
+from taugrad.search.objective import Objective
+from taugrad.search.outputs import front_csv
 from taugrad.search.trial import Surroundings, Task, run_task
 from taugrad.search.verdict import tell
 
@@ -70,22 +68,8 @@ def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
     assert "Train point 2, which sends least within 0.02 nats of the best one" in text
 
 
-def test_a_trial_by_iterations_is_told_by_its_evaluations(start):
-    by_iterations = ("--training.iterations", "600", "--training.evaluate_every", "100")
-    progress = start(*LANGUAGE, *by_iterations)
-    stopped = progress.begin({"compressor.kind": "wgt", "compressor.tau": 0.01})
-    seen = {"value": 2.5, "wire_bytes": 1e6, "spent_bytes": 1e6}
-    progress.report(stopped.number, {"evaluation": 3, "share": 0.25, "full": False, **seen})
-    progress.end(stopped.number, "pruned")
-    (row,) = csv.DictReader(io.StringIO(trials_csv(progress)))
-    assert (row["ending"], row["evaluations"], row["loss_nats"]) == ("pruned", "3", "2.5")
-    again = start(*LANGUAGE, *by_iterations)
-    (known,) = make_sampler(again, again.objective, concurrency=1)._ot_study.trials
-    assert known.values == [2.5, pytest.approx(math.log10(4e6))]  # as a whole training would have sent
-
-
 MINE = """
-from taugrad.platform.tasks.classification import ClassificationTask
+from taugrad.platform.tasks.builtin import ClassificationTask
 
 class ByLoss(ClassificationTask):
     metrics = sorted(ClassificationTask.metrics, key=lambda metric: metric.name != "loss")
@@ -130,18 +114,6 @@ def test_a_training_by_iterations_reports_its_loss_at_each_evaluation(surroundin
     assert last["value"] == run.data.metrics["eval/loss"] == last["objective_1"]
     assert last["value"] != run.data.metrics["eval/accuracy"]
     assert last["training"]["examples"] == run.data.metrics["eval/examples"] > 0
-
-
-def test_a_training_whose_loss_is_no_number_has_failed(surroundings):
-    reports: list[dict] = []
-    with pytest.raises(ValueError, match="test loss at the end is nan"):
-        run_task(
-            run_of(training={"epochs": 2}, task={"kind": "language_model"}),
-            surroundings("mine_of_metrics:diverging"),
-            reports.append,
-        )
-    assert [each["value"] for each in reports[:1]] == [3.0]
-    assert all(math.isfinite(each["objective_1"]) for each in reports)
 
 
 def test_accuracy_per_byte_of_a_loss_is_refused(tmp_path, monkeypatch, capsys):
@@ -205,24 +177,3 @@ def _shipped():
     from taugrad.search.law.fitting import SHIPPED
 
     return SHIPPED
-
-
-def test_autos_end_says_how_sure_an_accuracy_is():
-    """Equal accuracies on 360 examples: "no accuracy lost" would be said of a loss of up to 3 points."""
-    text = sureness(Outcome(0.96, 1.0, 360), Outcome(0.96, 9.0, 360), ACCURACY)
-    over = "over 360 test examples; seeds were not repeated"
-    assert text == f"measured: 0.00 points lost, 95% interval -3.01 to 3.01, {over}"
-    assert "no interval" in sureness(Outcome(0.96, 1.0, 360), Outcome(0.96, 9.0), ACCURACY)
-
-
-def test_a_law_is_learned_from_accuracies_only(tmp_path):
-    client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
-    fields = {"experiment": "past", "data": {"kind": "digits"}, "compressor": "strom(0.1)"}
-    spec = RunSpec.model_validate(fields)
-    run_id = leave(client, spec, 0.9, "eval/accuracy")
-    other = RunSpec.model_validate(fields | {"task": {"kind": "language_model"}})
-    leave(client, other, 0.9, "eval/accuracy", **{"eval/loss": 2.0})
-    experiment = client.get_run(run_id).info.experiment_id
-    (setting,) = past_settings(client, [experiment], "strom")
-    assert [run.run_id for run in setting.runs] == [run_id]
-    assert judged_otherwise(client, [experiment]) == 1

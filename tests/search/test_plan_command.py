@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from calibrations import calibration, work
 
 from taugrad import cli
 from taugrad.compressors.method import read_config
 from taugrad.platform.exit_codes import WRONG_INPUT
 from taugrad.platform.spec import RunSpec
 from taugrad.search.plan import calibration as kept
-from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
-from taugrad.search.plan.candidates import candidates_of, measured_methods
-from taugrad.search.plan.probing import ProbeError, answer, measure, slowest
-from taugrad.search.ways import ways_of
+from taugrad.search.plan.calibrated import HALF
+from taugrad.search.plan.probing import answer, measure, slowest
 
 DIGITS = {
     "data": {"kind": "digits"},
@@ -35,32 +34,15 @@ def spec_file(folder: Path) -> str:
 
 def given(folder: Path) -> str:
     """A calibration of a model with a megabyte of gradients."""
-
-    def work(nbytes, compress_s=0.0, **fields):
-        return MethodWork(
-            buckets=(BucketWork(compress_s=compress_s, read_s=0, fill_s=0, nbytes=nbytes),), **fields
-        )
-
     methods = {
         "none": work(1e6, all_reduces=1),
         HALF: work(5e5, all_reduces=1, half=True),
         "wgt(tau=0.001)": work(1e4, 0.001),
         str(read_config(SPARSE)): work(2e4, 0.001),
     }
+    found = calibration(methods, 250_000, 0.04, batch=32, compute_s=0.05, optimizer_s=0.01)
     path = folder / "calibration.json"
-    path.write_text(
-        Calibration(
-            batch=32,
-            steps_an_epoch=10,
-            compute_s=0.05,
-            optimizer_s=0.01,
-            buckets=(Bucket(elements=250_000, ready_s=0.04),),
-            optimizer_bytes=0,
-            reduce_s=0,
-            reduce_half_s=0,
-            methods=methods,
-        ).model_dump_json()
-    )
+    path.write_text(found.model_dump_json())
     return str(path)
 
 
@@ -142,29 +124,6 @@ def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
     assert renewed.compute_s == 9.0
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_auto_needs_no_calibration_after_a_plan(kind, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    optimizer = {"kind": kind, "lr": 0.01}
-    spec = RunSpec.model_validate(DIGITS | {"training": {"batch_size": 64, "optimizer": optimizer}})
-    known = Calibration.model_validate_json(Path(given(tmp_path)).read_text())
-    measured = []
-
-    def measure_more(spec, methods, sharing, seconds):
-        measured.append(methods)
-        return known.model_copy(update={"methods": dict.fromkeys(methods, known.methods["none"])})
-
-    monkeypatch.setattr(kept, "_measure", measure_more)
-    monkeypatch.setattr(kept, "busy_now", lambda: "this machine is busy")
-    told = []
-    kept.calibrate(spec, measured_methods(candidates_of(spec)), tell=told.append)
-    assert told[1] == "this machine is busy"
-    assert len(measured) == 1
-    lines = [way.planned.method for way in ways_of(spec)]
-    assert "chunked_topk | chunked" in lines
-    kept.calibrate(spec, lines, tell=lambda _: pytest.fail("measured again"))
-
-
 def test_a_link_is_measured_between_two_ends():
     ports: list[int] = []
     listening = threading.Event()
@@ -184,10 +143,3 @@ def test_a_link_is_measured_between_two_ends():
     assert found.headers == 0
     far = found.model_copy(update={"delay": 1.0})
     assert slowest([found, far]) == far
-
-
-def test_a_machine_that_does_not_answer_is_named():
-    with pytest.raises(
-        ProbeError, match=r"127\.0\.0\.1:1: does not answer .* start `taugrad plan --answer 1`"
-    ):
-        measure("127.0.0.1", 1)

@@ -3,10 +3,8 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 
-from taugrad.compressors.exchange.sites import Sites
 from taugrad.search.plan import exchange_model as model
 from taugrad.search.plan.link import Link, Trunk
 
@@ -105,24 +103,6 @@ def test_between_sites_by_hand():
     assert model.between_sites(PLAIN, 4, 1e5) == model.to_all(PLAIN, 4, 1e5)
 
 
-@pytest.mark.parametrize(("workers", "sites"), [(4, 2), (6, 2), (8, 4), (9, 3), (3, 8), (7, 2)])
-def test_what_crosses_a_trunk_is_what_the_exchange_sends(workers, sites):
-    trunk = Trunk(link=Link(rate=8.0, headers=0.0), sites=sites)  # a byte a second
-    link = Link(rate=8e9, headers=0.0, trunk=trunk)
-    places = np.arange(workers) % sites
-    sent = Sites.by_place(places.tolist()).over_links(np.ones(workers, np.int64))
-    crossing = [
-        max(sent[places == site][:, places != site].sum(), sent[places != site][:, places == site].sum())
-        for site in set(places)
-    ]
-    found = model.between_sites(link, workers, 1.0).link_s
-    assert max(crossing) <= found
-    if workers % sites == 0 or workers < sites:
-        assert found == pytest.approx(max(crossing))
-    everybody = max((places == site).sum() * (places != site).sum() for site in set(places))
-    assert model.to_all(link, workers, 1.0).link_s == pytest.approx(everybody)
-
-
 EXCHANGES = {
     "all_reduce": lambda link, n: model.all_reduce(link, n, 1e7),
     "exact": lambda link, n: model.gathered(link, n, 1e5),
@@ -134,21 +114,13 @@ EXCHANGES = {
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
-def test_more_bandwidth_is_never_slower_and_less_delay_neither(exchange):
+def test_more_bandwidth_and_less_delay_are_never_slower_and_more_workers_never_faster(exchange):
     for workers in WORKERS:
         by_rate = [exchange(Link(rate=r, delay=0.01), workers).seconds for r in (1e6, 1e7, 1e8, 1e9, 1e10)]
         assert all(fast <= slow for slow, fast in itertools.pairwise(by_rate))
         by_delay = [exchange(Link(rate=1e8, delay=d), workers).seconds for d in (0.0, 1e-4, 0.01, 0.1)]
         assert all(near < far for near, far in itertools.pairwise(by_delay))
-
-
-@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
-def test_more_workers_are_never_faster(exchange):
     for link in (PLAIN, LONG):
-        seconds = [exchange(link, workers).seconds for workers in WORKERS]
+        seconds = [exchange(link, workers).seconds for workers in (1, *WORKERS)]
+        assert seconds[0] == 0
         assert all(few <= many for few, many in itertools.pairwise(seconds))
-
-
-@pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
-def test_one_worker_exchanges_nothing(exchange):
-    assert exchange(LONG, 1).seconds == 0

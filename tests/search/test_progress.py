@@ -1,7 +1,6 @@
 """What a search has done and has left to do, from its journal alone; and the files that it leaves."""
 
 import csv
-import statistics
 from pathlib import Path
 
 import pytest
@@ -73,14 +72,6 @@ def test_what_is_trained_is_not_trained_again(start):
     assert {each: found.run_id for each, found in known.items()} == {fingerprint: "r"}
 
 
-def test_a_point_where_no_spec_is_possible_is_a_task_with_a_problem(start):
-    progress = start()
-    task = progress.begin(point(-1.0))
-    assert "compressor.tau = -1" in task.problem
-    progress.end(task.number, "failed", task.problem)
-    assert [trial.ending for trial in start().record.ended] == ["failed"]
-
-
 def test_budgets_count_every_start(start):
     progress = start("--search.wire_gb", "0.005", "--search.trials", "3")
     train(progress, progress.begin(point(0.01)), [0.9], 3)
@@ -92,19 +83,6 @@ def test_budgets_count_every_start(start):
     seconds = start().record.seconds
     assert seconds > 0
     assert start("--search.minutes", str(seconds / 120)).exhausted().startswith("search.minutes")
-
-
-def test_several_seeds_are_compared_by_the_mean_less_its_error(start):
-    progress = start("--search.seeds", "3")
-    steady, lucky = progress.begin(point(0.01)), progress.begin(point(0.02))
-    assert len(steady.specs) == 3
-    train(progress, steady, [0.90, 0.90, 0.90], 3)
-    train(progress, lucky, [0.82, 0.91, 0.99], 4)
-    found = progress.points[1]
-    assert found.mean == pytest.approx(statistics.fmean([0.82, 0.91, 0.99]))
-    assert found.spread == pytest.approx(statistics.stdev([0.82, 0.91, 0.99]))
-    assert found.value == pytest.approx(found.mean - found.spread / 3**0.5)
-    assert [each.number for each in progress.front] == [0]  # the better mean is within the noise
 
 
 def test_the_sampler_knows_what_earlier_starts_found_and_begins_where_they_broke_off(start):

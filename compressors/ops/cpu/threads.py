@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Result = TypeVar("Result")
 
-_LEAST_SHARE = 2**16
+LEAST_SHARE = 2**16
 """Elements below which a thread of its own costs more than it saves."""
 
 
@@ -34,7 +34,7 @@ def run_all(pieces: Sequence[Callable[[], Result]], threads: int) -> list[Result
     return list(_pool(threads).map(lambda piece: piece(), pieces))
 
 
-def portions(elements: NDArray[np.int64], threads: int, share: int = _LEAST_SHARE) -> list[slice]:
+def portions(elements: NDArray[np.int64], threads: int, share: int = LEAST_SHARE) -> list[slice]:
     """Which of many things a thread takes together: in order, all of them.
 
     Args:

@@ -1,23 +1,27 @@
 """The fused threshold pass on the CPU, over all parameters of a bucket in one call.
 
-It chooses between the AVX-512 and the portable loops.
+With AVX-512, whole groups of sixteen go through `avx512.py`. The rest, and on other CPUs everything, is
+looked at block by block, twice while a block lies in the first-level cache: once to count what reaches tau,
+which vectorizes, and then either to add (most blocks) or to walk through element by element. The bits are
+the same.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from ..results import ThresholdRule
-from . import avx512, portable
-from .rows import COLUMNS, ELEMENTS, Rows, table
-from .threads import run_all
+from ...method.base import ThresholdRule
+from ..results import Selected
+from . import avx512
+from .rows import COLUMNS, ELEMENTS, Rows, floats
+from .threads import LEAST_SHARE, run_all
 
-SPARE = avx512.SPARE
+SPARE = avx512.LANES
+"""Elements that output arrays must have beyond the last one written."""
 
 VALUE_DTYPE: dict[ThresholdRule, type[np.generic]] = {
     "wgt": np.float32,
@@ -28,51 +32,108 @@ VALUE_DTYPE: dict[ThresholdRule, type[np.generic]] = {
 """What stands beside a word: the value (wgt), the level (qgt) or nothing (bgt, strom)."""
 WITHOUT_VALUES = ("bgt", "strom")
 
-_GROUPS: dict[str, Callable[..., None]] = {
-    "wgt": avx512.wgt_rows,
-    "bgt": avx512.bgt_rows,
-    "qgt": avx512.qgt_rows,
-    "strom": avx512.strom_rows,
-}
-_ELEMENTS: dict[str, Callable[..., None]] = {
-    "wgt": portable.wgt_rows,
-    "bgt": portable.bgt_rows,
-    "qgt": portable.qgt_rows,
-    "strom": portable.strom_rows,
-}
-_HAS_AVX512 = avx512.supported()
-_LEAST_SHARE = 2**16
-"""Elements below which a thread of its own costs more than it saves."""
+_BLOCK = 128
+_GROUPS = 1024 * avx512.LANES
+"""Elements between two hand-overs of the sum of squares from float32 lanes to a float64."""
+_LARGEST = np.float32(np.finfo(np.float32).max)
+_ZERO, _TOP_LEVEL = np.float32(0), np.float32(255)
 
 
-@dataclass(frozen=True)
-class PassResult:
-    """What one pass over one parameter came to."""
-
-    sent: int
-    """Words in the output after the pass."""
-    residual_squares: float
-    """Sum of squares of the residual that was kept."""
-    nonfinite: bool
-    """Whether a NaN or Inf was met; such elements are neither sent nor kept."""
+def lanes_of(vectorized: bool) -> tuple[int, ...]:
+    """How many elements kernels take at once, as a tuple's length, which is part of its type."""
+    return (0,) * (avx512.LANES if vectorized else 1)
 
 
-@dataclass(frozen=True)
-class RowsResult:
-    """What a pass over the parameters of a table came to, by parameter."""
+WGT: tuple[int, ...] = (0,) * (1 + avx512.RULES.index("wgt"))
+"""A rule as kernels are told it: by a tuple's length."""
 
-    ends: list[int]
-    """Words in the output after each one."""
-    residual_squares: list[float]
-    """Of the residual that was kept."""
-    nonfinite: list[bool]
-    """Whether a NaN or Inf was met; such elements are neither sent nor kept."""
 
-    @classmethod
-    def of(cls, ends: NDArray[np.int64], tallies: NDArray[np.float64]) -> "RowsResult":
-        """From what the loops fill in: int64 [m]; float64 [m, 2], squares, and if any are not finite."""
-        squares, broken = tallies.T.tolist()
-        return cls(ends.tolist(), squares, [each > 0 for each in broken])
+@njit(nogil=True, cache=True)
+def _reached(residual, gradient, tau):  # type: ignore[no-untyped-def]
+    count = np.uint32(0)
+    for j in range(residual.size):
+        # Not "abs >= tau": a NaN must be counted, so that it is found.
+        count += np.uint32(not (abs(residual[j] + gradient[j]) < tau))
+    return count
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
+def _sum_of_squares(block):  # type: ignore[no-untyped-def]
+    total = np.float32(0)
+    for j in range(block.size):
+        total += block[j] * block[j]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def send(rule, lanes, residual, gradient, tau, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
+    """The pass over one parameter.
+
+    Args:
+        rule: a tuple, one longer than the rule's place in `avx512.RULES`.
+        lanes: see `lanes_of`.
+        residual: float32 [n]; becomes residual + gradient less what is sent. An element whose sum is
+            not finite keeps its old residual.
+        gradient: float32 [n].
+        tau: float32, greater than 0.
+        base: index of residual[0] in the update.
+        words: uint32; from `sent` on receives index << 1 | sign of every element sent, in order.
+        values: float32 (wgt), uint8 (qgt) or anything (bgt, strom); receives the values beside the words.
+        sent: how many words there are already.
+        tally: float64 [2]; gains the residual's sum of squares, and more than 0 if any element was
+            not finite.
+
+    Returns:
+        How many words there are now.
+    """
+    whole = residual.size - residual.size % len(lanes) if len(lanes) > 1 else 0
+    for low in range(0, whole, _GROUPS):
+        high = min(low + _GROUPS, whole)
+        sent = avx512.send_groups(
+            rule, lanes, residual, gradient, low, high, tau, base, words, values, sent, tally
+        )
+    wgt, qgt, strom = len(rule) == 1, len(rule) == 3, len(rule) == 4
+    for low in range(whole, residual.size, _BLOCK):
+        r, g = residual[low : low + _BLOCK], gradient[low : low + _BLOCK]
+        if _reached(r, g, tau) == 0:
+            for j in range(r.size):
+                r[j] += g[j]
+        else:
+            for j in range(r.size):
+                a = r[j] + g[j]
+                if abs(a) < tau or (strom and abs(a) == tau):
+                    r[j] = a
+                elif abs(a) <= _LARGEST:
+                    words[sent] = np.uint32((base + low + j) << 1) | np.uint32(a < _ZERO)
+                    quantum = tau
+                    if wgt:
+                        values[sent] = a
+                        quantum = abs(a)
+                    elif qgt:
+                        level = min(np.float32(np.floor(abs(a) / tau)), _TOP_LEVEL)
+                        values[sent] = np.uint8(level)
+                        quantum = level * tau
+                    r[j] = a + quantum if a < _ZERO else a - quantum
+                    sent += 1
+                else:
+                    tally[1] += 1
+        tally[0] += _sum_of_squares(r)
+    return sent
+
+
+@njit(nogil=True, cache=True)
+def _send_rows(rule, lanes, rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """`send` over a table's parameters; ends, int64 [m], receives how many words there are after each."""
+    for i in range(rows.shape[0]):
+        residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        sent = send(rule, lanes, residual, gradient, taus[i], rows[i, 3], words, values, sent, tallies[i])
+        ends[i] = sent
+
+
+def selected(ends: NDArray[np.int64], tallies: NDArray[np.float64], taus: list[float]) -> Selected:
+    """From what kernels fill in: int64 [m]; float64 [m, 2], squares, and more than 0 if any is not finite."""
+    squares, broken = tallies.T.tolist()
+    return Selected(ends.tolist(), squares, [each > 0 for each in broken], taus)
 
 
 def threshold_rows(
@@ -81,50 +142,39 @@ def threshold_rows(
     taus: NDArray[np.float32],
     words: NDArray[np.uint32],
     values: NDArray[Any],
-    *,
-    sent: int = 0,
-    threads: int = 1,
-    vectorized: bool = _HAS_AVX512,
-) -> RowsResult:
+    threads: int,
+    vectorized: bool,
+) -> Selected:
     """Adds gradients to residuals, moves what reaches tau into the output, keeps the rest.
 
     Args:
         rule: `wgt`, `bgt`, `qgt` (Anoosheh, section 2.1) or `strom` (section 2.6: what exceeds tau).
         rows: int64 [m, COLUMNS], see `rows.py`; residuals are changed in place.
         taus: float32 [m], greater than 0.
-        words: uint32, at least SPARE longer than what is there and all elements; receives
-            index << 1 | sign, parameter behind parameter, each one's ascending.
+        words: uint32, at least SPARE longer than all elements; receives index << 1 | sign, parameter behind
+            parameter, each one's ascending.
         values: VALUE_DTYPE[rule], as long as `words` (one element will do for bgt and strom).
-        sent: words that are there already.
         threads: how many may share the work; the output does not depend on it.
         vectorized: use AVX-512.
     """
-    run = (_GROUPS if vectorized else _ELEMENTS)[rule]
-    threads = threads if threads == 1 else min(threads, int(rows[:, ELEMENTS].sum()) // _LEAST_SHARE)
+    run = partial(_send_rows, (0,) * (1 + avx512.RULES.index(rule)), lanes_of(vectorized))
+    elements = int(rows[:, ELEMENTS].sum())
+    threads = threads if threads == 1 else min(threads, elements // LEAST_SHARE)
     if threads <= 1:
         ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
-        run(rows, taus, words, values, sent, ends, tallies)
-        return RowsResult.of(ends, tallies)
-    numbers, parts, cuts = _cut(rows, -(-int(rows[:, ELEMENTS].sum()) // threads))
+        run(rows, taus, words, values, 0, ends, tallies)
+        return selected(ends, tallies, taus.tolist())
+    numbers, parts, cuts = _cut(rows, -(-elements // threads))
     ends, tallies = np.empty(len(parts), np.int64), np.zeros((len(parts), 2))
     # Each thread's output begins where it would if everything before it were sent, then moves down.
-    before = [sent + each for each in accumulate(parts[:, ELEMENTS].tolist(), initial=0)]
-    run_all(
-        [
-            partial(
-                run,
-                parts[low:high],
-                taus[numbers[low:high]],
-                words,
-                values,
-                before[low],
-                ends[low:high],
-                tallies[low:high],
-            )
-            for low, high in cuts
-        ],
-        threads,
-    )
+    before = list(accumulate(parts[:, ELEMENTS].tolist(), initial=0))
+    work = []
+    for low, high in cuts:
+        at = slice(low, high)
+        own = parts[at], taus[numbers[at]]
+        work.append(partial(run, *own, words, values, before[low], ends[at], tallies[at]))
+    run_all(work, threads)
+    sent = 0
     for low, high in cuts:
         there, count = before[low], int(ends[high - 1]) - before[low]
         if sent != there:
@@ -136,7 +186,7 @@ def threshold_rows(
     whole = np.zeros((len(rows), 2))
     np.add.at(whole, numbers, tallies)
     last = np.append(numbers[1:] != numbers[:-1], True)
-    return RowsResult.of(ends[last], whole)
+    return selected(ends[last], whole, taus.tolist())
 
 
 def _cut(rows: Rows, share: int) -> tuple[NDArray[np.int64], Rows, list[tuple[int, int]]]:
@@ -163,31 +213,3 @@ def _cut(rows: Rows, share: int) -> tuple[NDArray[np.int64], Rows, list[tuple[in
     if begun < len(pieces):
         cuts.append((begun, len(pieces)))
     return np.array(numbers), np.array(pieces, np.int64).reshape(-1, COLUMNS), cuts
-
-
-def threshold_pass(
-    rule: ThresholdRule,
-    residual: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    tau: np.float32,
-    words: NDArray[np.uint32],
-    values: NDArray[Any],
-    *,
-    base: int = 0,
-    sent: int = 0,
-    threads: int = 1,
-    vectorized: bool = _HAS_AVX512,
-) -> PassResult:
-    """The same for one parameter, whose arrays are contiguous float32 [n]."""
-    row = table([residual.ctypes.data], [gradient.ctypes.data], [residual.size], [base])
-    found = threshold_rows(
-        rule,
-        row,
-        np.full(1, tau, np.float32),
-        words,
-        values,
-        sent=sent,
-        threads=threads,
-        vectorized=vectorized,
-    )
-    return PassResult(found.ends[0], found.residual_squares[0], found.nonfinite[0])

@@ -69,11 +69,10 @@ __device__ __forceinline__ Place find_place(i64 n, i64 block) {
 
 // This thread's elements of residual + gradient, or of the residual where that is not finite, and the
 // range of the sums. Without a residual it is zeros. Returns how many sums are not finite.
-template <class Gradient>
-__device__ __forceinline__ i64 take_up(const float* residual, const Gradient* gradient, Place place, float* a,
+__device__ __forceinline__ i64 take_up(const float* residual, const float* gradient, Place place, float* a,
                                        Range* range) {
     i64 nonfinite = 0;
-    Gradient g[ITEMS];
+    float g[ITEMS];
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
         if (j < place.count) g[k] = gradient[place.first + j];
@@ -81,7 +80,7 @@ __device__ __forceinline__ i64 take_up(const float* residual, const Gradient* gr
     }
     for (u32 k = 0; k < ITEMS; k++) {
         if (k * blockDim.x + threadIdx.x >= place.count) continue;
-        float sum = residual ? a[k] + widen(g[k]) : widen(g[k]);
+        float sum = residual ? a[k] + g[k] : g[k];
         range->include(sum);
         if (is_finite(sum)) a[k] = sum;
         else nonfinite++;
@@ -90,12 +89,11 @@ __device__ __forceinline__ i64 take_up(const float* residual, const Gradient* gr
 }
 
 // Reads this thread's elements, of which the residual holds the sums already.
-template <class Gradient>
-__device__ __forceinline__ void read_items(const float* residual, const Gradient* gradient, Place place,
+__device__ __forceinline__ void read_items(const float* residual, const float* gradient, Place place,
                                            float* a) {
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count) a[k] = residual ? residual[place.first + j] : widen(gradient[place.first + j]);
+        if (j < place.count) a[k] = residual ? residual[place.first + j] : gradient[place.first + j];
     }
 }
 
@@ -134,8 +132,8 @@ __device__ __forceinline__ double quantize(Form form, float* residual, Place pla
 }
 
 // Takes up and quantizes blocks that are one piece. A block with a sum that is not finite is only taken up.
-template <class Form, class Symbol, class Gradient>
-__device__ __forceinline__ void quantize_blocks(Form form, float* residual, const Gradient* gradient, i64 n,
+template <class Form, class Symbol>
+__device__ __forceinline__ void quantize_blocks(Form form, float* residual, const float* gradient, i64 n,
                                                 i64 block, Symbol* symbols, Report* report) {
     Place place = find_place(n, block);
     float a[ITEMS];
@@ -155,8 +153,7 @@ __device__ __forceinline__ void quantize_blocks(Form form, float* residual, cons
 }
 
 // Takes up pieces. `ranges`: one for each block, zeros before.
-template <class Gradient>
-__device__ __forceinline__ void find_ranges(float* residual, const Gradient* gradient, i64 n, i64 block,
+__device__ __forceinline__ void find_ranges_of(float* residual, const float* gradient, i64 n, i64 block,
                                             Range* ranges, Report* report) {
     Place place = find_place(n, block);
     float a[ITEMS];
@@ -172,8 +169,8 @@ __device__ __forceinline__ void find_ranges(float* residual, const Gradient* gra
 }
 
 // Quantizes pieces of blocks whose ranges are known: what stands in the residual, or the gradient.
-template <class Form, class Symbol, class Gradient>
-__device__ __forceinline__ void quantize_pieces(Form form, float* residual, const Gradient* gradient, i64 n,
+template <class Form, class Symbol>
+__device__ __forceinline__ void quantize_pieces(Form form, float* residual, const float* gradient, i64 n,
                                                 i64 block, const Range* ranges, Symbol* symbols,
                                                 Report* report) {
     if (report->nonfinite) return;

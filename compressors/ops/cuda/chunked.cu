@@ -16,13 +16,13 @@
 #define NOT_FINITE 0xffffffffu  // in place of a key
 #define SENT 0x80000000u        // joined to a key
 
-template <class Gradient> struct Chunk {
+struct Chunk {
     float* residual;
-    const Gradient* gradient;
+    const float* gradient;
     u32 count;
     u32* keys;  // of a piece, in shared memory
 
-    __device__ __forceinline__ float sum(u32 j) const { return residual[j] + widen(gradient[j]); }
+    __device__ __forceinline__ float sum(u32 j) const { return residual[j] + gradient[j]; }
     __device__ __forceinline__ u32 piece_end(u32 first) const { return min(count, first + PIECE); }
     __device__ __forceinline__ bool one_piece() const { return count <= PIECE; }
 
@@ -41,8 +41,7 @@ template <class Gradient> struct Chunk {
 };
 
 // The cut, and how many of the elements that equal it are sent. Returns how many are sent in all.
-template <class Gradient>
-__device__ __forceinline__ u32 find_cut(Chunk<Gradient> chunk, u32 keep, Search* search, i64* nonfinite) {
+__device__ __forceinline__ u32 find_cut(Chunk chunk, u32 keep, Search* search, i64* nonfinite) {
     __shared__ u32 counts[MOST_BINS];
     u32 sent = 0;
     for (u32 level = 0; level < LEVELS; level++) {
@@ -72,8 +71,7 @@ __device__ __forceinline__ u32 find_cut(Chunk<Gradient> chunk, u32 keep, Search*
 
 // Writes what a piece sends, and marks its keys. `greater` and `equal`: how many elements of this chunk
 // before the piece exceed or equal the cut; moves them on. `at`: where the chunk's output begins.
-template <class Gradient>
-__device__ __forceinline__ void send(Chunk<Gradient> chunk, u32 first, Search search, u32* greater,
+__device__ __forceinline__ void send(Chunk chunk, u32 first, Search search, u32* greater,
                                      u32* equal, i64 base, u32* words, float* values, i64 at) {
     u32 begin = first + threadIdx.x * ITEMS, end = min(begin + ITEMS, chunk.piece_end(first));
     u64 own = 0, all;  // of elements that equal the cut (high) and exceed it (low)
@@ -103,7 +101,7 @@ __device__ __forceinline__ void send(Chunk<Gradient> chunk, u32 first, Search se
 }
 
 // Writes what a piece keeps; returns the sum of squares.
-template <class Gradient> __device__ __forceinline__ double keep_rest(Chunk<Gradient> chunk, u32 first) {
+__device__ __forceinline__ double keep_rest(Chunk chunk, u32 first) {
     double squares = 0;
     for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x) {
         u32 key = chunk.keys[j - first];
@@ -115,17 +113,16 @@ template <class Gradient> __device__ __forceinline__ double keep_rest(Chunk<Grad
 }
 
 // states: u64 [blocks + 1], zeros.
-template <class Gradient>
-__device__ __forceinline__ void chunked_pass(float* residual, const Gradient* gradient, i64 n, i64 length,
-                                             u32 keep, i64 base, u32* words, float* values, u64* states,
-                                             Report* reports) {
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+    chunked(float* residual, const float* gradient, i64 n, i64 length, i64 keep, i64 base, u32* words, float* values,
+            u64* states, Report* reports) {
     __shared__ u32 keys[PIECE];
     __shared__ Search search;
     __shared__ i64 begin;
     i64 ticket = take_ticket(states), from = ticket * length, nonfinite = 0;
     u32 count = (u32)max(min(n - from, length), 0ll);
-    Chunk<Gradient> chunk = {residual + from, gradient + from, count, keys};
-    u32 sent = find_cut(chunk, keep, &search, &nonfinite);
+    Chunk chunk = {residual + from, gradient + from, count, keys};
+    u32 sent = find_cut(chunk, (u32)keep, &search, &nonfinite);
     if (threadIdx.x < 32) {
         i64 before = reports[0].sent + (i64)look_back(states, ticket, sent);
         if (threadIdx.x == 0) {
@@ -143,14 +140,3 @@ __device__ __forceinline__ void chunked_pass(float* residual, const Gradient* gr
     }
     add_to_report(reports + 1, squares, nonfinite);
 }
-
-#define PASS(name, Gradient)                                                                                \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        name(float* residual, const Gradient* gradient, i64 n, i64 length, i64 keep, i64 base, u32* words,  \
-             float* values, u64* states, Report* reports) {                                                 \
-        chunked_pass(residual, gradient, n, length, (u32)keep, base, words, values, states, reports);       \
-    }
-
-PASS(chunked_float32, float)
-PASS(chunked_float16, Half)
-PASS(chunked_bfloat16, Brain)

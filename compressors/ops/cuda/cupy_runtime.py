@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .memory import DeviceArray
+from .device import OPTIONS, SOURCES, DeviceArray
 from .ops import CudaOps
-from .runtime import OPTIONS, SOURCES
 
 _MISSING = (
     "compressing on a GPU needs CuPy: install taugrad[cuda12] or taugrad[cuda13], whichever CUDA the "
@@ -46,7 +45,7 @@ def _module(source: str, device: int) -> Any:
 
 
 class CuPyRuntime(CudaOps):
-    """A `Runtime` on one GPU."""
+    """A `Device` that is a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         """Prepares a GPU; sources are compiled when they are first needed.
@@ -62,7 +61,7 @@ class CuPyRuntime(CudaOps):
         super().__init__(torch.device("cuda", self._number))
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """See `Runtime.launch`."""
+        """See `Device.launch`."""
         if not blocks:
             return
         words = tuple(np.int64(each.pointer if isinstance(each, DeviceArray) else each) for each in arguments)

@@ -38,33 +38,27 @@ struct Linear {
     }
 };
 
-#define PASSES(type, Gradient)                                                                              \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        find_ranges_##type(float* residual, const Gradient* gradient, i64 n, i64 block, Range* ranges,      \
-                           Report* reports) {                                                               \
-        find_ranges(residual, gradient, n, block, ranges, reports + 1);                                     \
-    }                                                                                                       \
-    SYMBOLS(type, Gradient, 8, u8)                                                                          \
-    SYMBOLS(type, Gradient, 16, u16)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+    find_ranges(float* residual, const float* gradient, i64 n, i64 block, Range* ranges, Report* reports) {
+    find_ranges_of(residual, gradient, n, block, ranges, reports + 1);
+}
 
-#define SYMBOLS(type, Gradient, size, Symbol)                                                               \
+#define PASSES(size, Symbol)                                                                                \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_blocks_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
-                                        i64 bits, Symbol* symbols, float* lows, float* steps,               \
-                                        Report* reports) {                                                  \
+        quantize_blocks_##size(float* residual, const float* gradient, i64 n, i64 block, i64 bits,          \
+                               Symbol* symbols, float* lows, float* steps, Report* reports) {               \
         quantize_blocks(Linear{lows, steps, bits}, residual, gradient, n, block, symbols, reports + 1);     \
     }                                                                                                       \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_pieces_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
-                                        const Range* ranges, i64 bits, Symbol* symbols, float* lows,        \
-                                        float* steps, Report* reports) {                                    \
+        quantize_pieces_##size(float* residual, const float* gradient, i64 n, i64 block,                    \
+                               const Range* ranges, i64 bits, Symbol* symbols, float* lows, float* steps,   \
+                               Report* reports) {                                                           \
         quantize_pieces(Linear{lows, steps, bits}, residual, gradient, n, block, ranges, symbols,           \
                         reports + 1);                                                                       \
     }
 
-PASSES(float32, float)
-PASSES(float16, Half)
-PASSES(bfloat16, Brain)
+PASSES(8, u8)
+PASSES(16, u16)
 
 // reports: null, or a pass's, whose values are put back if it tells of sums that are not finite.
 #define VALUES(size, Symbol)                                                                                \

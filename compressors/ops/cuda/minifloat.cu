@@ -43,8 +43,8 @@ struct Bf16 {
 };
 
 // Where a sum is not finite, the symbol stands for the residual alone.
-template <class Form, class Gradient>
-__device__ __forceinline__ void round_all(Form form, float* residual, const Gradient* gradient, i64 n,
+template <class Form>
+__device__ __forceinline__ void round_all(Form form, float* residual, const float* gradient, i64 n,
                                           u16* symbols, Report* report) {
     Place place = find_place(n, n);
     float a[ITEMS];
@@ -53,39 +53,30 @@ __device__ __forceinline__ void round_all(Form form, float* residual, const Grad
     add_to_report(report, quantize(form, residual, place, a, symbols), nonfinite);
 }
 
-#define PASSES(type, Gradient)                                                                              \
-    HALVES(fp16, Fp16, type, Gradient)                                                                      \
-    HALVES(bf16, Bf16, type, Gradient)                                                                      \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        fp8_blocks_##type(float* residual, const Gradient* gradient, i64 n, i64 block, u8* symbols,         \
-                          signed char* exponents, Report* reports) {                                        \
-        quantize_blocks(Fp8{exponents}, residual, gradient, n, block, symbols, reports + 1);                \
-    }                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        fp8_pieces_##type(float* residual, const Gradient* gradient, i64 n, i64 block, const Range* ranges, \
-                          u8* symbols, signed char* exponents, Report* reports) {                           \
-        quantize_pieces(Fp8{exponents}, residual, gradient, n, block, ranges, symbols, reports + 1);        \
-    }
-
-#define HALVES(name, Form, type, Gradient)                                                                  \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        name##_##type(float* residual, const Gradient* gradient, i64 n, u16* symbols, Report* reports) {    \
-        round_all(Form{}, residual, gradient, n, symbols, reports + 1);                                     \
-    }
-
-PASSES(float32, float)
-PASSES(float16, Half)
-PASSES(bfloat16, Brain)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+    fp8_blocks(float* residual, const float* gradient, i64 n, i64 block, u8* symbols, signed char* exponents,
+               Report* reports) {
+    quantize_blocks(Fp8{exponents}, residual, gradient, n, block, symbols, reports + 1);
+}
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+    fp8_pieces(float* residual, const float* gradient, i64 n, i64 block, const Range* ranges, u8* symbols,
+               signed char* exponents, Report* reports) {
+    quantize_pieces(Fp8{exponents}, residual, gradient, n, block, ranges, symbols, reports + 1);
+}
 
 // reports: null, or a pass's, whose values are put back if it tells of sums that are not finite.
-#define HALF_VALUES(name, Form)                                                                             \
+#define HALVES(name, Form)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
+        name(float* residual, const float* gradient, i64 n, u16* symbols, Report* reports) {                \
+        round_all(Form{}, residual, gradient, n, symbols, reports + 1);                                     \
+    }                                                                                                       \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
         name##_values(const u16* symbols, i64 n, float* out, i64 add, const Report* reports) {              \
         write_values(Form{}, symbols, n, n, out, add != 0, reports ? reports + 1 : reports);                \
     }
 
-HALF_VALUES(fp16, Fp16)
-HALF_VALUES(bf16, Bf16)
+HALVES(fp16, Fp16)
+HALVES(bf16, Bf16)
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     fp8_values(const u8* symbols, i64 n, i64 block, signed char* exponents, float* out, i64 add,

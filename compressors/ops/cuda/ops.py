@@ -1,6 +1,7 @@
 """Arrays and passes on a device. Nothing here waits, but for what `Ops` says."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -8,33 +9,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import SMALLEST_TAU
+from ...method.base import SMALLEST_TAU, ThresholdRule
 from ..cpu.bitpack import symbol_type
+from ..cpu.looking import TILE, stratified_positions
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Addends, Ops, Ranges, Sample
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target, ThresholdRule
-from . import chunked, linear, looking, minifloat, quantile, sparse_add, threshold, topk, words
-from .memory import Device
-from .reports import GradientType, Reports
+from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
+from . import quantizing, sparse
+from .device import Device
+from .reports import Reports
 
-_TYPES: dict[torch.dtype, GradientType] = {
-    torch.float32: "float32",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-}
+_THREADS = 256
+
+
+@lru_cache(256)  # samples are taken of the same parameters again and again
+def _places(n: int, m: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(stratified_positions(n, m)).to(device)
 
 
 class CudaOps(Device, Ops):
-    """See `Ops` and `Runtime`. Arrays are `DeviceArray`s."""
+    """See `Ops` and `Device`. Arrays are `DeviceArray`s."""
 
     on_host = False
-
-    def _gradient(self, gradient: Tensor) -> tuple[Any, GradientType]:
-        """A gradient as an array, and what its bits mean."""
-        if gradient.dtype not in _TYPES:
-            gradient = gradient.float()
-        return self.array(gradient), _TYPES[gradient.dtype]
 
     def _kept(self, residual: Tensor | None) -> Any:
         return None if residual is None else self.array(residual)
@@ -48,49 +45,49 @@ class CudaOps(Device, Ops):
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
         """See `Ops.nonzero`."""
-        readback, found = Readback(self), []
-        for each in gradients:
-            gradient, gradient_type = self._gradient(each)
-            found.append(readback.take(1, np.int32))
-            looking.find_nonzero(self, gradient, found[-1].array, gradient_type=gradient_type)
-        readback.fetch()
-        return [bool(slot.values[0]) for slot in found]
+        found = torch.stack([(each != 0).any() for each in gradients]) if gradients else torch.empty(0)
+        answers: list[bool] = found.tolist()
+        return answers
+
+    def _later(self, number: Tensor, returned: Readback) -> Pending[float]:
+        """A number that is fetched with others."""
+        slot = returned.take(1, np.float64)
+        slot.array.memory.view(torch.float64).copy_(number.reshape(1))
+        return lambda: float(slot.values[0])
 
     def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
         """See `Ops.finite`."""
-        reports = Reports(self, len(gradients), returned)
-        for each in gradients:
-            looking.count_nonfinite(self, self.array(each), reports, gradient_type="float32")
-        return lambda: [not report.nonfinite for report in reports.fetched()]
+        found = [self._later(torch.isfinite(each).all(), returned) for each in gradients]
+        return lambda: [each() > 0 for each in found]
 
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         """See `Ops.squares`."""
         if residual is None:
             return lambda: 0.0
-        slot = returned.take(1, np.float64)
-        looking.add_squares(self, self.array(residual), slot.array)
-        return lambda: float(slot.values[0])
+        return self._later(torch.linalg.vector_norm(residual, dtype=torch.float64).square(), returned)
 
     def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """See `Ops.ordered_sum_of_squares`."""
         slot = returned.take(1, np.float64)
-        looking.ordered_sum_of_squares(self, self.array(gradient), slot.array)
+        kernel, values, n = "sum_squares", self.array(gradient), gradient.numel()
+        while n:
+            tiles = -(-n // TILE)
+            sums = slot.array if tiles == 1 else self.empty(tiles, np.float64)
+            self.launch("looking", kernel, tiles, _THREADS, values, n, sums)
+            kernel, values, n = "sum_sums", sums, tiles if tiles > 1 else 0
         return lambda: float(slot.values[0])
 
     def samples(
         self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
     ) -> list[Tensor]:
         """See `Ops.samples`."""
-        readback, taken = Readback(self), []
-        for residual, each in zip(residuals, gradients, strict=True):
-            gradient, gradient_type = self._gradient(each)
-            n = each.numel()
-            kept = self.zeros(n, np.float32) if residual is None else self.array(residual)
-            slot = readback.take(min(most, n), np.uint32)
-            topk.start_sampling(self, kept, gradient, slot.array, gradient_type=gradient_type)
-            taken.append(slot)
-        readback.fetch()
-        return [torch.from_numpy(slot.values.view(np.float32)) for slot in taken]
+        taken = []
+        for residual, gradient in zip(residuals, gradients, strict=True):
+            places = _places(gradient.numel(), min(most, gradient.numel()), self.device)
+            sample = gradient[places].float()
+            taken.append((sample if residual is None else residual[places] + sample).abs())
+        found = self.fetch_all([self.array(each) for each in taken])
+        return [torch.from_numpy(each) for each in found]
 
     # Sparse passes
 
@@ -108,40 +105,37 @@ class CudaOps(Device, Ops):
         self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
     ) -> Pending[Selected]:
         """See `Ops.take_by_threshold`."""
-        reports = Reports(self, len(taus), returned)
-        for number, (residual, gradient, options) in enumerate(self._arrays(batch)):
-            threshold.threshold_pass(
-                self, rule, residual, gradient, taus[number], *batch.target, reports, **options
-            )
+        reports = Reports(len(taus), returned)
+        for tau, (residual, gradient, base) in zip(taus, self._arrays(batch), strict=True):
+            sparse.threshold_pass(self, rule, residual, gradient, tau, base, *batch.target, reports)
         by = np.array(taus, np.float32).tolist()
         return lambda: _selected(reports, by)
 
     def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
         """See `Ops.take_largest`."""
-        reports = Reports(self, len(counts), returned)
-        for number, (residual, gradient, options) in enumerate(self._arrays(batch)):
-            topk.topk_pass(self, residual, gradient, counts[number], *batch.target, reports, **options)
+        reports = Reports(len(counts), returned)
+        for k, (residual, gradient, base) in zip(counts, self._arrays(batch), strict=True):
+            sparse.topk_pass(self, residual, gradient, k, base, *batch.target, reports)
         return lambda: _selected(reports, None)
 
     def take_largest_of_chunks(
         self, batch: Batch, chunk: int, keep: int, returned: Readback
     ) -> Pending[Selected]:
         """See `Ops.take_largest_of_chunks`."""
-        reports = Reports(self, len(batch.bases), returned)
-        for residual, gradient, options in self._arrays(batch):
-            chunked.chunked_pass(self, residual, gradient, chunk, keep, *batch.target, reports, **options)
+        reports = Reports(len(batch.bases), returned)
+        for residual, gradient, base in self._arrays(batch):
+            sparse.chunked_pass(self, residual, gradient, chunk, keep, base, *batch.target, reports)
         by = [SMALLEST_TAU] * len(batch.bases)
         return lambda: _selected(reports, by)
 
-    def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-        """Residual and gradient of each parameter, and what else its pass is told."""
-        for residual, each, base in zip(*batch[:3], strict=True):
-            gradient, gradient_type = self._gradient(each)
-            yield self.array(residual), gradient, {"base": base, "gradient_type": gradient_type}
+    def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, int]]:
+        """Residual, gradient and base of each parameter."""
+        for residual, gradient, base in zip(*batch[:3], strict=True):
+            yield self.array(residual), self.array(gradient.float()), base
 
-    def clear(self, named: Any, base: int, dense: Tensor) -> None:
+    def clear(self, words: Any, base: int, dense: Tensor) -> None:
         """See `Ops.clear`."""
-        words.clear_named(self, named, base, self.array(dense))
+        sparse.clear(words, base, dense)
 
     # Quantizing passes
 
@@ -149,96 +143,80 @@ class CudaOps(Device, Ops):
         """See `Ops.extremes`."""
         found: list[Ranges] = []
         for residual, gradient in given:
-            reports, slot = Reports(self, 1, returned), readback.take(2, np.uint32)
+            reports, slot = Reports(1, returned), readback.take(2, np.uint32)
             kept, added = self._kept(residual), self.array(gradient)
-            found.append(linear.extremes(self, kept, added, 0, reports, slot=slot))
+            found.append(quantizing.extremes(self, kept, added, 0, reports, slot))
         return found
 
     def count_samples(
         self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
     ) -> Pending[list[NDArray[np.int64]]]:
         """See `Ops.count_samples`."""
-        found = [
-            self._count_sample(each, bits, own, readback) for each, own in zip(samples, ranges, strict=True)
-        ]
-        return lambda: [each() for each in found]
-
-    def _count_sample(
-        self, wanted: Sample, bits: int, ranges: Ranges, readback: Readback
-    ) -> Pending[NDArray[np.int64]]:
-        values, size = wanted
-        assert isinstance(ranges, linear.Ranges)
-        sample, symbols = self.empty(size, np.float32), readback.take(size, symbol_type(bits))
-        looking.sample(self, self.array(values), sample)
-        unread = Reports(self, 1)
-        # The extremes need not come to the host for this.
-        own = linear.Ranges(ranges.keys, unread.begin(), unread)
-        low, step = self.empty(1, np.float32), self.empty(1, np.float32)
-        linear.linear_pass(self, None, sample, bits, 0, symbols.array, low, step, unread, ranges=own)
-        return lambda: np.bincount(symbols.values, minlength=1 << bits)
+        taken = []
+        for (values, size), own in zip(samples, _known(ranges), strict=True):
+            sample = self.array(values[_places(values.numel(), size, self.device)])
+            slot, unread = readback.take(size, symbol_type(bits)), Reports(1, readback)
+            # The extremes need not come to the host for this.
+            there = quantizing.Ranges(own.keys, unread.begin(), unread)
+            low, step = self.empty(1, np.float32), self.empty(1, np.float32)
+            quantizing.linear_pass(self, None, sample, bits, 0, slot.array, low, step, unread, there)
+            taken.append(slot)
+        return lambda: [np.bincount(slot.values, minlength=1 << bits) for slot in taken]
 
     def linear_pass(
         self, work: Quantizing, lows: Any, steps: Any, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.linear_pass`."""
-        reports = Reports(self, len(work.gradients), returned)
-        for kept, added, dtype, symbols, at in self._each(work):
-            linear.linear_pass(
-                self, kept, added, work.bits, work.block, symbols, lows[at], steps[at], reports,
-                gradient_type=dtype,
-            )  # fmt: skip
+        reports = Reports(len(work.gradients), returned)
+        for kept, added, symbols, at in self._each(work):
+            tables = lows[at], steps[at]
+            quantizing.linear_pass(self, kept, added, work.bits, work.block, symbols, *tables, reports)
         return lambda: _quantized(reports)
 
     def linear_between(
         self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.linear_between`."""
-        known = [each for each in ranges if isinstance(each, linear.Ranges)]
-        each_work = zip(self._each(work), bits, known, strict=True)
-        for (kept, added, dtype, symbols, at), own_bits, own in each_work:
+        known = _known(ranges)
+        for (kept, added, symbols, at), width, own in zip(self._each(work), bits, known, strict=True):
             if not own.nonfinite:
-                linear.linear_pass(
-                    self, kept, added, own_bits, 0, symbols, lows[at], steps[at], own.reports,
-                    ranges=own, gradient_type=dtype,
-                )  # fmt: skip
+                tables = lows[at], steps[at]
+                quantizing.linear_pass(self, kept, added, width, 0, symbols, *tables, own.reports, own)
         return lambda: [passed for own in known for passed in _quantized(own.reports)]
 
     def quantile_pass(
         self, work: Quantizing, means: Any, exponents: Any, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.quantile_pass`."""
-        reports, bits = Reports(self, len(work.gradients), returned), work.bits
-        for kept, added, dtype, symbols, at in self._each(work):
+        reports, bits = Reports(len(work.gradients), returned), work.bits
+        for kept, added, symbols, at in self._each(work):
             tables = means[at.start << bits : at.stop << bits], exponents[at]
-            quantile.quantile_pass(
-                self, kept, added, bits, work.block, symbols, *tables, reports, gradient_type=dtype
-            )
+            quantizing.quantile_pass(self, kept, added, bits, work.block, symbols, *tables, reports)
         return lambda: _quantized(reports)
 
     def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
         """See `Ops.fp8_pass`."""
-        reports = Reports(self, len(work.gradients), returned)
-        for kept, added, dtype, symbols, at in self._each(work):
-            arguments = (work.block, symbols, exponents[at], reports)
-            minifloat.fp8_pass(self, kept, added, *arguments, gradient_type=dtype)
+        reports = Reports(len(work.gradients), returned)
+        for kept, added, symbols, at in self._each(work):
+            quantizing.fp8_pass(self, kept, added, work.block, symbols, exponents[at], reports)
         return lambda: _quantized(reports)
 
     def half_pass(
         self, kind: HalfFormat, work: Quantizing, returned: Readback
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.half_pass`."""
-        reports = Reports(self, len(work.gradients), returned)
-        for kept, added, dtype, symbols, _ in self._each(work):
-            minifloat.half_pass(self, kind, kept, added, symbols, reports, gradient_type=dtype)
+        reports = Reports(len(work.gradients), returned)
+        for kept, added, symbols, _ in self._each(work):
+            quantizing.half_pass(self, kind, kept, added, symbols, reports)
         return lambda: _quantized(reports)
 
-    def _each(self, work: Quantizing) -> Iterator[tuple[Any, Any, GradientType, Any, slice]]:
-        """Residual, gradient, its type and symbols of each parameter, and where its tables stand."""
+    def _each(self, work: Quantizing) -> Iterator[tuple[Any, Any, Any, slice]]:
+        """Residual, gradient and symbols of each parameter, and where its tables stand."""
         offsets = work.offsets
-        for residual, each, at, tables in zip(
+        for residual, gradient, at, tables in zip(
             work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
         ):
-            yield self._kept(residual), *self._gradient(each), work.symbols[at], tables
+            yield self._kept(residual), self.array(gradient.float()), work.symbols[at], tables
 
     # What is sent
 
@@ -263,19 +241,19 @@ class CudaOps(Device, Ops):
                 there.add_(self.tensor(own)) if add else there.copy_(self.tensor(own))
             elif form == "linear":
                 lows, steps = (table[first : first + blocks] for table in tables)
-                linear.linear_values(self, own, block, lows, steps, into, add)
+                quantizing.linear_values(self, own, block, lows, steps, into, add)
             elif form == "quantile":
                 exponents, means = tables
                 width = int(means.size) // int(exponents.size)
                 own_means = means[first * width : (first + blocks) * width]
-                quantile.quantile_values(
+                quantizing.quantile_values(
                     self, own, block, own_means, exponents[first : first + blocks], into, add
                 )
             elif form == "fp8":
-                minifloat.fp8_values(self, own, block, tables[0][first : first + blocks], into, add)
+                quantizing.fp8_values(self, own, block, tables[0][first : first + blocks], into, add)
             else:
                 kind: HalfFormat = "bf16" if form == "bf16" else "fp16"
-                minifloat.half_values(self, kind, own, into, add)
+                quantizing.half_values(self, kind, own, into, add)
 
     def add_words(
         self,
@@ -287,15 +265,10 @@ class CudaOps(Device, Ops):
         total: Any,
     ) -> None:
         """See `Ops.add_words`."""
-        begin = 0
+        begin, dense = 0, self.tensor(total)
         for number, (end, shift) in enumerate(zip(ends.tolist(), shifts.tolist(), strict=True)):
-            own, beside = words[begin:end], values[begin:end]
-            if taus is None:
-                sparse_add.add_values(self, own, beside, shift, total)
-            elif int(values.size):
-                sparse_add.add_levels(self, own, beside, float(taus[number]), shift, total)
-            else:
-                sparse_add.add_taus(self, own, float(taus[number]), shift, total)
+            own, tau = words[begin:end], None if taus is None else float(taus[number])
+            sparse.add_words(own, sparse.amounts_of(self, own, values[begin:end], tau), shift, dense)
             begin = end
 
     def add_to_each(
@@ -305,19 +278,24 @@ class CudaOps(Device, Ops):
         begin = 0
         for count, first, out in zip(counts, firsts, dense, strict=True):
             at = slice(begin, begin + count)
-            sparse_add.add_values(self, words[at], values[at], -first, self.array(out))
+            sparse.add_words(words[at], self.tensor(values[at]), -first, out)
             begin += count
+
+
+def _known(ranges: Sequence[Ranges]) -> list[quantizing.Ranges]:
+    """The ranges, which this device has made."""
+    return [each for each in ranges if isinstance(each, quantizing.Ranges)]
 
 
 def _selected(reports: Reports, taus: list[float] | None) -> Selected:
     found = reports.fetched()
     return Selected(
         [report.sent for report in found],
-        [report.residual_squares for report in found],
+        [report.squares for report in found],
         [report.nonfinite for report in found],
-        [float(report.tau) for report in found] if taus is None else taus,
+        [report.tau for report in found] if taus is None else taus,
     )
 
 
 def _quantized(reports: Reports) -> list[QuantizedPass]:
-    return [QuantizedPass(report.residual_squares, report.nonfinite) for report in reports.fetched()]
+    return [QuantizedPass(report.squares, report.nonfinite) for report in reports.fetched()]

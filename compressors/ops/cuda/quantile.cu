@@ -2,7 +2,7 @@
 // definitions of cuts, symbols, means and values are in quantile.py of ops/cpu.
 //
 // linear.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
-// sorted in shared memory, larger ones in a copy of their keys: tiles of 4096 first, which are then merged.
+// sorted in shared memory; of larger ones the keys come sorted.
 #include "bitonic.cuh"
 #include "blockwise.cuh"
 #include "floats.cuh"
@@ -108,8 +108,8 @@ __device__ __forceinline__ void write_means(Sorted sorted, Scale scale, u16* tab
 }
 
 // Blocks of up to 4096 elements, whose ranges are known. `padded`: a block's length, rounded up to a power of two.
-template <class Symbol, class Gradient>
-__device__ __forceinline__ void quantize_blocks(float* residual, const Gradient* gradient, i64 n, i64 block,
+template <class Symbol>
+__device__ __forceinline__ void quantize_blocks(float* residual, const float* gradient, i64 n, i64 block,
                                                 const Range* ranges, i64 padded, i64 bits, Symbol* symbols,
                                                 u16* tables, signed char* exponents, Report* report) {
     if (report->nonfinite) return;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void quantize_blocks(float* residual, const Gradient*
     }
     // Threads are as many as the elements need, which may be fewer than the keys do.
     for (u32 j = ITEMS * blockDim.x + threadIdx.x; j < padded; j += blockDim.x) keys[j] = NO_KEY;
-    sort_shared(keys, (u32)padded, 0);
+    sort_shared(keys, (u32)padded);
     Sorted sorted = {keys, place.count, bits};
     Scale scale = Scale::of(ranges[place.b], place.count);
     if (threadIdx.x == 0) exponents[place.b] = (signed char)scale.exponent;
@@ -133,48 +133,13 @@ __device__ __forceinline__ void quantize_blocks(float* residual, const Gradient*
     add_to_report(report, quantize(form, residual, place, a, symbols), 0);
 }
 
-// keys: `padded` for each block, a power of two, more than 4096.
-template <class Gradient>
-__device__ __forceinline__ void fill_keys(const float* residual, const Gradient* gradient, i64 n, i64 block,
-                                          i64 padded, u32* keys) {
-    i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x, b = at / padded, j = at & (padded - 1);
-    i64 i = b * block + j;
-    bool there = j < block && i < n;
-    keys[at] = there ? quantile_key(residual ? residual[i] : widen(gradient[i])) : NO_KEY;
-}
-
-extern "C" __global__ void sort_tiles(u32* keys, i64 padded) {
-    __shared__ u32 tile[SORT_TILE];
-    i64 first = (i64)blockIdx.x * SORT_TILE;
-    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) tile[j] = keys[first + j];
-    sort_shared(tile, SORT_TILE, first & (padded - 1));
-    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) keys[first + j] = tile[j];
-}
-
-// One step of a size, over distances of 4096 and more: a pair a thread.
-extern "C" __global__ void merge_far(u32* keys, i64 padded, i64 size, i64 distance) {
-    i64 pair = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    i64 i = lower_of_pair(pair, distance), segment = i & ~(padded - 1);
-    exchange(keys + segment, i - segment, distance, 0, size);
-}
-
-// The other steps of that size.
-extern "C" __global__ void merge_near(u32* keys, i64 padded, i64 size) {
-    __shared__ u32 tile[SORT_TILE];
-    i64 first = (i64)blockIdx.x * SORT_TILE;
-    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) tile[j] = keys[first + j];
-    merge_shared(tile, SORT_TILE, SORT_TILE / 2, first & (padded - 1), size);
-    for (u32 j = threadIdx.x; j < SORT_TILE; j += blockDim.x) keys[first + j] = tile[j];
-}
-
 // The mean of one bin of one block, by a block of threads.
-extern "C" __global__ void find_means(const u32* keys, i64 n, i64 block, i64 padded, const Range* ranges,
-                                      i64 bits, u16* tables, signed char* exponents,
-                                      const Report* reports) {
+extern "C" __global__ void find_means(const u32* keys, i64 n, i64 block, const Range* ranges, i64 bits,
+                                      u16* tables, signed char* exponents, const Report* reports) {
     if (reports[1].nonfinite) return;
     i64 b = blockIdx.x >> bits, j = blockIdx.x & ((1ll << bits) - 1);
     i64 size = min(n - b * block, block);
-    Sorted sorted = {keys + b * padded, size, bits};
+    Sorted sorted = {keys + b * block, size, bits};
     Scale scale = Scale::of(ranges[b], size);
     i64 begin = sorted.begin(j), end = sorted.begin(j + 1), own = 0, total;
     for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) own += scale.scaled(sorted.keys[i]);
@@ -184,47 +149,37 @@ extern "C" __global__ void find_means(const u32* keys, i64 n, i64 block, i64 pad
     if (j == 0) exponents[b] = (signed char)scale.exponent;
 }
 
-template <class Symbol, class Gradient>
-__device__ __forceinline__ void quantize_pieces(float* residual, const Gradient* gradient, i64 n, i64 block,
-                                                const u32* keys, i64 padded, i64 bits, Symbol* symbols,
+template <class Symbol>
+__device__ __forceinline__ void quantize_pieces(float* residual, const float* gradient, i64 n, i64 block,
+                                                const u32* keys, i64 bits, Symbol* symbols,
                                                 u16* tables, signed char* exponents, Report* report) {
     if (report->nonfinite) return;
     Place place = find_place(n, block);
     float a[ITEMS];
     read_items(residual, gradient, place, a);
-    Sorted sorted = {keys + place.b * padded, min(n - place.b * block, block), bits};
+    Sorted sorted = {keys + place.b * block, min(n - place.b * block, block), bits};
     Quantile form = {tables, exponents, sorted};
     form.load(place.b);
     add_to_report(report, quantize(form, residual, place, a, symbols), 0);
 }
 
-#define PASSES(type, Gradient)                                                                              \
-    extern "C" __global__ void fill_keys_##type(const float* residual, const Gradient* gradient, i64 n,     \
-                                                i64 block, i64 padded, u32* keys) {                         \
-        fill_keys(residual, gradient, n, block, padded, keys);                                              \
-    }                                                                                                       \
-    SYMBOLS(type, Gradient, 8, u8)                                                                          \
-    SYMBOLS(type, Gradient, 16, u16)
-
-#define SYMBOLS(type, Gradient, size, Symbol)                                                               \
+#define PASSES(size, Symbol)                                                                                \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_blocks_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
-                                        const Range* ranges, i64 padded, i64 bits, Symbol* symbols,         \
-                                        u16* tables, signed char* exponents, Report* reports) {             \
+        quantize_blocks_##size(float* residual, const float* gradient, i64 n, i64 block,                    \
+                               const Range* ranges, i64 padded, i64 bits, Symbol* symbols, u16* tables,     \
+                               signed char* exponents, Report* reports) {                                   \
         quantize_blocks(residual, gradient, n, block, ranges, padded, bits, symbols, tables, exponents,     \
                         reports + 1);                                                                       \
     }                                                                                                       \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_pieces_##size##_##type(float* residual, const Gradient* gradient, i64 n, i64 block,        \
-                                        const u32* keys, i64 padded, i64 bits, Symbol* symbols,             \
-                                        u16* tables, signed char* exponents, Report* reports) {             \
-        quantize_pieces(residual, gradient, n, block, keys, padded, bits, symbols, tables, exponents,       \
-                        reports + 1);                                                                       \
+        quantize_pieces_##size(float* residual, const float* gradient, i64 n, i64 block, const u32* keys,   \
+                               i64 bits, Symbol* symbols, u16* tables, signed char* exponents,              \
+                               Report* reports) {                                                           \
+        quantize_pieces(residual, gradient, n, block, keys, bits, symbols, tables, exponents, reports + 1); \
     }
 
-PASSES(float32, float)
-PASSES(float16, Half)
-PASSES(bfloat16, Brain)
+PASSES(8, u8)
+PASSES(16, u16)
 
 #define VALUES(size, Symbol)                                                                                \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \

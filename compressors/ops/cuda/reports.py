@@ -1,33 +1,25 @@
 """What passes on a device report, in one small array there, so that many passes need one fetch."""
 
-import struct
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..readback import Readback
-from .runtime import Runtime
 
-GradientType = Literal["float32", "float16", "bfloat16"]
-"""What a gradient's bits mean; it is converted to float32 when it is loaded."""
-
-_FIELDS = 4
-"""Of 64 bits each, as in report.cuh."""
+_FIELDS = np.dtype([("sent", "<i8"), ("squares", "<f8"), ("nonfinite", "<i8"), ("tau", "<f4"), ("", "<u4")])
+"""As in report.cuh."""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What one pass over one parameter came to."""
 
     sent: int
     """Words in the output after the pass; 0 for passes that send every element."""
-    residual_squares: float
+    squares: float
     """Sum of squares of the residual that was kept. The order of summation is free: a metric, no more."""
     nonfinite: bool
     """Whether a sum of residual and gradient was infinite or no number."""
-    tau: np.float32
+    tau: float
     """What was sent by, where the pass finds it (top-k); else 0."""
 
 
@@ -35,14 +27,14 @@ class Reports:
     """The reports of passes that run one after the other.
 
     A sparse pass appends its words behind those of the pass before it; where that was stands in the
-    report of that pass, on the device. Nothing is waited for until `fetch`. Quantizing passes send every
-    element and hand on no such place: they do not go between sparse ones.
+    report of that pass, on the device. Quantizing passes send every element and hand on no such place: they
+    do not go between sparse ones.
     """
 
-    def __init__(self, runtime: Runtime, passes: int, returned: Readback | None = None) -> None:
-        """Makes room on the device for as many passes; among other results if `returned` is given."""
-        self._runtime = runtime
-        self._slot = (returned or Readback(runtime)).take((passes + 1) * _FIELDS, np.int64)
+    def __init__(self, passes: int, returned: Readback) -> None:
+        """Makes room on the device for as many passes, among other results."""
+        self._width = _FIELDS.itemsize // 8
+        self._slot = returned.take((passes + 1) * self._width, np.int64)
         self._room, self._begun = passes, 0
 
     def begin(self) -> Any:
@@ -54,20 +46,9 @@ class Reports:
         if self._begun == self._room:
             raise ValueError(f"there is room for {self._room} reports only")
         self._begun += 1
-        return self._slot.array[(self._begun - 1) * _FIELDS : (self._begun + 1) * _FIELDS]
-
-    def fetch(self) -> list[Report]:
-        """The reports of all passes begun, in order; waits for them."""
-        return self._read(self._runtime.fetch(self._slot.array))
+        return self._slot.array[(self._begun - 1) * self._width : (self._begun + 1) * self._width]
 
     def fetched(self) -> list[Report]:
-        """The same, where `returned` was fetched after the last pass."""
-        return self._read(self._slot.values)
-
-    def _read(self, words: NDArray[np.int64]) -> list[Report]:
-        return [_read(row) for row in words.reshape(-1, _FIELDS)[1 : self._begun + 1]]
-
-
-def _read(fields: Any) -> Report:
-    sent, squares, nonfinite, tau = struct.unpack("<qdqq", fields.tobytes())
-    return Report(sent, squares, nonfinite > 0, np.uint32(tau).view(np.float32))
+        """The reports of all passes begun, in order, where `returned` was fetched after the last one."""
+        found = self._slot.values.view(_FIELDS)[1 : self._begun + 1]
+        return [Report(sent, squares, bad > 0, tau) for sent, squares, bad, tau, _ in found.tolist()]

@@ -49,8 +49,8 @@ __device__ __forceinline__ u32 sum_of_bytes(u32 bytes) {
 }
 
 // states: u64 [blocks + 1], zeros. reports: the report of the pass before this one, then its own, zeros.
-template <class Rule, class Gradient>
-__device__ __forceinline__ void threshold_pass(float* residual, const Gradient* gradient, i64 n, float tau,
+template <class Rule>
+__device__ __forceinline__ void threshold_pass(float* residual, const float* gradient, i64 n, float tau,
                                                i64 base, u32* words, typename Rule::Value* values,
                                                u64* states, Report* reports) {
     __shared__ u32 warp_counts[THREADS / 32];
@@ -116,19 +116,15 @@ __device__ __forceinline__ void threshold_pass(float* residual, const Gradient* 
     }
 }
 
-#define PASS(name, Rule, Gradient)                                                                          \
+#define PASS(name, Rule)                                                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        name(float* residual, const Gradient* gradient, i64 n, i64 tau, i64 base, u32* words,               \
+        name(float* residual, const float* gradient, i64 n, i64 tau, i64 base, u32* words,                  \
              Rule::Value* values, u64* states, Report* reports) {                                           \
         threshold_pass<Rule>(residual, gradient, n, __uint_as_float((u32)tau), base, words, values, states, \
                              reports);                                                                      \
     }
-#define PASSES(rule, Rule)           \
-    PASS(rule##_float32, Rule, float) \
-    PASS(rule##_float16, Rule, Half)  \
-    PASS(rule##_bfloat16, Rule, Brain)
 
-PASSES(wgt, Wgt)
-PASSES(bgt, Bgt)
-PASSES(qgt, Qgt)
-PASSES(strom, Strom)
+PASS(wgt, Wgt)
+PASS(bgt, Bgt)
+PASS(qgt, Qgt)
+PASS(strom, Strom)

@@ -44,9 +44,8 @@ struct Counter {
 };
 
 // histogram: u32 [2048], zeros.
-template <class Gradient>
-__device__ __forceinline__ void take_up(float* residual, const Gradient* gradient, i64 n, i64 tiles,
-                                        u32* histogram, Report* report) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    take_up(float* residual, const float* gradient, i64 n, i64 tiles, u32* histogram, Report* reports) {
     __shared__ u32 counts[MOST_BINS];
     Counter counter = {counts, 0, 0};
     counter.clear();
@@ -70,7 +69,7 @@ __device__ __forceinline__ void take_up(float* residual, const Gradient* gradien
         }
     }
     counter.add_to(histogram);
-    add_to_report(report, 0, nonfinite);
+    add_to_report(reports + 1, 0, nonfinite);
 }
 
 // histogram: u32 [2048] of this level, zeros.
@@ -172,29 +171,3 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     add_to_report(reports + 1, squares, 0);
 }
-
-// Bits of |residual + gradient| at m places spread over n elements, which sampling.py of ops/cpu
-// defines.
-template <class Gradient>
-__device__ __forceinline__ void sample(const float* residual, const Gradient* gradient, i64 n, i64 m,
-                                       u32* keys) {
-    i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= m) return;
-    i64 at = sample_place(i, n, m);
-    keys[i] = key_of(residual[at] + widen(gradient[at]));
-}
-
-#define PASSES(type, Gradient)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        take_up_##type(float* residual, const Gradient* gradient, i64 n, i64 tiles, u32* histogram,         \
-                       Report* reports) {                                                                   \
-        take_up(residual, gradient, n, tiles, histogram, reports + 1);                                      \
-    }                                                                                                       \
-    extern "C" __global__ void sample_##type(const float* residual, const Gradient* gradient, i64 n, i64 m, \
-                                             u32* keys) {                                                   \
-        sample(residual, gradient, n, m, keys);                                                             \
-    }
-
-PASSES(float32, float)
-PASSES(float16, Half)
-PASSES(bfloat16, Brain)

@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ...exit_codes import OK
 from ...spec import COMMAND_LINE, SpecError
 from ...terminal import say
-from .espeak import SpeechError, find_library, library_version
-from .folder import is_made
+from ..frames_folder import is_made
+from .espeak import SpeechError, loaded, version_of
 from .making import make, settings
 
 MOST_MINUTES = 6000.0
@@ -38,7 +38,7 @@ def run_speech(minutes: float, folder: Path, seed: int) -> int:
         raise _wrong(f"--seed {seed}: give 0 or more")
     console = Console()
     try:
-        espeak = library_version(find_library())
+        espeak = version_of(loaded())
         if folder.exists() and not folder.is_dir():
             raise _wrong(f"--out {folder}: is a file; give a folder")
         if folder.is_dir() and any(folder.iterdir()):

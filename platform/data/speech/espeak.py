@@ -61,35 +61,23 @@ _Callback = ctypes.CFUNCTYPE(
 )
 
 
-def find_library() -> str:
-    """The library's file name.
+def loaded() -> ctypes.CDLL:
+    """The library.
 
     Raises:
-        SpeechError: it is not installed.
+        SpeechError: it is not installed, or cannot be loaded.
     """
     found = ctypes.util.find_library("espeak-ng")
     if found is None:
         raise SpeechError(f"libespeak-ng is missing; on Debian: apt-get install {PACKAGES}")
-    return found
-
-
-def library_version(library: str) -> str:
-    """The version of a library that `find_library` found.
-
-    Raises:
-        SpeechError: it cannot be loaded.
-    """
-    return _version(_load(library))
-
-
-def _load(library: str) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(library)
+        return ctypes.CDLL(found)
     except OSError as error:
-        raise SpeechError(f"{library} cannot be loaded ({error}); it needs {PACKAGES}") from error
+        raise SpeechError(f"{found} cannot be loaded ({error}); it needs {PACKAGES}") from error
 
 
-def _version(library: ctypes.CDLL) -> str:
+def version_of(library: ctypes.CDLL) -> str:
+    """The version of the loaded library."""
     library.espeak_Info.restype = ctypes.c_char_p
     version: bytes = library.espeak_Info(None)
     return version.decode()
@@ -112,7 +100,7 @@ class Speaker:
         Raises:
             SpeechError: it is not installed, or finds no voices.
         """
-        self._library = _load(find_library())
+        self._library = loaded()
         self._samples: list[bytes] = []
         self._phonemes: list[str] = []
         self._starts: list[int] = []
@@ -121,7 +109,7 @@ class Speaker:
         )
         if self.rate <= 0:
             raise SpeechError(f"espeak-ng finds no voices; on Debian: apt-get install --reinstall {PACKAGES}")
-        self.version = _version(self._library)
+        self.version = version_of(self._library)
         self._callback: Callable[..., Any] = _Callback(self._take)  # must live as long as the library
         self._library.espeak_SetSynthCallback(self._callback)
 

@@ -2,18 +2,19 @@
 
 import multiprocessing
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..frames_folder import in_one_go, write_manifest, write_part
 from .espeak import SpeechError
-from .features import FRAME_MS
-from .folder import in_one_go, write_manifest, write_part
+from .features import FEATURES, FRAME_MS
+from .phonemes import CLASSES
 from .sentences import PartName
 from .utterances import PARTS, Frames, speak_block
 
@@ -62,52 +63,34 @@ def make(folder: Path, minutes: float, seed: int, espeak: str, spoken: Callable[
                 if frames >= wanted:
                     break
             done += wanted / _A_MINUTE
-            write_part(beside, part, _first(blocks, wanted))
-        write_manifest(beside, settings(minutes, seed, espeak))
+            spoken_frames = _first(blocks, wanted)
+            write_part(beside, part, spoken_frames.features, spoken_frames.labels, spoken_frames.lengths)
+        write_manifest(beside, FEATURES, CLASSES, FRAME_MS, settings(minutes, seed, espeak))
 
 
 def _blocks(part: PartName, seed: int) -> Iterator[Frames]:
-    """A part's blocks in order, each from a process of its own, as many at a time as there are CPUs."""
+    """A part's blocks in order, as many at a time as there are CPUs."""
     at_once = len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(at_once) as threads:
         ahead: list[Future[Frames]] = []
         numbers = count()
         try:
             while True:
                 while len(ahead) < at_once:
-                    ahead.append(threads.submit(_in_a_process, part, seed, next(numbers), Path(folder)))
+                    ahead.append(threads.submit(_in_a_process, part, seed, next(numbers)))
                 yield ahead.pop(0).result()
         finally:
             for waiting in ahead:
                 waiting.cancel()
 
 
-def _in_a_process(part: PartName, seed: int, block: int, folder: Path) -> Frames:
-    path = folder / f"{block}.npz"
-    process = multiprocessing.get_context("spawn").Process(
-        target=_speak_into, args=(part, seed, block, path), daemon=True
-    )
-    process.start()
-    process.join()
-    failed = path.with_suffix(".txt")
-    if process.exitcode or failed.exists():
-        reason = (
-            failed.read_text(encoding="utf-8")
-            if failed.exists()
-            else f"its process ended with {process.exitcode}"
-        )
-        raise SpeechError(f"espeak-ng: block {block} of {part}: {reason}")
-    with np.load(path, allow_pickle=False) as arrays:
-        return Frames(arrays["features"], arrays["labels"], arrays["lengths"])
-
-
-def _speak_into(part: PartName, seed: int, block: int, path: Path) -> None:
+def _in_a_process(part: PartName, seed: int, block: int) -> Frames:
+    """A block, spoken by a new process: espeak-ng keeps something of what it said."""
     try:
-        frames = speak_block(part, seed, block)
-    except (SpeechError, ValueError) as error:
-        path.with_suffix(".txt").write_text(str(error), encoding="utf-8")
-        return
-    np.savez(path, features=frames.features, labels=frames.labels, lengths=frames.lengths)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            return process.submit(speak_block, part, seed, block).result()
+    except (SpeechError, ValueError, BrokenProcessPool) as error:
+        raise SpeechError(f"espeak-ng: block {block} of {part}: {error}") from error
 
 
 def _first(blocks: list[Frames], wanted: int) -> Frames:

@@ -11,7 +11,23 @@ from .espeak import Speaker
 from .features import FEATURES, frame_starts, log_mel, window_length
 from .phonemes import class_numbers
 from .sentences import PartName, Sentences
-from .voices import voices
+
+ACCENTS = "en en-us en-gb-scotland en-gb-x-rp en-gb-x-gbclan en-gb-x-gbcwmd en-029 en-us-nyc"
+VARIANTS: dict[PartName, str] = {
+    "train": (
+        "m1 m3 m4 m6 m7 f1 f2 f4 Alex Andy Annie Denis Gene Jacky Lee Mario Michael adam anika belinda "
+        "benjamin david ed edward grandma john linda max paul quincy rob steph"
+    ),
+    "validation": "m2 m8 f3 Alicia Mike caleb robert steph2",
+    "test": "m5 f5 Andrea Gene2 Hugo boris travis steph3",
+}
+"""What makes a voice another person's. Whispering, singing and robots' voices are left out."""
+
+
+def voices(part: PartName) -> list[str]:
+    """The names of a part's voices; no two parts share one."""
+    return [f"{accent}+{variant}" for accent in ACCENTS.split() for variant in VARIANTS[part].split()]
+
 
 PARTS: tuple[PartName, ...] = get_args(PartName)
 BLOCK = 64

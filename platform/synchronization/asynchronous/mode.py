@@ -15,7 +15,7 @@ from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...tracking import names
-from ...training.randomness import Randomness
+from ...training.generators import Randomness
 from ..base import Moment, Synchronization
 from ..in_rounds import require_own
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes

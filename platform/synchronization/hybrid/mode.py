@@ -13,7 +13,7 @@ from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
-from ...training.randomness import Randomness
+from ...training.generators import Randomness
 from ...training.replica import Replica
 from ..base import Moment
 from ..in_rounds import InRounds, require_own

@@ -1,0 +1,139 @@
+"""A run's storage, a folder or a bucket: addresses in it, and whether and why not it can be written."""
+
+import re
+from pathlib import Path
+
+from ..deadline import NoAnswer, in_time
+from ..spec import RunSpec, SpecError
+from ..tracking.masking import masked, without_login
+from ..tracking.probe import unwritable
+from ..tracking.store import home
+
+_ANSWER_S = 5.0
+_TRIED = ".taugrad-can-write"
+_SCHEME = re.compile(r":/+")
+_OF_S3 = re.compile(r"AWS Error (?P<code>\w+)(?: \([^)]*\))? during \w+ operation: (?P<text>.*)")
+_OF_A_DISK = re.compile(r"Detail: \[errno \d+\] (?P<text>.*)")
+_REQUEST = re.compile(r"\s*\(Request ID: .*")
+_UNKNOWN_KEY = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|EXPIRED|Expired"
+)
+
+
+def is_bucket(place: str) -> bool:
+    """Whether it is the address of a bucket, and no path."""
+    return "://" in place
+
+
+def repaired(text: str) -> str:
+    """An address that was a Path, which makes `s3:/bucket` of `s3://bucket`."""
+    return _SCHEME.sub("://", text)
+
+
+def below(place: str, *names: str) -> str:
+    """The address of something under a storage, folder or bucket.
+
+    Args:
+        place: such as `/shared/runs`, or `s3://bucket/runs?region=eu-north-1`, whose options stay at the end.
+        names: of folders, then a file.
+    """
+    base, options = _cut(place)
+    return "/".join([base.rstrip("/"), *names]) + options
+
+
+def above(place: str) -> tuple[str, str]:
+    """What an address is below of, and its own name: the reverse of `below`."""
+    base, options = _cut(place)
+    base, _, name = base.rstrip("/").rpartition("/")
+    return base + options, name
+
+
+def _cut(place: str) -> tuple[str, str]:
+    base, mark, options = place.partition("?") if is_bucket(place) else (place, "", "")
+    return base, mark + options
+
+
+def storage_path(spec: RunSpec) -> str:
+    """Where checkpoints lie, as Ray wants it: absolute, or a bucket's address."""
+    text = str(spec.storage)
+    if text.startswith("file:/"):
+        return f"/{text.removeprefix('file:').lstrip('/')}"
+    if ":/" in text:
+        return repaired(text)
+    return str(home() / Path(text).expanduser())
+
+
+def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
+    """Writes a small file where checkpoints will lie, and removes it.
+
+    Args:
+        spec: the run.
+        source: its file's name, for messages.
+        local: the workers will be on this machine; a folder of another cannot be tried here.
+
+    Raises:
+        SpecError: it cannot be written there, or a bucket does not answer within 5 s.
+    """
+    place, helps = storage_path(spec), "--storage DIR names another"
+    if is_bucket(place) and without_login(place) != place:
+        problem = "an address with keys in it, which MLflow would show; AWS_ACCESS_KEY_ID and "
+        problem += "AWS_SECRET_ACCESS_KEY are the place for them"
+        raise SpecError(source, [f"storage = {without_login(place)}: {problem}"])
+    if is_bucket(place):
+        problem = bucket_problem(place)
+        helps = what_helps(problem)
+    else:
+        problem = unwritable(Path(place)) if local else ""
+    if problem:
+        default = "" if "storage" in spec.model_fields_set else " (the default)"
+        named = place if is_bucket(place) else f"{spec.storage}{default}: {place}"
+        raise SpecError(source, [f"storage = {named} cannot be written ({problem}); {helps}"])
+
+
+def bucket_problem(place: str) -> str:
+    """Why a bucket cannot be written, known within 5 s; empty: it can."""
+    try:
+        return in_time(_ANSWER_S, lambda: _try_bucket(place))
+    except NoAnswer as error:
+        return str(error)
+
+
+def _try_bucket(place: str) -> str:
+    from pyarrow import ArrowException  # noqa: PLC0415 - takes a second
+    from pyarrow.fs import FileSystem  # noqa: PLC0415
+
+    try:
+        system, path = FileSystem.from_uri(place)
+        with system.open_output_stream(f"{path}/{_TRIED}") as stream:
+            stream.write(b"")
+        system.delete_file(f"{path}/{_TRIED}")
+    except (OSError, ValueError, ArrowException) as error:
+        return reason(error)
+    return ""
+
+
+def reason(error: BaseException) -> str:
+    """Why something could not be stored, in one line and without passwords."""
+    text = masked(str(error).strip().partition("\n")[0])
+    if "Unable to set up cluster storage" in text:  # Ray's text has ten lines
+        return "this machine does not see there what the run began with"
+    if found := _OF_A_DISK.search(text):
+        return found["text"]
+    found = _OF_S3.search(text)
+    if found is None:
+        return (isinstance(error, OSError) and error.strerror) or text or type(error).__name__
+    said = _REQUEST.sub("", found["text"]).rstrip(". ")
+    if said in {"", "No response body"}:
+        said = "are the keys still good?" if found["code"] == "ACCESS_DENIED" else "nothing else is said"
+    return f"{said} ({found['code']})"
+
+
+def what_helps(problem: str) -> str:
+    """What to do about the reason for which a bucket could not be written."""
+    if _UNKNOWN_KEY.search(problem):
+        return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN where there is one"
+    if "NO_SUCH_BUCKET" in problem:
+        return "make it, or name another with --storage"
+    if "no answer" in problem or "NETWORK_CONNECTION" in problem:
+        return "see whether AWS_ENDPOINT_URL (of a server that is not Amazon's) and the credentials are set"
+    return "--storage DIR names another"

@@ -1,0 +1,731 @@
+"""Every operation of `Ops` on every device that there is, against its definition, bit for bit."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import emulator
+import numpy as np
+import oracles
+import pytest
+import torch
+from cases import in_turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import missing
+from numpy.typing import NDArray
+from oracles import F32, MAX, Floats, Quantized, Sent
+
+from taugrad.compressors.method.base import ThresholdRule
+from taugrad.compressors.ops.cpu import avx512, blockwise, topk
+from taugrad.compressors.ops.cpu.linear import linear_tables_valid
+from taugrad.compressors.ops.cpu.looking import stratified_positions
+from taugrad.compressors.ops.cpu.passes import CpuOps
+from taugrad.compressors.ops.cpu.quantile import LARGEST_MEAN, quantile_tables_valid
+from taugrad.compressors.ops.interface import Addends, Ops, Sample
+from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.results import (
+    Batch,
+    HalfFormat,
+    QuantizedPass,
+    Quantizing,
+    Selected,
+)
+
+RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
+TAU = 0.3
+CANARY = 7e30
+SIZES = (31, 0, 1, 4095, 33, 9001)
+
+
+GPU = pytest.param("gpu", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(scope="module", params=["portable", "avx512", "emulator", GPU])
+def ops(request: pytest.FixtureRequest) -> Ops:
+    """The devices; NVRTC's part is in tests/cuda."""
+    if request.param == "avx512" and not avx512.supported():
+        pytest.skip("this CPU has no AVX-512")
+    if request.param == "gpu":
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device here")
+        from taugrad.compressors.ops.cuda.cupy_runtime import CuPyRuntime
+
+        return CuPyRuntime(torch.device("cuda"))
+    if request.param == "emulator":
+        if emulator.COMPILER is None:
+            missing("needs g++ to emulate CUDA")
+        return emulator.EmulatedGpu()
+    return CpuOps(vectorized=request.param == "avx512")
+
+
+def fetched(ops: Ops, array: Any) -> NDArray[Any]:
+    return ops.fetch_all([array])[0].copy()
+
+
+class Fenced:
+    """Parameters on a device, each at an offset of an allocation whose other numbers are canaries."""
+
+    def __init__(self, ops: Ops, arrays: Sequence[Floats], offset: int = 0) -> None:
+        self.whole = [torch.full((each.size + 8,), CANARY, device=ops.device) for each in arrays]
+        self.tensors = [
+            whole[offset : offset + each.size] for whole, each in zip(self.whole, arrays, strict=True)
+        ]
+        for tensor, each in zip(self.tensors, arrays, strict=True):
+            tensor.copy_(torch.from_numpy(each))
+
+    def read(self) -> list[Floats]:
+        for whole, tensor in zip(self.whole, self.tensors, strict=True):
+            assert int((whole == CANARY).sum()) >= whole.numel() - tensor.numel()
+        return [each.cpu().numpy().copy() for each in self.tensors]
+
+
+def wild(rng: np.random.Generator, n: int, scale: float) -> Floats:
+    """Normal numbers, one in ten of them special: multiples of tau and neighbours, denormals, the largest."""
+    tau = F32(TAU)
+    around = [np.nextafter(tau, F32(0)), tau, np.nextafter(tau, F32(9))]
+    magnitudes = [0.0, 1e-45, 1e-39, 2 * TAU, 255 * tau, 256 * tau, 1e30, MAX, *around]
+    specials = np.array([sign * F32(each) for each in magnitudes for sign in (1, -1)], F32)
+    values = (rng.standard_normal(n) * scale).astype(F32)
+    return np.where(rng.random(n) < 0.1, rng.choice(specials, n), values)
+
+
+def tamed(values: Floats) -> Floats:
+    """Without what overflows in a sum."""
+    return np.clip(values, F32(-1e30), F32(1e30))
+
+
+# Sparse passes
+
+Pass = Callable[[Batch, Readback], Callable[[], Selected]]
+
+
+def check_sparse(
+    ops: Ops,
+    rule: ThresholdRule,
+    residuals: Sequence[Floats],
+    gradients: Sequence[Floats],
+    run: Pass,
+    expected: Sequence[Sent],
+    offsets: tuple[int, int] = (0, 0),
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    kept, added = Fenced(ops, residuals, offsets[0]), Fenced(ops, gradients, offsets[1])
+    elements = sum(each.size for each in residuals)
+    bases = (5 + np.cumsum([0, *[each.size for each in residuals[:-1]]])).tolist()
+    target, readback = ops.target(elements, rule), Readback(ops)
+    batch = Batch(kept.tensors, [each.to(dtype) for each in added.tensors], bases, target)
+    begun = run(batch, readback)
+    readback.fetch()
+    found, rest = begun(), kept.read()
+    ends = np.cumsum([each.positions.size for each in expected])
+    assert found.ends == ends.tolist()
+    assert found.nonfinite == [each.nonfinite for each in expected]
+    assert found.taus == [each.tau for each in expected]
+    words = [
+        ((base + each.positions) << 1 | each.minus).astype(np.uint32)
+        for base, each in zip(bases, expected, strict=True)
+    ]
+    assert fetched(ops, target.words)[: ends[-1]].tolist() == np.concatenate(words).tolist()
+    values = np.concatenate([each.values for each in expected])
+    if values.size:
+        assert fetched(ops, target.values)[: ends[-1]].tobytes() == values.tobytes()
+    for mine, due, squares in zip(rest, expected, found.residual_squares, strict=True):
+        assert mine.tobytes() == due.residual.tobytes()
+        if not due.nonfinite and np.abs(due.residual).max(initial=0) < 1e15:  # it is a metric, in float32
+            assert squares == pytest.approx(
+                np.square(due.residual, dtype=np.float64).sum(), rel=1e-4, abs=1e-80
+            )
+    assert [each.tobytes() for each in added.read()] == [each.tobytes() for each in gradients]
+
+
+def check_threshold(
+    ops: Ops, rule: ThresholdRule, residuals: list[Floats], gradients: list[Floats], **more: Any
+) -> None:
+    taus = [TAU, 0.1, 2.0, TAU, TAU, 0.5][: len(residuals)]
+    expected = [oracles.threshold(rule, *each) for each in zip(residuals, gradients, taus, strict=True)]
+    run: Pass = lambda batch, readback: ops.take_by_threshold(rule, batch, taus, readback)  # noqa: E731
+    check_sparse(ops, rule, residuals, gradients, run, expected, **more)
+
+
+@in_turn("rule", RULES)
+@in_turn("scale", [0.01, 0.2, 3.0])
+def test_threshold(ops: Ops, rule: ThresholdRule, scale: float) -> None:
+    rng = np.random.default_rng(1)
+    check_threshold(
+        ops, rule, [wild(rng, n, scale) for n in SIZES], [tamed(wild(rng, n, scale)) for n in SIZES]
+    )
+
+
+@in_turn("offsets", [(i, j) for i in range(4) for j in range(4)])
+def test_threshold_at_any_address(ops: Ops, offsets: tuple[int, int]) -> None:
+    rng = np.random.default_rng(2)
+    arrays = [[wild(rng, n, 0.2) for n in (1, 3, 5, 4093)] for _ in range(2)]
+    check_threshold(ops, "qgt", *arrays, offsets=offsets)
+
+
+@in_turn("rule", RULES)
+@in_turn("broken", [np.nan, -np.nan, np.inf, -np.inf])
+def test_threshold_where_a_sum_is_not_finite(ops: Ops, rule: ThresholdRule, broken: float) -> None:
+    rng = np.random.default_rng(3)
+    gradients = [tamed(wild(rng, 5000, 0.2)) for _ in range(4)]
+    for at, gradient in zip((0, 31, 4096, 4999), gradients, strict=True):
+        gradient[at] = broken
+    full = [np.full(9, MAX, F32)]
+    check_threshold(ops, rule, [np.full(5000, 0.1, F32)] * 4 + full, gradients + full)
+
+
+def widened(dtype: torch.dtype) -> Floats:
+    """All numbers of a 16-bit type."""
+    bits = torch.from_numpy(np.random.default_rng(4).permutation(np.arange(65_536)).astype(np.int32))
+    return bits.to(torch.int16).view(dtype).float().numpy()
+
+
+@in_turn("dtype", [torch.float16, torch.bfloat16])
+def test_short_gradients_are_widened(ops: Ops, dtype: torch.dtype) -> None:
+    gradient = np.nan_to_num(widened(dtype), nan=1, posinf=2, neginf=-2)[:9000]
+    check_threshold(ops, "wgt", [np.zeros(9000, F32)], [gradient], dtype=dtype)
+
+
+KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+    "normal": lambda rng, n: rng.standard_normal(n).astype(F32),
+    "ties": lambda rng, n: rng.integers(-2, 3, n).astype(F32),
+    "equal": lambda rng, n: np.full(n, -0.5, F32),
+    "zeros": lambda rng, n: np.where(rng.random(n) < 0.5, F32(0), F32(-0.0)),
+    "few": lambda rng, n: np.where(np.arange(n) % 700 == 5, F32(3), F32(0)),
+    "denormal": lambda rng, n: (rng.standard_normal(n) * 1e-38).astype(F32),
+    "huge": lambda rng, n: np.where(rng.random(n) < 0.5, MAX, rng.standard_normal(n)).astype(F32),
+    "not finite": lambda rng, n: np.where(np.arange(n) == n // 2, F32(np.nan), F32(1)),
+}
+
+
+def check_largest(ops: Ops, residuals: list[Floats], gradients: list[Floats], counts: list[int]) -> None:
+    expected = [oracles.largest(*each) for each in zip(residuals, gradients, counts, strict=True)]
+    run: Pass = lambda batch, readback: ops.take_largest(batch, counts, readback)  # noqa: E731
+    check_sparse(ops, "wgt", residuals, gradients, run, expected)
+
+
+@in_turn("kind", KINDS)
+@in_turn("share", [0.0, 0.001, 0.3, 1.0, 1.2])
+def test_largest(ops: Ops, kind: str, share: float) -> None:
+    rng = np.random.default_rng(5)
+    gradients = [KINDS[kind](rng, n) if n else np.empty(0, F32) for n in (*SIZES, 20_000)]
+    residuals = [np.zeros(each.size, F32) for each in gradients]
+    check_largest(ops, residuals, gradients, [int(share * each.size) for each in gradients])
+
+
+def test_largest_refuses_a_negative_number(ops: Ops) -> None:
+    with pytest.raises(ValueError, match="k must be 0 or more"):
+        check_largest(ops, [np.zeros(3, F32)], [np.ones(3, F32)], [-1])
+
+
+@in_turn("kind", KINDS)
+@in_turn(("chunk", "keep"), [(2, 1), (64, 0), (64, 3), (512, 512), (4096, 40), (8192, 5)])
+def test_largest_of_chunks(ops: Ops, kind: str, chunk: int, keep: int) -> None:
+    rng = np.random.default_rng(6)
+    gradients = [KINDS[kind](rng, n) if n else np.empty(0, F32) for n in SIZES]
+    residuals = [np.zeros(n, F32) for n in SIZES]
+    expected = [
+        oracles.largest_of_chunks(*each, chunk, keep) for each in zip(residuals, gradients, strict=True)
+    ]
+    run: Pass = lambda batch, readback: ops.take_largest_of_chunks(batch, chunk, keep, readback)  # noqa: E731
+    check_sparse(ops, "wgt", residuals, gradients, run, expected)
+
+
+@in_turn(("chunk", "keep"), [(3, 1), (1, 1), (1 << 17, 1), (64, 65), (64, -1)])
+def test_chunks_out_of_range_are_refused(ops: Ops, chunk: int, keep: int) -> None:
+    batch = Batch(
+        [torch.zeros(9, device=ops.device)], [torch.ones(9, device=ops.device)], [0], ops.target(9, "wgt")
+    )
+    with pytest.raises(ValueError, match="must be"):
+        ops.take_largest_of_chunks(batch, chunk, keep, Readback(ops))
+
+
+@in_turn("dtype", [torch.float32, torch.bfloat16])
+def test_momentum(ops: Ops, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(7)
+    velocities = [rng.standard_normal(n).astype(F32) for n in SIZES]
+    gradients = [torch.from_numpy(rng.standard_normal(n).astype(F32)).to(dtype) for n in SIZES]
+    gradients[3][7] = torch.inf
+    there = Fenced(ops, velocities)
+    found = ops.apply_momentum(there.tensors, [each.to(ops.device) for each in gradients], 0.9)
+    for mine, velocity, gradient, after in zip(found, velocities, gradients, there.read(), strict=True):
+        due = velocity * F32(0.9) + gradient.float().numpy()
+        assert mine.cpu().numpy().tobytes() == due.tobytes()
+        assert after.tobytes() == np.where(np.isfinite(due), due, velocity).tobytes()
+
+
+# What is sent
+
+
+def words_below(n: int, k: int, rng: np.random.Generator) -> NDArray[np.uint32]:
+    positions = np.sort(rng.choice(n, k, replace=False)).astype(np.uint32)
+    return positions << np.uint32(1) | rng.integers(0, 2, k).astype(np.uint32)
+
+
+@in_turn("kind", ["taus", "levels", "values"])
+def test_words_are_added_and_cleared(ops: Ops, kind: str) -> None:
+    rng, sizes = np.random.default_rng(8), np.array([1000, 1, 4000])
+    firsts = np.cumsum(sizes) - sizes
+    shifts = np.array([0, 300, 300])
+    words = words_below(5001, 700, rng)
+    ends = np.searchsorted(words >> 1, firsts + sizes)
+    total = rng.standard_normal(5400).astype(F32)
+    taus = rng.uniform(0.1, 1, 3).astype(F32)
+    levels, values = rng.integers(1, 256, 700).astype(np.uint8), rng.standard_normal(700).astype(F32)
+    owners = np.searchsorted(ends, np.arange(700), side="right")
+    magnitudes = taus[owners] * (levels.astype(F32) if kind == "levels" else F32(1))
+    amounts = values if kind == "values" else np.where(words & 1, -magnitudes, magnitudes)
+    beside = {"taus": np.empty(0, np.uint8), "levels": levels, "values": values}[kind]
+    there, own, out = ops.place_all([words, beside, total])
+    ops.add_words(there, ends, shifts, None if kind == "values" else taus, own, out)
+    due = total.copy()
+    due[(words >> 1) + shifts[owners]] += amounts
+    assert fetched(ops, out).tobytes() == due.tobytes()
+
+    dense = Fenced(ops, [total[first : first + n] for first, n in zip(firsts, sizes, strict=True)])
+    counts = np.diff(ends, prepend=0).tolist()
+    (floats,) = ops.place_all([values])
+    ops.add_to_each(there, counts, firsts.tolist(), floats, dense.tensors)
+    for i, after in enumerate(dense.read()):
+        at = slice(int(ends[i - 1]) if i else 0, int(ends[i]))
+        due = total[firsts[i] : firsts[i] + sizes[i]].copy()
+        due[(words[at] >> 1) - firsts[i]] += values[at]
+        assert after.tobytes() == due.tobytes()
+        ops.clear(there[at], int(firsts[i]), dense.tensors[i])
+        due[(words[at] >> 1) - firsts[i]] = 0
+        assert dense.read()[i].tobytes() == due.tobytes()
+
+
+# Looking
+
+
+@in_turn("n", [1, 5000, 70_001])
+def test_looking(ops: Ops, n: int) -> None:
+    values = np.random.default_rng(n).standard_normal(n).astype(F32)
+    there, kept = torch.from_numpy(values).to(ops.device), torch.ones(n, device=ops.device)
+    readback = Readback(ops)
+    squares, nothing = ops.squares(there, readback), ops.squares(None, readback)
+    total = ops.ordered_sum_of_squares(there, readback)
+    broken = there.clone()
+    broken[-1] = torch.nan
+    finite = ops.finite([there, broken], readback)
+    readback.fetch()
+    assert (nothing(), finite()) == (0, [True, False])
+    assert squares() == pytest.approx(np.square(values, dtype=np.float64).sum(), rel=1e-9)
+    assert total() == oracles.ordered_sum_of_squares(values)
+    zeros = torch.zeros(n, device=ops.device)
+    only_last = zeros.clone()
+    only_last[-1] = torch.nan
+    assert ops.nonzero([there, zeros, -zeros, only_last, broken.to(torch.bfloat16)]) == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+    places = stratified_positions(n, min(n, 64))
+    one, two = ops.samples([None, kept], [there, there.to(torch.bfloat16)], 64)
+    assert one.numpy().tobytes() == np.abs(values[places]).tobytes()
+    short = there.to(torch.bfloat16).float().cpu().numpy()
+    assert two.numpy().tobytes() == np.abs(1 + short[places]).tobytes()
+
+
+# Quantizing passes
+
+Run = Callable[[Quantizing, Readback], tuple[Callable[[], list[QuantizedPass]], tuple[Any, ...]]]
+
+
+def _passes(ops: Ops, form: str, bits: int) -> Run:
+    """A pass of a form with room for its tables, in a message's order."""
+
+    def run(
+        work: Quantizing, readback: Readback
+    ) -> tuple[Callable[[], list[QuantizedPass]], tuple[Any, ...]]:
+        blocks = work.offsets.all_blocks
+        if form == "linear":
+            lows, steps = ops.empty(blocks, F32), ops.empty(blocks, F32)
+            return ops.linear_pass(work, lows, steps, readback), (lows, steps)
+        exponents = ops.empty(blocks, np.int8)
+        if form == "quantile":
+            means = ops.empty(blocks << bits, np.uint16)
+            return ops.quantile_pass(work, means, exponents, readback), (exponents, means)
+        if form == "fp8":
+            return ops.fp8_pass(work, exponents, readback), (exponents,)
+        kind: HalfFormat = "bf16" if form == "bf16" else "fp16"
+        return ops.half_pass(kind, work, readback), ()
+
+    return run
+
+
+ORACLES: dict[str, Callable[[Floats, int], Quantized]] = {
+    "linear": oracles.linear,
+    "quantile": oracles.quantile,
+    "fp8": oracles.fp8,
+    "fp16": lambda a, _: oracles.half(a, "fp16"),
+    "bf16": lambda a, _: oracles.half(a, "bf16"),
+}
+
+
+def quantize(
+    ops: Ops,
+    form: str,
+    bits: int,
+    block: int,
+    residuals: Sequence[Floats] | None,
+    gradients: Sequence[Floats],
+    dtype: torch.dtype = torch.float32,
+) -> tuple[list[QuantizedPass], NDArray[Any], list[NDArray[Any]], list[Floats] | None, Any]:
+    """Runs a pass; what it came to, symbols, tables and residuals on the host, and what is on the device."""
+    kept = None if residuals is None else Fenced(ops, residuals)
+    added = [torch.from_numpy(each).to(ops.device).to(dtype) for each in gradients]
+    symbols = ops.empty(sum(each.size for each in gradients), np.uint8 if bits <= 8 else np.uint16)
+    work = Quantizing([None] * len(added) if kept is None else kept.tensors, added, symbols, bits, block)
+    readback = Readback(ops)
+    pending, tables = _passes(ops, form, bits)(work, readback)
+    readback.fetch()
+    found = [fetched(ops, each) for each in tables]
+    rest = None if kept is None else kept.read()
+    return pending(), fetched(ops, symbols), found, rest, (work, tables)
+
+
+def check_quantized(
+    ops: Ops,
+    form: str,
+    bits: int,
+    block: int,
+    gradients: list[Floats],
+    keeps: bool,
+    dtype: Any = torch.float32,
+) -> None:
+    residuals = [np.full(each.size, -0.0, F32) for each in gradients] if keeps else None
+    passed, symbols, tables, kept, (work, there) = quantize(
+        ops, form, bits, block, residuals, gradients, dtype
+    )
+    due_symbols, due_tables, due_values = [], [], []
+    for gradient in gradients:
+        for first in range(0, gradient.size, block or max(gradient.size, 1)):
+            made = ORACLES[form](gradient[first : first + (block or gradient.size)], bits)
+            due_symbols.append(made.symbols)
+            due_tables.append(made.tables)
+            due_values.append(made.values)
+    values = np.concatenate(due_values)
+    assert symbols.tolist() == np.concatenate(due_symbols).tolist()
+    for found, due in zip(tables, zip(*due_tables, strict=True), strict=True):
+        assert found.tobytes() == np.concatenate(due).astype(found.dtype).tobytes()
+    a = np.concatenate(gradients)
+    if kept is None:
+        assert [each.residual_squares for each in passed] == [0.0] * len(gradients)
+    else:
+        with np.errstate(over="ignore"):
+            rest = np.clip(a - values, -MAX, MAX)
+        assert np.concatenate(kept).tobytes() == rest.tobytes()
+        squares = sum(each.residual_squares for each in passed)
+        assert squares == pytest.approx(np.square(rest, dtype=np.float64).sum(), rel=1e-4, abs=1e-80)
+    assert not any(each.nonfinite for each in passed)
+    starts = np.cumsum([0, *[each.size for each in gradients[:-1]]])
+    for add in (False, True):
+        (out,) = ops.place_all([np.ones(a.size, F32)])
+        ops.write_values(form, work.symbols, block, there, work.offsets.table, out, starts, add)
+        with np.errstate(over="ignore"):
+            assert fetched(ops, out).tobytes() == (F32(1) + values if add else values).tobytes()
+
+
+def levels(rng: np.random.Generator, n: int) -> Floats:
+    """Numbers of one sign or both, ties among them, on a scale of any size."""
+    kind = rng.integers(4)
+    if kind == 0:
+        return np.full(n, rng.choice(np.array([0.0, -0.0, 1e-45, 0.3, -1e30], F32)), F32)
+    if kind == 1:
+        return rng.integers(-3, 4, n).astype(F32)
+    scale = rng.choice([1e-41, 1e-5, 1.0, 1e30])
+    return np.where(rng.random(n) < 0.05, F32(-0.0), rng.standard_normal(n) * scale).astype(F32)
+
+
+FORMS = [("linear", 1), ("linear", 8), ("linear", 11), ("linear", 16), ("quantile", 1), ("quantile", 5)]
+FORMS += [("quantile", 8), ("quantile", 10), ("fp8", 8), ("fp16", 16), ("bf16", 16)]
+
+
+@in_turn(("form", "bits"), FORMS)
+@in_turn("block", [0, 3, 500, 4096, 5000])
+@in_turn("keeps", [False, True])
+def test_quantizing(ops: Ops, form: str, bits: int, block: int, keeps: bool) -> None:
+    if block == 3 and form == "quantile" and bits > 8:
+        return  # tables larger than what they are about, by thousands
+    rng = np.random.default_rng([bits, block])
+    gradients = [levels(rng, n) for n in (31, 1, 513, 0, 6001 if block in (0, 5000) else 1000)]
+    check_quantized(ops, form, bits, 0 if form.endswith("16") else block, gradients, keeps)
+
+
+@in_turn("form", ["linear", "quantile", "fp8", "fp16", "bf16"])
+def test_quantizing_short_gradients(ops: Ops, form: str) -> None:
+    bits = 16 if form.endswith("16") else 4
+    gradient = torch.from_numpy(np.random.default_rng(9).standard_normal(2000).astype(F32)).to(torch.bfloat16)
+    check_quantized(
+        ops, form, bits, 0 if bits == 16 else 300, [gradient.float().numpy()], True, torch.bfloat16
+    )
+
+
+@in_turn("kind", ["fp16", "bf16"])
+def test_every_half_is_rounded_to_itself(ops: Ops, kind: str) -> None:
+    values = widened(torch.float16 if kind == "fp16" else torch.bfloat16)
+    check_quantized(ops, kind, 16, 0, [values[np.isfinite(values)]], True)
+
+
+@in_turn(("form", "bits"), [("linear", 8), ("quantile", 4), ("fp8", 8), ("fp16", 16), ("bf16", 16)])
+@in_turn("block", [0, 100, 5000])
+@in_turn("broken", [np.nan, np.inf, -np.inf])
+def test_quantizing_where_a_sum_is_not_finite(
+    ops: Ops, form: str, bits: int, block: int, broken: float
+) -> None:
+    """The residual gains what is finite, to rounding; the parameters beside it are quantized."""
+    rng = np.random.default_rng(10)
+    block = 0 if bits == 16 else block
+    for at in (0, 2999, 6000):
+        gradients = [rng.standard_normal(6001).astype(F32) for _ in range(2)]
+        residuals = [np.full(6001, 0.25, F32) for _ in range(2)]
+        gradients[0][at] = broken
+        passed, *_, kept, _ = quantize(ops, form, bits, block, residuals, gradients)
+        assert [each.nonfinite for each in passed] == [True, False]
+        assert kept is not None
+        due = residuals[0] + gradients[0]
+        due[at] = residuals[0][at]
+        assert np.allclose(kept[0], due, rtol=1e-5, atol=1e-5)
+        assert kept[0][at] == residuals[0][at]
+        passed, *_ = quantize(ops, form, bits, block, None, gradients)
+        assert [each.nonfinite for each in passed] == [True, False]
+
+
+@in_turn("keeps", [False, True])
+def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
+    """What `entropy` asks for: ranges, samples between them, and bits of each parameter."""
+    rng, bits = np.random.default_rng(11), [1, 8, 12, 5, 3]
+    gradients = [rng.standard_normal(n).astype(F32) for n in (31, 1, 5000, 9001, 700)]
+    gradients[4][9] = np.nan
+    kept = Fenced(ops, [np.zeros_like(each) for each in gradients])
+    residuals = kept.tensors if keeps else [None] * 5
+    added = [torch.from_numpy(each).to(ops.device) for each in gradients]
+    readback, returned = Readback(ops), Readback(ops)
+    ranges = ops.extremes([Addends(*each) for each in zip(residuals, added, strict=True)], readback, returned)
+    values = kept.tensors if keeps else added
+    sizes = [min(each.size, 300) for each in gradients]
+    counts = ops.count_samples(
+        [Sample(*each) for each in zip(values, sizes, strict=True)], 4, ranges, readback
+    )
+    readback.fetch()
+    assert [each.nonfinite for each in ranges] == [False] * 4 + [True]
+    for gradient, size, counted in list(zip(gradients, sizes, counts(), strict=True))[:4]:
+        low, step = (table[0] for table in oracles.linear(gradient, 4).tables)
+        sample = gradient[stratified_positions(gradient.size, size)]
+        places = (sample * F32(0.5) - low * F32(0.5)) * (F32(2) / step if step else F32(0))
+        assert counted.tolist() == np.bincount(np.minimum(places.astype(int), 15), minlength=16).tolist()
+    symbols, (lows, steps) = ops.empty(sum(each.size for each in gradients), np.uint16), (
+        ops.empty(5, F32), ops.empty(5, F32)
+    )  # fmt: skip
+    work = Quantizing(residuals, added, symbols, max(bits))
+    pending = ops.linear_between(work, bits, ranges, lows, steps)
+    returned.fetch()
+    assert [each.nonfinite for each in pending()] == [False] * 4 + [True]
+    rest, found = kept.read(), fetched(ops, symbols)
+    for i, gradient in enumerate(gradients[:4]):
+        made = oracles.linear(gradient, bits[i])
+        assert found[work.offsets.symbols[i]].tolist() == made.symbols.tolist()
+        assert [fetched(ops, each)[i] for each in (lows, steps)] == [each[0] for each in made.tables]
+        if keeps:
+            assert rest[i].tobytes() == (gradient - made.values).tobytes()
+
+
+def test_results_stand_in_few_arrays_and_are_fetched_together(ops: Ops) -> None:
+    readback = Readback(ops)
+    slots = [readback.take(n, dtype) for n, dtype in ((3, np.uint8), (5000, np.float64), (1, np.int32))]
+    assert [fetched(ops, slot.array).tolist() for slot in slots] == [[0] * 3, [0.0] * 5000, [0]]
+    (copied,) = readback.fetch_with(ops.place_all([np.arange(3)]))
+    assert copied.tolist() == [0, 1, 2]
+    assert [slot.values.size for slot in slots] == [3, 5000, 1]
+
+
+# The CPU's passes, on threads, on blocks larger than pieces, and on numbers of any kind
+
+
+def digest(ops: CpuOps, n: int) -> list[bytes]:
+    """What every pass writes and keeps, one of the parameters being not finite."""
+    rng, found = np.random.default_rng(12), []
+    gradients = [
+        (rng.standard_normal(size) * 10.0 ** rng.integers(-9, 3, size)).astype(F32)
+        for size in (n, 70_000, 5, 140_000)
+    ]
+    gradients[1][50_000] = np.inf
+
+    def sparse(rule: ThresholdRule, run: Pass) -> None:
+        kept, target = (
+            Fenced(ops, [np.full(each.size, 0.25, F32) for each in gradients]),
+            ops.target(n + 210_005, rule),
+        )
+        bases = np.cumsum([0, n, 70_000, 5]).tolist()
+        selected = run(
+            Batch(kept.tensors, [torch.from_numpy(each) for each in gradients], bases, target), Readback(ops)
+        )()
+        found.extend(each.tobytes() for each in kept.read())
+        has_values = rule in ("wgt", "qgt")
+        found.extend(each[: selected.ends[-1]].tobytes() for each in target[: 1 + has_values])
+        found.append(str((selected.ends, selected.nonfinite, selected.taus)).encode())
+
+    for rule in RULES:
+        sparse(
+            rule,
+            lambda batch, readback, rule=rule: ops.take_by_threshold(
+                rule, batch, [0.3, 0.1, 0.5, 0.2], readback
+            ),
+        )
+    sparse("wgt", lambda batch, readback: ops.take_largest(batch, [n // 100, 9, 2, 30_000], readback))
+    for form, bits in FORMS[1:3] + FORMS[6:7] + FORMS[8:]:
+        for block in [2048, 0, blockwise.PIECE + 5] if bits < 16 or form == "linear" else [0]:
+            residuals = [np.full(each.size, 0.25, F32) for each in gradients]
+            passed, symbols, _, kept, _ = quantize(ops, form, bits, block, residuals, gradients)
+            assert [each.nonfinite for each in passed] == [False, True, False, False]
+            found.extend(each.tobytes() for each in kept or [])
+            good = np.r_[0:n, n + 70_000 : symbols.size]  # of the other one they mean nothing
+            found.append(symbols[good].tobytes())
+    return found
+
+
+@in_turn("threads", [2, 3])
+def test_threads_change_nothing(threads: int) -> None:
+    n = 2 * blockwise.PIECE + 4321
+    assert digest(CpuOps(threads), n) == digest(CpuOps(1), n)
+
+
+def test_a_cpu_without_wide_vectors_gives_the_same_bits(tmp_path: Path) -> None:
+    """The same passes, compiled for the oldest CPU that LLVM knows of this architecture."""
+    environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    folders = [str(Path(__file__).parent), str(Path(oracles.__file__).parent)]
+    script = f"""
+import sys
+sys.path[:0] = {folders!r}
+import hashlib, test_ops
+print(hashlib.sha256(b"".join(test_ops.digest(test_ops.CpuOps(2, False), 30_011))).hexdigest())
+"""
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
+    expected = hashlib.sha256(b"".join(digest(CpuOps(2), 30_011))).hexdigest()
+    assert ran.stdout.strip() == expected
+
+
+@in_turn("block", [3, 2048, 1_500_000, 0])
+def test_blocks_and_parameters_larger_than_a_piece(block: int) -> None:
+    gradient = np.random.default_rng(13).standard_normal(2 * blockwise.PIECE + 4321).astype(F32)
+    if block == 3:
+        gradient = gradient[: blockwise.PIECE + 7]
+    if block != 3:
+        check_quantized(CpuOps(2), "linear", 8, block, [gradient], True)
+    _, symbols, (exponents,), kept, _ = quantize(
+        CpuOps(2), "fp8", 8, block, [np.zeros_like(gradient)], [gradient]
+    )
+    starts = np.arange(0, gradient.size, block or gradient.size)
+    most = np.maximum.reduceat(np.abs(gradient), starts).astype(np.float64)
+    assert ((most > 224 * 2.0**exponents) & (most <= 448 * 2.0**exponents)).all()
+    scale = np.repeat(2.0**exponents, np.diff(np.append(starts, gradient.size)))
+    short = torch.from_numpy((gradient / scale).astype(F32)).to(torch.float8_e4m3fn)
+    assert symbols.tobytes() == short.view(torch.uint8).numpy().tobytes()
+    assert kept is not None
+    assert (kept[0] == gradient - short.float().numpy() * scale).all()
+
+
+@in_turn(
+    ("n", "block", "most"), [(0, 3, 10), (10, 0, 10), (11, 0, 10), (100, 3, 10), (101, 25, 10), (7, 9, 4)]
+)
+def test_pieces_cover_every_element_once(n: int, block: int, most: int) -> None:
+    parts = blockwise.pieces(n, block, most)
+    assert [i for piece in parts for i in range(n)[piece.elements]] == list(range(n))
+    assert all(piece.elements.stop - piece.elements.start <= most for piece in parts)
+    for piece in parts:
+        for i in range(n)[piece.elements]:
+            own = piece.blocks.start + (i - piece.elements.start) // piece.block
+            assert own == i // (block or max(n, 1))
+
+
+ANY = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -1e-40, float(MAX), TAU, 1.0, -1.0])
+TAME = st.floats(-float(MAX) / 2, float(MAX) / 2, width=32) | st.sampled_from([0.0, -0.0, 1e-45, 1.0, -1.0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.lists(st.tuples(ANY, ANY), max_size=60), st.booleans())
+def test_sparse_passes_over_any_floats(
+    data: st.DataObject, pairs: list[tuple[float, float]], fast: bool
+) -> None:
+    cpu = CpuOps(vectorized=fast and avx512.supported())
+    residual, gradient = (
+        (np.array(column, F32) for column in zip(*pairs, strict=True)) if pairs else ([np.empty(0, F32)] * 2)
+    )
+    residual = np.where(np.isfinite(residual), residual, F32(0.5))
+    check_threshold(cpu, data.draw(st.sampled_from(RULES)), [residual], [gradient])
+    check_largest(cpu, [residual], [gradient], [data.draw(st.integers(0, 70))])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.lists(TAME, min_size=1, max_size=60), st.sampled_from(FORMS), st.integers(0, 70))
+def test_quantizing_any_floats(
+    data: st.DataObject, numbers: list[float], form: tuple[str, int], block: int
+) -> None:
+    name, bits = form
+    block = 0 if name.endswith("16") else block
+    check_quantized(CpuOps(), name, bits, block, [np.array(numbers, F32)], data.draw(st.booleans()))
+
+
+def test_a_guess_that_is_too_high_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where other parameters' words stand behind."""
+    monkeypatch.setattr(topk, "_low_guess", lambda row, k: F32(2.5))
+    rng = np.random.default_rng(14)
+    gradients = [rng.standard_normal(n).astype(F32) for n in (20_000, 5, 30_000, 100)]
+    residuals = [rng.standard_normal(each.size).astype(F32) for each in gradients]
+    for fast in {False, avx512.supported()}:
+        check_largest(
+            CpuOps(vectorized=fast), [each.copy() for each in residuals], gradients, [5000, 2, 100, 7]
+        )
+
+
+def test_a_sample_gives_a_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.abs(np.random.default_rng(15).standard_normal(1000).astype(F32))
+    ordered = np.sort(values)[::-1]
+    for density, rank in ((0, 1), (0.001, 1), (0.07, 70), (0.5, 500), (1, 1000)):
+        assert topk.magnitude_at(values, density) == ordered[rank - 1]
+    for extreme, due in ((np.full(9, MAX, F32), 2.0**119), (np.zeros(9, F32), 2.0**-126)):
+        assert topk.magnitude_at(extreme, 0.5) == due
+    assert topk.magnitude_at(np.empty(0, F32), 0.5) == F32(2.0**-126)
+    close = (1 + np.arange(3000) * np.finfo(F32).eps).astype(F32)
+    for rank in (1, 2, 1500, 3000):
+        assert topk.rank_of(close, rank) == np.sort(close)[-rank]
+
+
+@in_turn(
+    ("low", "step"),
+    [
+        (np.nan, 1),
+        (np.inf, 1),
+        (-0.0, 1),
+        (0, -1),
+        (0, -0.0),
+        (0, 1e-39),
+        (0, np.nan),
+        (0, np.inf),
+        (MAX, 1e36),
+    ],
+)
+def test_ranges_that_no_pass_writes_are_told(low: float, step: float) -> None:
+    good = np.array([-1.0, 0.0], F32), np.array([0.01, 0.0], F32)
+    assert linear_tables_valid(np.full(2, 8), *good)
+    good[0][1], good[1][1] = low, step
+    assert not linear_tables_valid(np.full(2, 8), *good)
+
+
+def test_means_that_no_pass_writes_are_told() -> None:
+    tables, exponents = np.zeros((2, 4), np.uint16), np.zeros(2, np.int8)
+    tables[1, 2] = 0x8000 | LARGEST_MEAN
+    exponents[1] = 113
+    assert quantile_tables_valid(tables, exponents)
+    assert not quantile_tables_valid(tables + np.uint16(1), exponents)
+    assert not quantile_tables_valid(tables, exponents + np.int8(1))

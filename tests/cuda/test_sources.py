@@ -1,0 +1,61 @@
+"""The CUDA sources: whether NVIDIA's compiler takes them, and what the emulator does not show by itself."""
+
+from platform import machine
+
+import numpy as np
+import nvrtc
+import pytest
+import torch
+from cases import in_turn
+from emulator import EmulatedGpu
+from needs import missing
+
+from taugrad.compressors.ops.cuda.device import SOURCES, float_bits
+from taugrad.compressors.ops.cuda.reports import Reports
+from taugrad.compressors.ops.readback import Readback
+
+ARCHITECTURES = ("sm_80", "sm_90")
+
+
+@in_turn("source", sorted(path.stem for path in SOURCES.glob("*.cu")))
+def test_the_source_compiles(source: str) -> None:
+    if nvrtc.library() is None:
+        what = "needs NVIDIA's runtime compiler (the package nvidia-cuda-nvrtc-cu12)"
+        if machine() == "x86_64":
+            missing(what)
+        pytest.skip(what)  # for other CPUs pyproject.toml does not ask for it
+    for architecture in ARCHITECTURES:
+        nvrtc.compile_source(SOURCES / f"{source}.cu", architecture)
+
+
+@in_turn("nearest", [0, 1, 31, 32, 33, 69])
+def test_a_block_looks_back_to_the_nearest_that_knows_its_place(gpu: EmulatedGpu, nearest: int) -> None:
+    """The emulator runs blocks in order; here blocks before this one have only counted so far."""
+    before, tile, counted, placed = 70, 4096, 1 << 62, 2 << 62
+    amounts = np.random.default_rng(5).integers(0, 4097, before).astype(np.uint64)
+    states = np.zeros(before + 3, np.uint64)
+    states[0], states[1 : before + 1] = before, np.uint64(counted) | amounts
+    # Blocks further back than the nearest must not be looked at.
+    states[1 : nearest + 1] = np.uint64(counted | 4000)
+    states[nearest + 1] = np.uint64(placed) | amounts[: nearest + 1].sum()
+    n = (before + 1) * tile
+    gradient = torch.zeros(n)
+    gradient[-2:] = 1
+    words, values = gpu.zeros(n, np.uint32), gpu.zeros(n, np.float32)
+    (there,) = gpu.place_all([states])
+    gpu.launch(
+        "threshold", "wgt", 1, 256, gpu.zeros(n, np.float32), gpu.array(gradient), n,
+        float_bits(0.3), 0, words, values, there, Reports(1, Readback(gpu)).begin(),
+    )  # fmt: skip
+    total = int(amounts.sum())
+    found, after = gpu.fetch_all([words, there])
+    assert found[total : total + 2].tolist() == [(n - 2) << 1, (n - 1) << 1]
+    assert np.count_nonzero(found) == 2
+    assert int(after[before + 1]) == placed | (total + 2)
+
+
+def test_there_is_room_for_the_passes_said(gpu: EmulatedGpu) -> None:
+    reports = Reports(1, Readback(gpu))
+    reports.begin()
+    with pytest.raises(ValueError, match="room for 1"):
+        reports.begin()

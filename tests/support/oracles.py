@@ -1,0 +1,170 @@
+"""What the operations of `Ops` do to one parameter, in NumPy, by their definitions."""
+
+import math
+from bisect import bisect
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+F32 = np.float32
+MAX = np.finfo(F32).max
+SMALLEST_TAU, LARGEST_TAU = F32(2.0**-126), F32(2.0**119)
+Floats = NDArray[np.float32]
+
+
+class Sent(NamedTuple):
+    """What a sparse pass makes of residual + gradient."""
+
+    residual: Floats
+    positions: NDArray[np.int64]
+    values: NDArray[np.generic]
+    """Floats (wgt, topk, chunked), levels (qgt), or nothing."""
+    minus: NDArray[np.bool_]
+    nonfinite: bool
+    tau: float
+
+
+def _sums(residual: Floats, gradient: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    with np.errstate(all="ignore"):
+        sums = residual + gradient
+    return sums, np.isfinite(sums)
+
+
+def threshold(rule: str, residual: Floats, gradient: Floats, tau: float) -> Sent:
+    """Anoosheh, section 2.1 (wgt, bgt, qgt); Strom, section 2.6."""
+    a, finite = _sums(residual, gradient)
+    magnitude, by = np.abs(a), F32(tau)
+    hit = finite & ((magnitude > by) if rule == "strom" else (magnitude >= by))
+    with np.errstate(all="ignore"):
+        levels = np.minimum(np.floor(magnitude / by), F32(255))
+        quantum = {"wgt": magnitude, "qgt": levels * by}.get(rule, np.full_like(a, by))
+        rest = np.where(hit, np.where(a < 0, a + quantum, a - quantum), a)
+    values = {"wgt": a[hit], "qgt": levels[hit].astype(np.uint8)}.get(rule, np.empty(0, np.uint8))
+    kept = np.where(finite, rest, residual).astype(F32)
+    return Sent(kept, np.flatnonzero(hit), values, a[hit] < 0, not finite.all(), float(by))
+
+
+def largest(residual: Floats, gradient: Floats, k: int) -> Sent:
+    """The k largest magnitudes from the smallest tau on, the first of equal ones; none beside a NaN."""
+    a, finite = _sums(residual, gradient)
+    keys = np.where(finite & (np.abs(a) >= SMALLEST_TAU), np.abs(a), F32(-1))
+    order = np.argsort(-keys, kind="stable")[: k if finite.all() else 0]
+    hit = np.sort(order[keys[order] >= 0])
+    kept = np.where(finite, a, residual)
+    kept[hit] = 0
+    tau = min(np.abs(a[hit]).min(), LARGEST_TAU) if hit.size else SMALLEST_TAU
+    return Sent(kept, hit, a[hit], a[hit] < 0, not finite.all(), float(tau))
+
+
+def largest_of_chunks(residual: Floats, gradient: Floats, chunk: int, keep: int) -> Sent:
+    """The `keep` largest finite magnitudes of each chunk, zeros too, of equal ones the first."""
+    a, finite = _sums(residual, gradient)
+    hits = [np.empty(0, np.int64)]
+    for low in range(0, a.size, chunk):
+        at = slice(low, low + chunk)
+        keys = np.where(finite[at], np.abs(a[at]), F32(-1))
+        order = np.argsort(-keys, kind="stable")[:keep]
+        hits.append(low + np.sort(order[keys[order] >= 0]))
+    hit = np.concatenate(hits)
+    kept = np.where(finite, a, residual)
+    kept[hit] = 0
+    return Sent(kept, hit, a[hit] + F32(0), a[hit] < 0, not finite.all(), float(SMALLEST_TAU))
+
+
+class Quantized(NamedTuple):
+    """What a quantizing pass makes of one block."""
+
+    symbols: NDArray[np.int64]
+    tables: tuple[NDArray[np.generic], ...]
+    values: Floats
+
+
+def linear(a: Floats, bits: int) -> Quantized:
+    """Oland and Raj, section 3.1; tables are the smallest element and the width of a bin."""
+    low, high = a.min() + F32(0), a.max() + F32(0)
+    step = high * F32(2.0**-bits) - low * F32(2.0**-bits)
+    step = step if step >= F32(2.0**-126) else F32(0)
+    half_low, half_step = low * F32(0.5), step * F32(0.5)
+    places = (a * F32(0.5) - half_low) * (F32(2) / step if step else F32(0))
+    symbols = np.minimum(places.astype(np.int64), 2**bits - 1)
+    halves = half_low + half_step * (symbols.astype(F32) + F32(0.5))
+    return Quantized(symbols, (np.array([low]), np.array([step])), halves + halves)
+
+
+def quantile(a: Floats, bits: int) -> Quantized:
+    """Rae, section 2.3.1; tables are the exponent and the float16 bits of the bins' means."""
+    a, bins = a + F32(0), 2**bits
+    ordered = np.sort(a)
+    cuts = ordered[np.arange(1, bins) * a.size // bins]
+    symbols = np.searchsorted(cuts, a, side="right")
+    most = float(np.abs(a).max())
+    exponent = max(math.frexp(most)[1] - 1 - 14, -128) if most else 0
+    fraction = 47 - math.ceil(math.log2(a.size))
+    scaled = np.array([int(Fraction(float(x)) * Fraction(2) ** (fraction - exponent)) for x in a], object)
+    means = np.zeros(bins, np.float16)
+    for j in np.unique(symbols):
+        inside = scaled[symbols == j]
+        mean = F32(np.float64(sum(inside)) / np.float64(inside.size) * 2.0**-fraction)
+        means[j] = np.clip(mean, F32(-32752), F32(32752))
+    values = np.array([math.ldexp(float(each), exponent) for each in means], F32)[symbols]
+    return Quantized(symbols, (np.array([exponent], np.int8), means.view(np.uint16)), values)
+
+
+def _magnitudes() -> list[Fraction]:
+    """The finite magnitudes of e4m3fn in order of their bits: 4 bits of exponent, bias 7, 3 of mantissa."""
+    numbers = []
+    for short in range(0x7F):
+        exponent, mantissa = short >> 3, short & 7
+        numbers.append(Fraction(mantissa + 8 * (exponent > 0)) * Fraction(2) ** (max(exponent, 1) - 10))
+    return numbers
+
+
+_E4M3 = _magnitudes()
+
+
+def fp8(a: Floats, _: int = 8) -> Quantized:
+    """Scaled float8 e4m3fn, in fractions; the table is the exponent."""
+    most, exponent = Fraction(float(np.abs(a).max())), 0
+    if most:
+        exponent = min(max(math.frexp(float(most / 448))[1] - 2, -126), 119)
+        while most > 448 * Fraction(2) ** exponent and exponent < 119:
+            exponent += 1
+    symbols, values = [], []
+    for x in a:
+        scaled = abs(Fraction(float(x))) / Fraction(2) ** exponent
+        above = min(bisect(_E4M3, scaled), 0x7E)
+        short = min((abs(scaled - _E4M3[s]), s % 2, s) for s in (max(above - 1, 0), above))[2]
+        symbols.append(short | 0x80 * bool(np.signbit(x)))
+        values.append(math.copysign(float(_E4M3[short] * Fraction(2) ** exponent), x))
+    return Quantized(np.array(symbols), (np.array([exponent], np.int8),), np.array(values, F32))
+
+
+def half(a: Floats, kind: str) -> Quantized:
+    """torch's rounding; what is too large becomes the largest finite number."""
+    dtype = torch.float16 if kind == "fp16" else torch.bfloat16
+    most = torch.finfo(dtype).max
+    short = torch.from_numpy(a).clamp(-most, most).to(dtype)
+    return Quantized(short.view(torch.uint16).numpy().astype(np.int64), (), short.float().numpy())
+
+
+def ordered_sum_of_squares(values: Floats) -> float:
+    """As `ops.cpu.looking` says it, number by number."""
+    numbers = [float(each) * float(each) for each in values]
+    while True:
+        sums = []
+        for first in range(0, len(numbers), 4096):
+            tile = numbers[first : first + 4096] + [0.0] * (4096 - len(numbers[first : first + 4096]))
+            lanes = [0.0] * 256
+            for i, number in enumerate(tile):
+                lanes[i % 256] += number
+            while len(lanes) > 1:
+                lanes = [
+                    a + b for a, b in zip(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :], strict=True)
+                ]
+            sums += lanes
+        if len(sums) < 2:
+            return sums[0] if sums else 0.0
+        numbers = sums
