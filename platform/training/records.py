@@ -175,7 +175,7 @@ def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict
     metrics: dict[str, float] = {}
     for layer in step.layers:
         seen = statistics[layer.name]
-        found = {
+        found: dict[names.LayerQuantity, float | None] = {
             "fraction": layer.sent / layer.elements if layer.elements else 0.0,
             "elements": layer.elements,
             "bits": layer.paper_bits / layer.sent if layer.sent else None,

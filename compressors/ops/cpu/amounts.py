@@ -26,13 +26,14 @@ def write_values(
         tables = means.reshape(max(exponents.size, 1), -1), exponents
     for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
         own, into = symbols[begin : begin + n], out[start : start + n]
-        length, of_blocks = block if 0 < block < n else n, [table[first : first + blocks] for table in tables]
+        length = block if 0 < block < n else n
+        of_blocks = [table[first : first + blocks] for table in tables]
         if form == "linear":
-            linear.dequantize(own, length, *of_blocks, into, add)
+            linear.dequantize(own, length, *of_blocks, into, add)  # type: ignore[call-arg]
         elif form == "quantile":
-            quantile.dequantize(own, length, *of_blocks, into, add)
+            quantile.dequantize(own, length, *of_blocks, into, add)  # type: ignore[call-arg]
         elif form == "fp8":
-            minifloat.from_fp8s(own, length, *of_blocks, into, add)
+            minifloat.from_fp8s(own, length, *of_blocks, into, add)  # type: ignore[call-arg]
         elif form != "f32":
             minifloat.from_halves(own, form == "bf16", into, add)
         elif add:

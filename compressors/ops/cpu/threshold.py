@@ -89,7 +89,7 @@ def send(rule, lanes, residual, gradient, tau, base, words, values, sent, tally)
     whole = residual.size - residual.size % len(lanes) if len(lanes) > 1 else 0
     for low in range(0, whole, _GROUPS):
         high = min(low + _GROUPS, whole)
-        sent = avx512.send_groups(
+        sent = avx512.send_groups(  # type: ignore[call-arg]
             rule, lanes, residual, gradient, low, high, tau, base, words, values, sent, tally
         )
     wgt, qgt, strom = len(rule) == 1, len(rule) == 3, len(rule) == 4

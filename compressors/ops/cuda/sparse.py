@@ -93,7 +93,8 @@ def chunked_pass(
 
 def _signed(words: Any) -> Tensor:
     """Words as int64 [k]."""
-    return words.memory.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    signed: Tensor = words.memory.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    return signed
 
 
 def clear(words: Any, base: int, dense: Tensor) -> None:
