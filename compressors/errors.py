@@ -21,7 +21,14 @@ class WorkersDisagree(CompressionError, ValueError):
         return type(self), (self.difference,)
 
 
-class NonFiniteGradient(CompressionError, FloatingPointError):
+class Diverged(CompressionError):
+    """A training cannot go on, and would not if it were resumed: its numbers left what can be computed with.
+
+    A mode raises it where a weight leaves the range of sums in fixed point.
+    """
+
+
+class NonFiniteGradient(Diverged, FloatingPointError):
     """A worker's gradient held NaN or Inf, which the configuration refuses.
 
     Attributes:

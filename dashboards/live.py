@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from taugrad.platform.launching.board import News
 from taugrad.platform.launching.launch import Watch
+from taugrad.platform.launching.run_status import News
 from taugrad.platform.terminal import SILENT_S
 from taugrad.platform.training.reporting import TRAINING, Progress
 

@@ -14,7 +14,7 @@ import yaml
 
 from taugrad.compressors.method.sparse import SparseMethod
 
-from .synchronization.config import WeightsSync, real
+from .synchronization.config import RealSync, real
 
 if TYPE_CHECKING:
     from .spec import RunSpec
@@ -117,7 +117,7 @@ _UNKNOWN_LOCAL = ((2, 0.82), (4, 0.84), (10, 0.57), (30, 0.5))
 """Values of ways that are not in the list, by the steps between two exchanges: as what is like them."""
 
 
-def value_like(method: object, sync: object, optimizer: str) -> float:
+def value_like(method: object, sync: RealSync, optimizer: str) -> float:
     """What a step by a way that is not in the list is worth, by what is like it.
 
     Args:
@@ -128,8 +128,8 @@ def value_like(method: object, sync: object, optimizer: str) -> float:
     Returns:
         See `Setting.value`; 0 for what is never advised.
     """
-    if isinstance(sync, WeightsSync):
-        return next((value for every, value in _UNKNOWN_LOCAL if 0 < sync.every <= every), 0.4)
+    if sync.is_local:
+        return next((value for every, value in _UNKNOWN_LOCAL if 0 < sync.local_steps <= every), 0.4)
     if isinstance(method, SparseMethod):
         return 0.0 if optimizer in ADAPTIVE else _UNKNOWN_SPARSE
     return _UNKNOWN_DENSE
@@ -319,7 +319,7 @@ def lines_of(advice: Sequence[Advice]) -> list[str]:
 
 def is_per_step_sparse(spec: "RunSpec") -> bool:
     """Whether a method that holds elements back synchronizes the gradients of each step."""
-    return isinstance(spec.compressor, SparseMethod) and not isinstance(real(spec.sync), WeightsSync)
+    return isinstance(spec.compressor, SparseMethod) and not real(spec.sync).is_local
 
 
 def warning_of(specs: Sequence[tuple[str, "RunSpec"]]) -> str:

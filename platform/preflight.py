@@ -18,8 +18,7 @@ from .launching.storage import check_storage
 from .models import build, try_out
 from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
-from .synchronization.config import HybridSync, real
-from .synchronization.keys import wants_key
+from .synchronization.config import real
 from .tasks import build_task, try_task
 from .tracking.patience import patient
 from .tracking.probe import answering_client
@@ -65,7 +64,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
                 "to run all of them in one process"
             ],
         )
-    if local and wants_key(spec.sync):
+    if local and real(spec.sync).authenticated:
         try:
             key_of_environment()
         except KeyProblem as problem:
@@ -80,7 +79,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         model = build(spec.model, data.shape)
         inputs, targets = data.train.batch(np.arange(min(2, len(data.train))), None)
         try_out(spec.model, model, inputs, data.shape)
-    if isinstance(real(spec.sync), HybridSync):
+    if real(spec.sync).exchanges == "activations":
         _check_parts(spec, source, model)
     with _building("task", source):
         try_task(spec.task, task, model, inputs, targets)

@@ -10,7 +10,7 @@ from taugrad.compressors.method.policies import DensityTau
 from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.advice import ADAPTIVE, local_rate
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import SimulatedSync, WeightsSync, real
+from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
 
 from .auto_specs import METHOD, named, with_method
 
@@ -50,8 +50,7 @@ def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
     tau = DensityTau(target=density, every=1).model_dump(mode="json")
     tree = with_method(spec, method, {"tau": tau})
     mode = WeightsSync(every=every, unsent=1 / spec.workers.count)
-    sync = SimulatedSync(of=mode) if isinstance(spec.sync, SimulatedSync) else mode
-    tree["sync"] = sync.model_dump(mode="json")
+    tree["sync"] = in_mode(spec.sync, mode).model_dump(mode="json")
     optimizer = tree["training"]["optimizer"]
     optimizer["lr"] = local_rate(optimizer["lr"], spec.workers.count)
     return named(spec, tree)

@@ -14,7 +14,7 @@ from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, real
+from taugrad.platform.synchronization.config import RealSync, real
 from taugrad.platform.training.config import ConstantBatch
 
 SPARSEST, DENSEST = 1e-5, 0.1
@@ -133,13 +133,13 @@ def cost_of(spec: RunSpec) -> Cost:
     )
 
 
-def _estimable(spec: RunSpec) -> AllGatherSync:
+def _estimable(spec: RunSpec) -> RealSync:
     """How messages are sent; raises CannotEstimate if a density does not determine the run's bytes."""
     sync, codec = real(spec.sync), spec.compressor.position_codec
-    if not isinstance(sync, AllGatherSync):
+    if sync.exchanges != "buckets":
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
         raise CannotEstimate(f"{field} = {sync.mode}: bytes can be estimated for allgather only")
-    if sync.exchange == "hierarchical" and sync.sites is None:
+    if sync.pattern_name == "hierarchical" and sync.site_ranks is None:
         raise CannotEstimate(
             "sync.exchange = hierarchical: bytes can be estimated only if sync.sites is given"
         )
@@ -153,11 +153,11 @@ def _estimable(spec: RunSpec) -> AllGatherSync:
     return sync
 
 
-def _sendings(sync: AllGatherSync, workers: int) -> int:
+def _sendings(sync: RealSync, workers: int) -> int:
     """How often messages are handed over in a step, by all workers together."""
-    if sync.sites is None:
+    if sync.site_ranks is None:
         return workers
-    return int(Sites.of(sync.sites, workers).times_handed_over.sum())
+    return int(Sites.of(sync.site_ranks, workers).times_handed_over.sum())
 
 
 def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:

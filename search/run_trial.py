@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taugrad.platform.launching.board import News
 from taugrad.platform.launching.launch import RunResult, launch
+from taugrad.platform.launching.run_status import News
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import Journal
@@ -73,7 +72,7 @@ def train(
     Raises:
         Exception: whatever the training raises.
     """
-    if evaluate is None and not isinstance(spec.sync, SimulatedSync):
+    if evaluate is None and not spec.sync.is_simulated:
         return _launched(spec, client, run_id, metric, tell)
     try:
         if evaluate is not None:
@@ -91,7 +90,7 @@ def train(
 
 def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
     """Whether a training runs in the process of its trial, not in its own workers."""
-    return evaluate is not None or isinstance(spec.sync, SimulatedSync)
+    return evaluate is not None or spec.sync.is_simulated
 
 
 def _simulated(

@@ -16,7 +16,7 @@ from taugrad.platform.advice import (
     value_like,
 )
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, WeightsSync, real
+from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, real
 
 from .auto_specs import with_method
 from .momentum import in_compressor, in_optimizer
@@ -59,14 +59,12 @@ class Way:
     @property
     def has_outer_momentum(self) -> bool:
         """Whether exchanges have a momentum, which carries a training ahead in the beginning."""
-        sync = real(self.spec.sync)
-        return isinstance(sync, WeightsSync) and sync.outer.momentum > 0
+        return real(self.spec.sync).outer_momentum > 0
 
     @property
     def every(self) -> int:
         """Steps from one exchange to the next; 0: an epoch."""
-        sync = real(self.spec.sync)
-        return sync.every if isinstance(sync, WeightsSync) else 1
+        return real(self.spec.sync).local_steps
 
     def loses_less_than(self, other: "Way") -> bool:
         """Whether that is known before anything is tried."""
@@ -118,7 +116,7 @@ def ways_of(spec: RunSpec, workers: int | None = None, *, sites: bool = False) -
             found.append(Way(so, family, setting.degree, setting.value, setting == USUAL))
     known = {way.spec.fingerprint() for way in found}
     if left_out(spec) is None and own.fingerprint() not in known:
-        found.append(Way(own, OWN, value=value_like(own.compressor, own.sync, kind)))
+        found.append(Way(own, OWN, value=value_like(own.compressor, real(own.sync), kind)))
     return list({way.spec.fingerprint(): way for way in found}.values())
 
 
@@ -133,7 +131,7 @@ def uncompressed(spec: RunSpec) -> RunSpec:
     """The run by DDP's own all-reduce, with momentum in the optimizer."""
     tree = in_optimizer(spec)
     sync = real(spec.sync)
-    tree["sync"] = (sync if isinstance(sync, AllGatherSync) else AllGatherSync()).model_dump(mode="json")
+    tree["sync"] = (sync if sync.exchanges == "buckets" else AllGatherSync()).model_dump(mode="json")
     tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
     return RunSpec.model_validate(tree)
 
@@ -160,7 +158,7 @@ def with_rate(spec: RunSpec, lr: float) -> RunSpec:
 
 def simulated(spec: RunSpec) -> RunSpec:
     """The run with all workers in one process."""
-    if isinstance(spec.sync, SimulatedSync):
+    if spec.sync.is_simulated:
         return spec
     return spec.model_copy(update={"sync": SimulatedSync(of=spec.sync)})
 
@@ -182,7 +180,7 @@ def changes(spec: RunSpec, way: RunSpec) -> list[str]:
 
 def _is_per_step(spec: RunSpec) -> bool:
     """Whether its learning rate is of steps with the mean gradient, not of local steps."""
-    return not isinstance(real(spec.sync), WeightsSync)
+    return not real(spec.sync).is_local
 
 
 def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, faster: bool) -> RunSpec:

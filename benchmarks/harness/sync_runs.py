@@ -169,7 +169,7 @@ def _data(config: str) -> DataSet:
 
 
 def _busiest(sync: InRounds) -> int:
-    received = torch.from_numpy(sync.traffic.link_bytes.sum(0))
+    received = torch.from_numpy(sync.ledger.traffic.link_bytes.sum(0))
     if len(sync.ranks) == 1:  # each process knows what itself received
         own = torch.zeros_like(received)
         own[sync.ranks[0]] = received[sync.ranks[0]]

@@ -13,8 +13,9 @@ from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 from taugrad.platform.synchronization.patterns import Setting, Sharded, Spent
-from taugrad.platform.synchronization.processes import ProcessCrew
-from taugrad.platform.synchronization.rounds import Side, Traffic
+from taugrad.platform.synchronization.rounds import Participant
+from taugrad.platform.synchronization.runner import ProcessRunner
+from taugrad.platform.synchronization.traffic import Traffic
 
 from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
 
@@ -54,31 +55,31 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     """The same of exchanges through owners of a part each."""
-    crew = ProcessCrew(torch.device("cpu"), connected(most_bytes=most_bytes_of(elements)))
+    runner = ProcessRunner(torch.device("cpu"), connected(most_bytes=most_bytes_of(elements)))
     torch.manual_seed(0)
     weights = list(Given(elements).weights)
     setting = Setting(
         [str(layer) for layer in range(len(weights))],
         [torch.zeros(weight.numel()) for weight in weights],
         rank=dist.get_rank(),
-        workers=crew.workers,
+        workers=runner.workers,
     )
     method = read_config(line)
-    pattern = Sharded(method, method, setting, owners=crew.workers)
+    pattern = Sharded(method, method, setting, owners=runner.workers)
     drawn = drawn_gradients(weights)
     seconds = torch.zeros(steps, dtype=torch.float64)
     for step in range(-WARM_UP, steps):
         gradients = [each.flatten().clone() for each in drawn[step % DRAWN]]
-        traffic = Traffic(crew.workers)
+        traffic = Traffic(runner.workers)
         dist.barrier()
         started = perf_counter()
         pattern.spent = Spent()
-        pattern.assemble(crew.run([Side(pattern.rounds(gradients, step + WARM_UP))], traffic))
+        pattern.assemble(runner.run([Participant(pattern.rounds(gradients, step + WARM_UP))], traffic))
         pattern.commit()
         if step >= 0:
             seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    links = crew.links(traffic)
+    links = runner.links(traffic)
     return {"seconds": seconds.tolist(), "message": [], "links": links.nbytes.tolist()}
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from taugrad.platform.synchronization.hybrid.layers import share_of
 from taugrad.platform.synchronization.hybrid.parts import two_parts
-from taugrad.platform.synchronization.rounds import HEAD, NUMBER_BYTES
+from taugrad.platform.synchronization.traffic import HEAD, NUMBER_BYTES
 
 TARGET_BYTES = 8
 FLOAT_BYTES = 4

@@ -16,7 +16,7 @@ from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment
-from taugrad.platform.synchronization.building import build_synchronization
+from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 
@@ -101,9 +101,9 @@ def _steps(case: Case) -> dict[str, object]:
     for step in range(case.steps):
         _RESET.write_text("5", encoding="ascii")
         position = Position(0, step, case.steps, step, batch_size, case.steps)
-        sync.iterate(batches, Moment(position, last=False, observe=False))
+        entry = sync.iterate(batches, Moment(position, last=False, observe=False)).step
         peak = _memory("VmHWM") - before
-        counted.append((sync.last_step.received_bytes, sync.last_step.messages))
+        counted.append((entry.received_bytes, entry.messages))
     measured = counted[1:] or counted
     return {
         "received": sum(received for received, _ in measured) / len(measured),

@@ -13,10 +13,10 @@ from ..exchange.buckets import Exchange
 from ..method import CompressedMethod, Method, PowerSGD
 from .all_gather import AllGather
 from .all_reduce import AllReduce
-from .base import Bucket, Fail, Protocol
+from .base import Bucket, Fail, Reducer
 from .low_rank import LowRank
 
-__all__ = ["Bucket", "Protocol", "protocol_for"]
+__all__ = ["Bucket", "Reducer", "protocol_for"]
 
 
 def protocol_for(
@@ -30,7 +30,7 @@ def protocol_for(
     exchange: Exchange,
     threads: int,
     hold_back_zeros: bool,
-) -> Protocol:
+) -> Reducer:
     """The protocol that a method needs.
 
     Args:

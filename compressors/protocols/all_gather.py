@@ -29,7 +29,7 @@ from ..method.methods import CompressedMethod
 from ..rules.base import Context
 from ..spans import RECORDER
 from ..wire.message import VERSION, NonFinite
-from .base import Bucket, Fail, Protocol
+from .base import Bucket, Fail, Reducer
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Shares:
     gradients: list[tuple[str, Tensor]]
 
 
-class AllGather(Protocol):
+class AllGather(Reducer):
     """Compression with residuals; see the module's text."""
 
     def __init__(
@@ -99,7 +99,7 @@ class AllGather(Protocol):
         """Adds up what has arrived beside the backward pass."""
 
     def begin(self, iteration: int) -> None:
-        """See `Protocol.begin`."""
+        """See `Reducer.begin`."""
         super().begin(iteration)
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
@@ -112,18 +112,18 @@ class AllGather(Protocol):
         return kept.gradients
 
     def connect(self) -> None:
-        """See `Protocol.connect`."""
+        """See `Reducer.connect`."""
         try:
             self._exchange.open(self._group, most_bytes_of(sum(self._elements.values())))
         except (PeerLost, WorkersDisagree) as problem:
             raise self._fail(problem) from None
 
     def disconnect(self) -> None:
-        """See `Protocol.disconnect`."""
+        """See `Reducer.disconnect`."""
         self._exchange.close()
 
     def settle(self, *, skipped: bool) -> None:
-        """See `Protocol.settle`."""
+        """See `Reducer.settle`."""
         if skipped:
             for outgoing, parts, kept in self._outgoing:
                 if kept is None:
@@ -134,7 +134,7 @@ class AllGather(Protocol):
         self._outgoing = []
 
     def ways(self, bucket: Bucket) -> dict[str, str]:
-        """See `Protocol.ways`."""
+        """See `Reducer.ways`."""
         sites = self._exchange.sites
         return {
             "exchange": self._exchange.form,
@@ -144,7 +144,7 @@ class AllGather(Protocol):
         }
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Protocol.synchronize`."""
+        """See `Reducer.synchronize`."""
         plan, buffer = self._plan_of(bucket), bucket.buffer
         started = perf_counter()
         parts = self._feedback.parts(self._gradients(plan, buffer), plan.layout, self._compressor)

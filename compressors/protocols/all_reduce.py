@@ -10,10 +10,10 @@ from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from ..gloo_threads import Once
 from ..method import Method
-from .base import Bucket, Fail, Protocol
+from .base import Bucket, Fail, Reducer
 
 
-class AllReduce(Protocol):
+class AllReduce(Reducer):
     """What DDP does without a hook, counted."""
 
     _tallies: dict[int, tuple[list[str], list[PartTally]]]
@@ -35,7 +35,7 @@ class AllReduce(Protocol):
         return tallies
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Protocol.synchronize`."""
+        """See `Reducer.synchronize`."""
         buffer = bucket.buffer
         # What was exchanged goes along, so that replicas stay equal whatever a script has made of it.
         bucket.add_earlier(1.0 if self._reduction == "mean" else 1.0 / self._workers)

@@ -76,7 +76,7 @@ class Bucket:
                 gradient.add_(earlier, alpha=times)
 
 
-class Protocol(ABC):
+class Reducer(ABC):
     """One way to synchronize buckets.
 
     Attributes:

@@ -14,10 +14,10 @@ from ..gloo_threads import Once
 from ..method import PowerSGD
 from ..peers.powersgd import PowerSGD as TorchPowerSGD
 from ..spans import RECORDER
-from .base import Bucket, Fail, Protocol
+from .base import Bucket, Fail, Reducer
 
 
-class LowRank(Protocol):
+class LowRank(Reducer):
     """Factors of gradient matrices, summed by the transport."""
 
     def __init__(
@@ -44,7 +44,7 @@ class LowRank(Protocol):
         )
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Protocol.synchronize`."""
+        """See `Reducer.synchronize`."""
         buffer = bucket.buffer
         times, started = self._times, perf_counter()
         times.began()
@@ -76,11 +76,11 @@ class LowRank(Protocol):
         return averaged.then(Once(finish))
 
     def state_dict(self) -> dict[str, Any] | None:
-        """See `Protocol.state_dict`."""
+        """See `Reducer.state_dict`."""
         return self._powersgd.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """See `Protocol.load_state_dict`."""
+        """See `Reducer.load_state_dict`."""
         if state is None:
             raise ValueError("of another method")
         self._powersgd.load_state_dict(state)

@@ -24,7 +24,7 @@ GROUPS = {
         "PeerLost",
         "platform/launching/failure",
         "platform/launching/command",
-        "platform/synchronization/asynchronous/meeting",
+        "platform/synchronization/quorum",
     ),
     "workers": (
         "WorkersDisagree",
@@ -57,7 +57,7 @@ GROUPS = {
         "platform/spec/",
         "platform/preflight",
         "src/taugrad/",
-        "/refusals",
+        "platform/synchronization/validation",
         "config.py",
         "platform/models/",
         "platform/tasks/",
@@ -75,9 +75,8 @@ _INTERNAL = (
     "platform/synchronization/rounds",
     "platform/synchronization/in_rounds",
     "platform/synchronization/patterns",
-    "platform/synchronization/building",
+    "platform/synchronization/build",
     "platform/synchronization/base",
-    "platform/synchronization/hybrid/resharding",
     "platform/synchronization/asynchronous/accumulator",
     "platform/synchronization/asynchronous/mode",
 )
@@ -88,6 +87,7 @@ _SAYING = {"say", "_tell", "print", "notify"}
 """Functions that tell a user; `print` where it goes to the standard error."""
 _WORDING = (
     "platform/spec/explaining.py",
+    "platform/synchronization/validation.py",
     "platform/spec/allowing.py",
     "platform/launching/cluster_probe.py",
     "platform/launching/failure.py",

@@ -31,11 +31,11 @@ from ..tracking.run_lookup import check_run, no_run
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.manifest import CheckpointError, newest_good
 from ..user_code import TRACEBACK
-from .board import News
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import RunResult, Watch, launch
 from .run_folder import RunFolder
+from .run_status import News
 from .stages import Timeline, stage
 from .storage import above, check_storage, storage_path
 

@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from taugrad.compressors.errors import NonFiniteGradient, PeerLost
+from taugrad.compressors.errors import Diverged, PeerLost
 
-from ..synchronization.asynchronous.errors import Diverged
 from ..user_code import UserCodeError, UserCodeRaised
 
 Cause = Literal["diverged", "own code", "other"]
@@ -41,7 +40,7 @@ def run_failed(error: Exception) -> RunFailed:
     if isinstance(inner, UserCodeRaised):
         return RunFailed(f"worker {rank}: {inner}", "own code", str(error))
     message = f"worker {rank}: {type(inner).__name__}: {inner}"
-    if isinstance(inner, NonFiniteGradient | Diverged):
+    if isinstance(inner, Diverged):
         return RunFailed(message, "diverged", str(error))
     return RunFailed(message, "own code" if isinstance(inner, UserCodeError) else "other", str(error))
 

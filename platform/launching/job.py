@@ -14,5 +14,5 @@ class Job:
     """The MLflow run."""
     folder: str
     """The address of its folder, for people."""
-    board: Any
-    """A Ray actor handle of `Board`."""
+    status: Any
+    """A Ray actor handle of `RunStatus`."""

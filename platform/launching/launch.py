@@ -13,12 +13,12 @@ from ..tracking.holding import Hold
 from ..tracking.masking import masked
 from ..tracking.record import UNDELIVERED, Record, Status
 from ..tracking.store import finish_run, output_folder
-from .board import Board, News
 from .entry import train_worker
 from .failure import RunFailed, run_failed
 from .fallback import fallback, keep_text, text_of
 from .job import Job
 from .run_folder import RunFolder
+from .run_status import News, RunStatus
 from .stages import stage
 from .storage import reason, storage_path
 
@@ -144,7 +144,7 @@ def _fit(
     *,
     alone: bool,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Trains; what `Board.conclude` was told of the end."""
+    """Trains; what `RunStatus.conclude` was told of the end."""
     import ray  # noqa: PLC0415 - takes seconds
     from ray.exceptions import RayError  # noqa: PLC0415
     from ray.train import (  # noqa: PLC0415
@@ -161,12 +161,12 @@ def _fit(
     # On this machine, as Ray Train's controller is: it outlives the machines of workers. A soft affinity is
     # not enough: Ray (2.60) then takes another node now and then.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    board: Any = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
+    status: Any = ray.remote(num_cpus=0)(RunStatus).options(scheduling_strategy=here).remote()
     gpu, fewest = spec.workers.device == "cuda", spec.workers.min_count
     group: Any = spec.processes if fewest is None else (fewest, spec.processes)
     trainer = trainer_for(alone)(
         train_worker,
-        train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, address, board)},
+        train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, address, status)},
         scaling_config=ScalingConfig(
             num_workers=group,
             use_gpu=gpu,
@@ -179,11 +179,11 @@ def _fit(
         ),
     )
     stop = threading.Event()
-    reader = threading.Thread(target=_read_board, args=(board, watch, stop), daemon=True)
+    reader = threading.Thread(target=_read_status, args=(status, watch, stop), daemon=True)
     reader.start()
     try:
         trainer.fit()
-        outcome: tuple[dict[str, float], dict[str, str]] = ray.get(board.outcome.remote())
+        outcome: tuple[dict[str, float], dict[str, str]] = ray.get(status.outcome.remote())
     except TrainingFailedError as error:
         raise run_failed(error) from error
     except RayError as error:  # the node with Ray Train's controller died
@@ -192,17 +192,17 @@ def _fit(
         stop.set()
         reader.join()
         with suppress(Exception):  # it may have died with its node
-            ray.kill(board)
+            ray.kill(status)
     return outcome
 
 
-def _read_board(board: Any, watch: Watch, stop: threading.Event) -> None:
+def _read_status(status: Any, watch: Watch, stop: threading.Event) -> None:
     import ray  # noqa: PLC0415
 
     ended = False
     while not ended:
         ended = stop.wait(_READ_S)  # once more after the end, for the last notices
         news = News()  # none: who shows it wants to be asked all the same
-        with suppress(Exception):  # the board is not up yet, or Ray is going down
-            news = ray.get(board.read.remote(), timeout=_PATIENCE_S)
+        with suppress(Exception):  # the status is not up yet, or Ray is going down
+            news = ray.get(status.read.remote(), timeout=_PATIENCE_S)
         watch(news)

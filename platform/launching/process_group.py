@@ -22,7 +22,7 @@ from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.sites import Sites
 
 from ..spec import RunSpec
-from ..synchronization.config import AllGatherSync, WeightsSync
+from ..synchronization.config import real
 
 _PATIENCE = timedelta(minutes=30)
 
@@ -104,9 +104,7 @@ def with_sites(spec: RunSpec) -> RunSpec:
     All workers must call this together, in torch's process group.
     """
     sync = spec.sync
-    if not isinstance(sync, AllGatherSync | WeightsSync) or sync.sites is not None:
-        return spec
-    if "hierarchical" not in (getattr(sync, "exchange", ""), getattr(sync, "pattern", "")):
+    if sync.is_simulated or real(sync).pattern_name != "hierarchical" or real(sync).site_ranks is not None:
         return spec
     sites = Sites.by_place(places_of(place=own_address())).members
     return spec.model_copy(update={"sync": sync.model_copy(update={"sites": sites})})

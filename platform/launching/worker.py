@@ -13,18 +13,18 @@ from ray.train.torch import get_device
 from ..data import load
 from ..spec import RunSpec
 from ..spec.resizing import with_present
-from ..synchronization.links import MOST_WORKERS
+from ..synchronization.traffic import MOST_WORKERS
 from ..tracking import names
 from ..tracking.journal import Journal
 from ..tracking.record import UNDELIVERED, records_of
 from ..training.reporting import Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
-from .board import BoardHandle
 from .checkpoints import Checkpoints
 from .fallback import keep_text
 from .job import Job
 from .process_group import process_group, with_sites
+from .run_status import BoardHandle
 from .stages import stage
 
 _PROGRESS_S = 0.5
@@ -41,7 +41,7 @@ def train(job: Job) -> None:
     with process_group(device) as (rank, present):
         wanted = spec.workers.count
         spec = with_sites(with_present(spec, present))
-        notify = job.board.notify.remote if rank == 0 else lambda _: None
+        notify = job.status.notify.remote if rank == 0 else lambda _: None
         if spec.workers.count != wanted:
             notify(f"the cluster has room for {present} of {wanted} workers: going on with these")
         log = logging.getLogger("taugrad")
@@ -49,14 +49,21 @@ def train(job: Job) -> None:
         log.addHandler(_Telling(notify))
         checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, device, notify)
         journal = Journal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
-        listener = _Listener(job.board, journal, checkpoints)
+        listener = _Listener(job.status, journal, checkpoints)
         try:
             listener.stage("reading the data")
             data = load(spec.data)
             if journal is not None and data.fingerprint:
                 journal.tag(names.TAG_DATA, data.fingerprint)
             saved = checkpoints.newest()
-            trainer = Trainer(spec, data, device, listener, resumes=saved is not None)
+            trainer = Trainer(
+                spec,
+                data,
+                device,
+                listener,
+                resumes=saved is not None,
+                decide=lambda key, value: str(ray.get(job.status.decide.remote(key, value))),
+            )
             if saved is not None:
                 left = trainer.resume(saved)
                 if journal is not None:
@@ -66,7 +73,7 @@ def train(job: Job) -> None:
             if journal is not None:
                 journal.log(trainer.done, totals)
                 # The driver hears what the run came to, whatever becomes of MLflow.
-                ray.get(job.board.conclude.remote({**listener.latest, **totals}, artifacts))
+                ray.get(job.status.conclude.remote({**listener.latest, **totals}, artifacts))
         finally:
             if journal is not None:
                 _close(journal, checkpoints, notify)
@@ -85,7 +92,7 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
 
 
 class _Telling(logging.Handler):
-    """Tells the user what parts of the platform log, which know neither Ray nor the board."""
+    """Tells the user what parts of the platform log, which know neither Ray nor the status."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -111,23 +118,23 @@ def _close(journal: Journal, checkpoints: Checkpoints, notify: Callable[[str], o
 
 
 class _Listener:
-    """Hands metrics to the journal, progress to the board, checkpoints to the run's folder.
+    """Hands metrics to the journal, progress to the status, checkpoints to the run's folder.
 
     Args:
-        board: that of the run.
+        status: that of the run.
         journal: worker 0's; None on the others, which show nothing.
         checkpoints: those of the run.
     """
 
-    def __init__(self, board: BoardHandle, journal: Journal | None, checkpoints: Checkpoints) -> None:
-        self._board, self._journal, self._checkpoints = board, journal, checkpoints
+    def __init__(self, status: BoardHandle, journal: Journal | None, checkpoints: Checkpoints) -> None:
+        self._status, self._journal, self._checkpoints = status, journal, checkpoints
         self._shown = 0.0
         self.latest: dict[str, float] = {}
         """The last evaluation."""
 
     def stage(self, name: str) -> None:
         if self._journal is not None:
-            self._board.enter.remote(stage(name))
+            self._status.enter.remote(stage(name))
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self._journal is not None:
@@ -136,7 +143,7 @@ class _Listener:
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
         if self._journal is not None and (evaluated or monotonic() - self._shown >= _PROGRESS_S):
             self._shown = monotonic()
-            self._board.pin.remote(progress, evaluated)
+            self._status.pin.remote(progress, evaluated)
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.latest = dict(metrics)

@@ -15,12 +15,8 @@ from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
-from ..synchronization.adapting.refusals import check_adapt
-from ..synchronization.asynchronous.refusals import check_asynchronous
-from ..synchronization.config import AllGatherSync, SimulatedSync, SyncConfig, real
-from ..synchronization.hybrid.refusals import check_hybrid
-from ..synchronization.quorum.refusals import check_quorum
-from ..synchronization.refusals import check_authenticated, check_exchange, check_stages, check_sync
+from ..synchronization.config import AllGatherSync, SyncConfig, real
+from ..synchronization.validation import Asked, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..tracking import names
 from ..training.config import TrainingConfig
@@ -78,16 +74,9 @@ class RunSpec(Config):
 
     @model_validator(mode="after")
     def _possible(self) -> "RunSpec":
-        check_sync(self.sync, self.compressor, getattr(self.training.optimizer, "momentum", 0.0))
-        training = self.training
-        check_hybrid(self.sync, self.compressor, training)
-        check_asynchronous(self.sync, training, self.workers.count)
-        check_quorum(self.sync, self.compressor, self.workers.device)
-        check_exchange(self.sync, self.workers.count)
-        check_authenticated(self.sync, self.compressor)
-        check_adapt(self.sync, self.compressor, training, self.workers.count)
+        training, workers = self.training, self.workers
+        check_sync(Asked(self.sync, self.compressor, training, workers.count, workers.device))
         check_elastic(self.sync, self.compressor, self.workers)
-        check_stages(self.sync, training.batch_growth, self.workers.count)
         if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
             raise ValueError(
                 f"training.pretraining.iterations = {training.pretraining.iterations} with model.kind = "
@@ -107,7 +96,7 @@ class RunSpec(Config):
     @property
     def processes(self) -> int:
         """How many processes train: one for all workers where these are simulated."""
-        return 1 if isinstance(self.sync, SimulatedSync) else self.workers.count
+        return 1 if self.sync.is_simulated else self.workers.count
 
     @property
     def title(self) -> str:

@@ -7,7 +7,7 @@ from pydantic import Field
 from taugrad.compressors.method import Method, PowerSGD
 
 from ..config import Config
-from ..synchronization.config import AsyncSync, HybridSync, SimulatedSync, SyncConfig, real
+from ..synchronization.config import SyncConfig, real
 
 
 class WorkersConfig(Config):
@@ -33,11 +33,12 @@ class WorkersConfig(Config):
 def why_no_other_number(sync: SyncConfig, method: Method, workers: WorkersConfig) -> str | None:
     """Why a run may not load the checkpoint of another number of workers; None if it may."""
     mode = real(sync)
-    if isinstance(mode, HybridSync):
+    if mode.resizing == "cut":
         return None
-    if isinstance(mode, AsyncSync):
+    if mode.resizing == "never":
         return (
-            "sync.mode = async: messages on their way have no worker any more; use as many workers as before"
+            f"sync.mode = {mode.mode}: messages on their way have no worker any more; use as many workers as "
+            "before"
         )
     if isinstance(method, PowerSGD):
         return "compressor.kind = powersgd: torch keeps its errors by worker; use as many workers as before"
@@ -62,7 +63,7 @@ def check_elastic(sync: SyncConfig, method: Method, workers: WorkersConfig) -> N
     asked = f"workers.min_count = {workers.min_count}"
     if workers.min_count > workers.count:
         raise ValueError(f"{asked}: must be at most workers.count = {workers.count}")
-    if isinstance(sync, SimulatedSync):
+    if sync.is_simulated:
         raise ValueError(f"{asked} with sync.mode = simulated: one process has all workers; leave it out")
     if not workers.max_restarts:
         raise ValueError(

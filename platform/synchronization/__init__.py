@@ -1,4 +1,4 @@
 """Modes of synchronization: what workers exchange, when, and who sends it to whom.
 
-`config` alone is light; everything else needs torch.
+`config` and `validation` are light; everything else needs torch.
 """

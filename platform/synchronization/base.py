@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from taugrad.compressors import Step, Totals
-from taugrad.compressors.observe import GradientStatistics
+from taugrad.compressors import Totals
 
 from ..data.feeding import Batch
 from ..training.batch_plan import Position
-from .links import Links
+from .ledger import Iteration
+from .traffic import Links
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,6 @@ class Moment:
     """Whether to note statistics of worker 0's gradients."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of an iteration, which is known later if workers are not in lockstep."""
-
-    loss: float
-    """As `Synchronization.iterate` returns it elsewhere."""
-    metrics: dict[str, float]
-    """By MLflow name: of layers, and those that only this mode has."""
-    drained_s: float
-    """Seconds of the drain after it, which its ledger has waiting and decoding of; mostly 0."""
-
-
 class Synchronization(ABC):
     """This process's workers, and how they synchronize with the others."""
 
@@ -48,15 +36,11 @@ class Synchronization(ABC):
     """How many there are everywhere."""
     model: nn.Module
     """What the workers agreed on last."""
-    lockstep: bool = True
-    """Whether an iteration is done on all workers when `iterate` returns. Elsewhere losses and ledgers are
-    those of all workers after `caught_up` only, and nothing else may make workers wait for one another."""
-
     own_models: bool = False
     """Whether workers train models of their own, which run ahead of `model`; losses are those of these."""
 
     @abstractmethod
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """Every worker here learns from its part of a batch.
 
         Args:
@@ -64,7 +48,8 @@ class Synchronization(ABC):
             moment: see there.
 
         Returns:
-            The mean of the parts' weighted losses.
+            The ledger's entry. Where workers do not wait for one another, it is whole after the next
+            `sync_model` only, and nothing else may make them wait.
 
         Raises:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the method refuses that.
@@ -73,44 +58,23 @@ class Synchronization(ABC):
 
     @property
     @abstractmethod
-    def last_step(self) -> Step:
-        """The ledger of the latest iteration; seconds are means over this process's workers."""
-
-    @property
-    @abstractmethod
     def totals(self) -> Totals:
-        """The ledger of all iterations so far."""
+        """The ledger of all iterations that are whole; a copy."""
 
-    @property
     @abstractmethod
-    def statistics(self) -> dict[str, GradientStatistics]:
-        """By parameter name, of the latest iteration that was observed."""
-
     def links(self) -> Links | None:
         """What went over each link since the run began; all processes must call this together.
 
         Returns:
             The same on every process; None where the transport decides over which links bytes go.
         """
-        return None
 
-    def decided(self) -> dict[str, float]:
-        """What was decided after the latest iteration, by MLflow name; mostly nothing."""
-        return {}
+    def sync_model(self) -> None:  # noqa: B027 - most modes have nothing to do
+        """Makes `model` what the workers agreed on last, and all entries of the ledger whole.
 
-    def settle(self) -> None:  # noqa: B027 - most modes have nothing to do
-        """Makes `model` what the workers agreed on last; all processes must call this together.
-
-        It is called before the model is evaluated or saved, and may be called again at any time.
+        All processes must call this together. It is called before the model is evaluated or saved, and may be
+        called again at any time.
         """
-
-    def caught_up(self) -> list[Outcome]:
-        """Has all workers end what they began, where they are not in lockstep; called together.
-
-        Returns:
-            One for each iteration since the last call, whose ledgers are whole now; nothing in lockstep.
-        """
-        return []
 
     @abstractmethod
     def shared_state(self) -> dict[str, Any]:

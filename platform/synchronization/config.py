@@ -39,13 +39,55 @@ class Adapt(Config):
         return self
 
 
-class _Authenticated(Config):
+Exchanged = Literal["buckets", "gradients", "weights", "activations", "updates"]
+"""What workers send to one another: buckets of gradients during the backward pass, whole gradients after it,
+weights or their differences after local steps, activations as well as gradients, updates that nobody waits
+for."""
+
+Resizing = Literal["merged", "cut", "never"]
+"""What a checkpoint needs for another number of workers. merged: residuals are merged, if the spec allows it.
+cut: every layer is cut anew. never: it cannot be done."""
+
+
+class _Mode(Config):
+    """What one can ask of any mode, without knowing which one it is."""
+
+    exchanges: ClassVar[Exchanged] = "gradients"
+    is_simulated: ClassVar[bool] = False
+    resizing: ClassVar[Resizing] = "merged"
+
     authenticated: bool = False
     """Encrypt messages, and refuse connections that do not have the run's key. Workers take the key from
     TAUGRAD_KEY_FILE, or TAUGRAD_KEY, in their environment; it is not a field."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether workers take steps of their own between exchanges."""
+        return self.exchanges == "weights"
 
-class _WithRemovedFields(_Authenticated):
+    @property
+    def local_steps(self) -> int:
+        """Steps from one exchange to the next; 0: an epoch."""
+        return int(getattr(self, "every", 1))
+
+    @property
+    def outer_momentum(self) -> float:
+        """Of what applies the mean of the workers' differences; 0 without differences."""
+        return float(getattr(getattr(self, "outer", None), "momentum", 0.0))
+
+    @property
+    def pattern_name(self) -> str:
+        """Who sends to whom: a `PatternName`, or the mode where it has no rounds."""
+        mode: str = getattr(self, "mode")  # noqa: B009 - every mode has it
+        return mode
+
+    @property
+    def site_ranks(self) -> SiteRanks | None:
+        """The ranks of each site, where the mode has sites and the spec names them."""
+        return getattr(self, "sites", None)
+
+
+class _WithRemovedFields(_Mode):
     """Takes specs of earlier versions that leave removed fields at their defaults, as stored ones do."""
 
     removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
@@ -67,6 +109,7 @@ class AllGatherSync(_WithRemovedFields):
     """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
 
     removed: ClassVar = {"connections": (1, "workers have one connection to each other; leave it out")}
+    exchanges: ClassVar[Exchanged] = "buckets"
 
     mode: Literal["allgather"] = "allgather"
     exchange: Literal["exact", "hierarchical"] = "exact"
@@ -78,14 +121,19 @@ class AllGatherSync(_WithRemovedFields):
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
 
+    @property
+    def pattern_name(self) -> str:
+        """See `_Mode.pattern_name`."""
+        return "hierarchical" if self.exchange == "hierarchical" else "allgather"
 
-class RingSync(_Authenticated):
+
+class RingSync(_Mode):
     """Our own ring all-reduce: partial sums go from worker to worker, compressed anew at every hop."""
 
     mode: Literal["ring"] = "ring"
 
 
-class _ThereAndBack(_Authenticated):
+class _ThereAndBack(_Mode):
     back: CompressorConfig | None = None
     """What sums are compressed with on their way to the workers, with a residual of their own; by default
     as gradients are, without momentum."""
@@ -129,7 +177,7 @@ class Deadline(Config):
     rounds)."""
     least: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """The shortest deadline in seconds; also how long the next worker waits before it closes the round
-    instead of a leader that does not."""
+    instead of one that does not."""
     most: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     """The longest deadline in seconds, which also applies in the first rounds."""
 
@@ -171,6 +219,8 @@ class RoundSchedule(Config):
 class WeightsSync(_ThereAndBack):
     """Workers train alone, and now and then exchange weights or how far these have moved."""
 
+    exchanges: ClassVar[Exchanged] = "weights"
+
     mode: Literal["weights"] = "weights"
     every: int = Field(default=0, ge=0)
     """Steps between two exchanges; 0: one at the end of each epoch (Oland-Raj, section 2)."""
@@ -199,9 +249,17 @@ class WeightsSync(_ThereAndBack):
     """With a quorum: who is late, away or lost when, in a simulation; real workers do the same then, and come
     to its bits."""
 
+    @property
+    def pattern_name(self) -> str:
+        """See `_Mode.pattern_name`."""
+        return self.pattern
+
 
 class HybridSync(_ThereAndBack):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
+
+    exchanges: ClassVar[Exchanged] = "activations"
+    resizing: ClassVar[Resizing] = "cut"
 
     mode: Literal["hybrid"] = "hybrid"
     scheme: Literal["a", "b", "c"] = "b"
@@ -220,8 +278,11 @@ StepTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Delay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class AsyncSync(_Authenticated):
+class AsyncSync(_Mode):
     """Every worker sends its updates to all others and waits for nobody (Strom 2015)."""
+
+    exchanges: ClassVar[Exchanged] = "updates"
+    resizing: ClassVar[Resizing] = "never"
 
     mode: Literal["async"] = "async"
     most_behind: int = Field(default=8, ge=0)
@@ -254,6 +315,8 @@ RealSync = Annotated[
 class SimulatedSync(Config):
     """All workers in one process, one after the other: the same weights, bit for bit, without a cluster."""
 
+    is_simulated: ClassVar[bool] = True
+
     mode: Literal["simulated"] = "simulated"
     of: RealSync = AllGatherSync()
     """What is simulated."""
@@ -275,3 +338,8 @@ SyncConfig = Annotated[
 def real(sync: SyncConfig) -> RealSync:
     """The mode itself, or what is simulated."""
     return sync.of if isinstance(sync, SimulatedSync) else sync
+
+
+def in_mode(sync: SyncConfig, mode: RealSync) -> SyncConfig:
+    """Another mode in place of one, simulated where that is."""
+    return SimulatedSync(of=mode) if isinstance(sync, SimulatedSync) else mode

@@ -13,9 +13,11 @@ from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
 from .base import Moment
-from .in_rounds import InRounds
+from .in_rounds import InRounds, require_own
+from .ledger import Iteration
 from .patterns import Pattern
-from .rounds import Crew, Side
+from .rounds import Participant
+from .runner import Runner
 
 
 class GradientsInRounds(InRounds):
@@ -23,7 +25,7 @@ class GradientsInRounds(InRounds):
 
     def __init__(
         self,
-        crew: Crew,
+        runner: Runner,
         patterns: Sequence[Pattern],
         replica: Replica,
         randomness: Randomness,
@@ -33,22 +35,22 @@ class GradientsInRounds(InRounds):
         """Takes charge.
 
         Args:
-            crew: carries rounds out.
+            runner: carries rounds out.
             patterns: one for each of its ranks.
             replica: the model.
             randomness: of all ranks here.
             refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
         """
         self._refuses = refuses
-        super().__init__(crew, patterns, replica.names)
+        super().__init__(runner, patterns, replica.names)
         self._replica, self._randomness = replica, randomness
         self.model = replica.model
-        self._crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        self._runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`."""
-        self._begin()
-        losses, sides = [], []
+        self.ledger.begin()
+        losses, participants = [], []
         self._broadcast(self.model.buffers())
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
@@ -57,23 +59,23 @@ class GradientsInRounds(InRounds):
             with self._randomness.of(rank):
                 losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
-            sides.append(self._begin_side(local, rank, moment))
+            participants.append(self._begin_participant(local, rank, moment))
         _set(self.model.buffers(), after)  # worker 0's, as DDP has it
-        mean = self._agree(sides)
+        mean = self._agree(participants)
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
         elif not self._replica.scale.overflowed() and self._refuses:
-            raise NonFiniteGradient(*self._step.nonfinite[0])
-        return sum(losses) / len(losses)
+            raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])
+        return self.ledger.end(sum(losses) / len(losses))
 
-    def _begin_side(self, local: int, rank: int, moment: Moment) -> Side:
+    def _begin_participant(self, local: int, rank: int, moment: Moment) -> Participant:
         self._replica.prepare_own()
         gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
-            self._statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
-        return self._side(local, gradients)
+            self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
+        return self._participant(local, gradients)
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
@@ -89,7 +91,7 @@ class GradientsInRounds(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._require_own(own["patterns"])
+        require_own(self, own["patterns"])
         self._load_agreed(shared)
         self._load_patterns(own["patterns"])
 

@@ -9,19 +9,19 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, NonFiniteGradient, Step, Totals, compressed_allgather
+from taugrad.compressors import CompressionState, NonFiniteGradient, Totals, compressed_allgather
 from taugrad.compressors.adam import SparseUnderAdam
 from taugrad.compressors.method import Method
-from taugrad.compressors.observe import GradientStatistics
 
 from ..data.feeding import Batch
 from ..spec import RunSpec
 from ..training.replica import Replica
-from .adapting.building import build_adapter
+from .adapting.adapter import adapter_for
 from .base import Moment, Synchronization
 from .config import AllGatherSync
-from .links import Links
+from .ledger import Iteration
 from .resizing import merged, model_of, ranks_together, share_of
+from .traffic import Links
 
 
 class HookedGradients(Synchronization):
@@ -59,11 +59,11 @@ class HookedGradients(Synchronization):
             sites=spec.sync.sites,
             key=key,
         )
-        self.adapter = build_adapter(spec.sync.adapt, method, device, self.state.aim_at)
+        self.adapter = adapter_for(spec.sync.adapt, method, device, self.state.aim_at)
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`."""
         began = perf_counter()
         if moment.observe:
@@ -79,33 +79,22 @@ class HookedGradients(Synchronization):
             self.replica.step(moment.position)
         elif not self.replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.state.last_step.nonfinite[0])
+        step = self.state.last_step
+        metrics: dict[str, float] = {}
         if self.adapter is not None:
-            self.adapter.stepped(self.state.last_step, perf_counter() - began, last=moment.last)
-        return loss
+            metrics = self.adapter.finish_step(step, perf_counter() - began, last=moment.last)
+        statistics = self.state.statistics if moment.observe else {}
+        return Iteration(step, loss, statistics, metrics, whole=True)
 
-    def decided(self) -> dict[str, float]:
-        """See `Synchronization.decided`."""
-        return {} if self.adapter is None else self.adapter.metrics()
-
-    def settle(self) -> None:
-        """See `Synchronization.settle`."""
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`."""
         if self.adapter is not None:
-            self.adapter.settle()
-
-    @property
-    def last_step(self) -> Step:
-        """See `Synchronization.last_step`."""
-        return self.state.last_step
+            self.adapter.hear()
 
     @property
     def totals(self) -> Totals:
         """See `Synchronization.totals`."""
         return self.state.totals
-
-    @property
-    def statistics(self) -> dict[str, GradientStatistics]:
-        """See `Synchronization.statistics`."""
-        return self.state.statistics
 
     def links(self) -> Links | None:
         """See `Synchronization.links`. Every worker knows all lengths, and which way messages go."""

@@ -8,72 +8,60 @@ from typing import Any
 
 from torch import Tensor
 
-from taugrad.compressors import NonFiniteGradient, Step, Totals
+from taugrad.compressors import NonFiniteGradient, Totals
 from taugrad.compressors.bucket.layout import PartTally
-from taugrad.compressors.observe import GradientStatistics
 
 from .base import Synchronization
-from .links import Links
+from .ledger import Ledger
 from .patterns import Pattern, Spent
 from .resizing import ranks_together, resized, share_of
-from .rounds import Crew, RefusedUpdate, Rounds, Side, Traffic
+from .rounds import Participant, Rounds
+from .runner import Runner
+from .traffic import Links, RefusedUpdate, Traffic
 
-_STATE_VERSION = 2
+STATE_VERSION = 2
 """Since 2 the workers' states say whose they are."""
 
 
 class InRounds(Synchronization):
-    """Workers whose agreement is a pattern's rounds, carried out by a crew."""
+    """Workers whose agreement is a pattern's rounds, carried out by a runner.
 
-    def __init__(self, crew: Crew, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
-        """Takes charge of one pattern for each of the crew's ranks."""
-        self.ranks, self.workers = crew.ranks, crew.workers
-        self._crew, self._patterns, self._names = crew, list(patterns), list(names)
-        self.traffic = Traffic(crew.workers)
-        """Of the whole run."""
+    Attributes:
+        ledger: of this process's workers.
+    """
+
+    notes: Sequence[str] = ()
+    """What workers note in addition to what all do; see `Ledger`."""
+
+    def __init__(self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
+        """Takes charge of one pattern for each of the runner's ranks."""
+        self.ranks, self.workers = runner.ranks, runner.workers
+        self._runner, self._patterns, self._names = runner, list(patterns), list(names)
+        elements = sum(self._patterns[0].setting.sizes)
+        self.ledger = Ledger(len(self.ranks), self.workers, elements, self.notes)
         self._synchronizations = 0
-        self._before_last, self._step = Totals(), Step()
-        self._statistics: dict[str, GradientStatistics] = {}
-
-    @property
-    def last_step(self) -> Step:
-        """See `Synchronization.last_step`."""
-        return self._step
 
     @property
     def totals(self) -> Totals:
         """See `Synchronization.totals`."""
-        totals = Totals(**self._before_last.state_dict())
-        totals.add(self._step)
-        return totals
-
-    @property
-    def statistics(self) -> dict[str, GradientStatistics]:
-        """See `Synchronization.statistics`."""
-        return self._statistics
+        return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links | None:
         """See `Synchronization.links`."""
-        return self._crew.links(self.traffic)
+        return self._runner.links(self.ledger.traffic)
 
-    def _begin(self) -> None:
-        """Begins an iteration's ledger; what is not sent in it counts as elements too."""
-        self._before_last = self.totals
-        elements = sum(self._patterns[0].setting.sizes) * self.workers
-        self._step = Step(steps=1, elements=elements)
-
-    def _side(self, local: int, tensors: list[Tensor]) -> Side:
+    def _participant(self, local: int, tensors: list[Tensor]) -> Participant:
         """One worker's side, as far as its first sending; the tensors are not kept by whoever called."""
         pattern = self._patterns[local]
         before = pattern.spent.compress_s  # beside the backward pass
         started = perf_counter()
         rounds: Rounds = pattern.rounds(tensors, self._synchronizations)
-        side = Side(rounds)
+        side = Participant(rounds)
         # Cutting the tensors belongs to it.
         pattern.spent.compress_s = before + perf_counter() - started
         return side
 
-    def _agree(self, sides: Sequence[Side]) -> Tensor | None:
+    def _agree(self, participants: Sequence[Participant]) -> Tensor | None:
         """Carries out the rounds; float32 [all elements], or None where the step is left out.
 
         Raises:
@@ -82,7 +70,7 @@ class InRounds(Synchronization):
         traffic, agreed = Traffic(self.workers), None
         with self._exchanging():
             try:
-                agreed = self._crew.run(sides, traffic)
+                agreed = self._runner.run(participants, traffic)
             except RefusedUpdate as refusal:
                 self._leave_out(refusal)
         mean = None if agreed is None else self._patterns[0].assemble(agreed)
@@ -97,16 +85,16 @@ class InRounds(Synchronization):
     def _broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Worker 0's tensors to all, in place."""
         with self._exchanging():
-            self._crew.broadcast(list(tensors))
+            self._runner.broadcast(list(tensors))
 
     @contextmanager
     def _exchanging(self) -> Iterator[None]:
-        """Adds what the crew waits for the others inside to the ledger."""
-        before = self._crew.waited_s
+        """Adds what the runner waits for the others inside to the ledger."""
+        before = self._runner.waited_s
         yield
-        waited = self._crew.waited_s - before
-        self._step.exchange_s += waited
-        self._step.blocked_s += waited
+        waited, step = self._runner.waited_s - before, self.ledger.now.step
+        step.exchange_s += waited
+        step.blocked_s += waited
 
     def _leave_out(self, refusal: RefusedUpdate) -> None:
         name = self._names[refusal.ordinal]
@@ -114,11 +102,11 @@ class InRounds(Synchronization):
             raise NonFiniteGradient(name, refusal.rank) from None
         for pattern in self._patterns:
             pattern.put_back()
-        self._step.skip(name, refusal.rank)
+        self.ledger.now.step.skip(name, refusal.rank)
 
     def _count(self, traffic: Traffic, spent: Sequence[Spent]) -> None:
-        step, here = self._step, len(self.ranks)
-        self.traffic.add(traffic)
+        step, here = self.ledger.now.step, len(self.ranks)
+        self.ledger.traffic.add(traffic)
         step.wire_bytes += traffic.wire_bytes
         step.received_bytes += traffic.received_bytes
         step.messages += traffic.messages
@@ -137,41 +125,27 @@ class InRounds(Synchronization):
         }
 
     def _load_ledger(self, state: dict[str, Any]) -> None:
-        totals = Totals.from_state_dict(state["totals"])
+        self.ledger.load(state["totals"])
         self._synchronizations = int(state["synchronizations"])
-        self._before_last, self._step = totals, Step()
 
     def _pattern_states(self) -> dict[str, Any]:
         states = zip(self.ranks, self._patterns, strict=True)
         ranks = {str(rank): pattern.state_dict() for rank, pattern in states}
         return {
-            "version": _STATE_VERSION,
+            "version": STATE_VERSION,
             "workers": self.workers,
             "ranks": ranks,
-            "traffic": self.traffic.state_dict(),
+            "traffic": self.ledger.traffic.state_dict(),
         }
 
-    def _require_own(self, states: dict[str, Any]) -> None:
-        """Refuses what `_pattern_states` gave to an older program or to other workers, with a ValueError."""
-        if states.get("version") != _STATE_VERSION:
-            raise ValueError(
-                f"version {states.get('version')!r} of workers' states; this program reads {_STATE_VERSION}"
-            )
-        theirs, ours = [int(rank) for rank in states["ranks"]], list(self.ranks)
-        if states["workers"] != self.workers or theirs != ours:
-            raise ValueError(
-                f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
-                f"of {self.workers}: each worker's residual belongs to its part of the data"
-            )
-
     def _reshard_patterns(self, states: Sequence[Mapping[str, Any]]) -> int:
-        """Takes over what `_pattern_states` gave to the processes of another crew; links are counted anew.
+        """Takes over what `_pattern_states` gave to another number of workers; links are counted anew.
 
         Returns:
-            How many workers that crew had.
+            How many workers those were.
 
         Raises:
-            ValueError: they are not the states of all workers of a crew.
+            ValueError: they are not the states of all workers of a run.
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
         for local, rank in enumerate(self.ranks):
@@ -190,7 +164,21 @@ class InRounds(Synchronization):
     def _load_patterns(self, states: dict[str, Any]) -> None:
         for rank, pattern in zip(self.ranks, self._patterns, strict=True):
             pattern.load_state_dict(states["ranks"][str(rank)])
-        self.traffic.load_state_dict(states["traffic"])
+        self.ledger.traffic.load_state_dict(states["traffic"])
+
+
+def require_own(sync: Synchronization, states: Mapping[str, Any], version: int = STATE_VERSION) -> None:
+    """Refuses states of an older program or of other workers, with a ValueError."""
+    if states.get("version") != version:
+        raise ValueError(
+            f"version {states.get('version')!r} of workers' states; this program reads {version}"
+        )
+    theirs, ours = [int(rank) for rank in states["ranks"]], list(sync.ranks)
+    if states["workers"] != sync.workers or theirs != ours:
+        raise ValueError(
+            f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
+            f"of {sync.workers}: each worker's residual belongs to its part of the data"
+        )
 
 
 def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:

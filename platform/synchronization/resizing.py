@@ -41,19 +41,19 @@ def model_of(rank: int, former: int) -> int:
 
 
 def share_of(former: int, workers: int, reduction: Literal["mean", "sum"]) -> float:
-    """How many times what was owed is owed by a crew of another size."""
+    """How many times what was owed is owed by another number of workers."""
     return workers / former if reduction == "mean" else 1.0
 
 
 def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -> list[Mapping[str, Any]]:
-    """What each worker of a crew saved, in order, of what its processes did.
+    """What each of a number of workers saved, in order, of what their processes saved.
 
     Args:
         ranks: by process, what each of its workers saved, by rank.
         workers: by process, how many it says there were.
 
     Raises:
-        ValueError: some are missing, or they are of several crews.
+        ValueError: some are missing, or they are of several runs.
     """
     together = {int(rank): each for of_process in ranks for rank, each in of_process.items()}
     expected = list(range(workers[0])) if workers else []
@@ -96,7 +96,7 @@ def resized(
     Args:
         former: each worker's, as `Pattern.state_dict` gave it.
         before: what those compressors are about.
-        after: likewise in the new crew.
+        after: likewise for the new workers.
         names: of the parameters.
         sizes: their elements.
         share: see `share_of`.

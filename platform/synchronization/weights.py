@@ -17,20 +17,21 @@ from taugrad.compressors.observe import gradient_statistics
 from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from .adapting.building import build_adapter
+from .adapting.adapter import adapter_for
 from .base import Moment
 from .config import WeightsSync
-from .in_rounds import InRounds
+from .in_rounds import InRounds, require_own
+from .ledger import Iteration
 from .patterns import Pattern
 from .resizing import merged, model_of, owed, ranks_together, share_of
-from .rounds import Crew
+from .runner import Runner
 
 
 @dataclass(frozen=True)
 class OwnWorkers:
     """The workers of this process, and what they train with."""
 
-    crew: Crew
+    runner: Runner
     patterns: Sequence[Pattern]
     """One for each of them."""
     replicas: Sequence[Replica]
@@ -57,12 +58,12 @@ class LocalTraining(InRounds):
 
     def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
         """Takes charge of this process's workers."""
-        crew, replicas = own.crew, own.replicas
-        super().__init__(crew, own.patterns, replicas[0].names)
+        runner, replicas = own.runner, own.replicas
+        super().__init__(runner, own.patterns, replicas[0].names)
         self._sync, self._replicas = sync, list(replicas)
         self._randomness = own.randomness
         self.model = deepcopy(replicas[0].model)
-        crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
         trained = [each for each in self.model.parameters() if each.requires_grad]
         self._agreed = list(reversed(trained))  # in the replicas' order
         outer = sync.outer
@@ -73,13 +74,13 @@ class LocalTraining(InRounds):
         """Since the last exchange."""
         self._squares = [dict.fromkeys(self._names, 0.0) for _ in replicas]
         """By worker and parameter, the sum of the gradients' mean squares since the last exchange."""
-        self.adapter = build_adapter(sync.adapt, own.method, own.device, self._aim_at, sync.every)
+        self.adapter = adapter_for(sync.adapt, own.method, own.device, self._aim_at, sync.every)
         self._go_on_from_agreed()
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
         began = perf_counter()
-        self._begin()
+        iteration = self.ledger.begin()
         losses = []
         for local, batch in enumerate(batches):
             # Without examples a worker stays where it is.
@@ -90,8 +91,9 @@ class LocalTraining(InRounds):
         if due or moment.last:
             self._exchange()
         if self.adapter is not None:
-            self.adapter.stepped(self._step, perf_counter() - began, last=moment.last)
-        return sum(losses) / len(losses)
+            seconds = perf_counter() - began
+            iteration.metrics = self.adapter.finish_step(iteration.step, seconds, last=moment.last)
+        return self.ledger.end(sum(losses) / len(losses))
 
     def _learn(self, local: int, batch: Batch, moment: Moment) -> float:
         """A worker's step on its part of a batch; the part's mean loss."""
@@ -103,7 +105,7 @@ class LocalTraining(InRounds):
             self._note_squares(replica)
         if moment.observe and rank == 0:
             seen = zip(replica.names, replica.parameters, strict=True)
-            self._statistics = {
+            self.ledger.now.statistics = {
                 name: gradient_statistics(each if each.grad is None else each.grad) for name, each in seen
             }
         self._step_alone(replica, rank, moment)
@@ -115,14 +117,10 @@ class LocalTraining(InRounds):
         aims = [each.feedback.aim_at(share) for each in compressors if each.feedback.method.aim is not None]
         return aims[0]
 
-    def decided(self) -> dict[str, float]:
-        """See `Synchronization.decided`."""
-        return {} if self.adapter is None else self.adapter.metrics()
-
-    def settle(self) -> None:
-        """See `Synchronization.settle`."""
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`."""
         if self.adapter is not None:
-            self.adapter.settle()
+            self.adapter.hear()
 
     def _step_alone(self, replica: Replica, rank: int, moment: Moment) -> None:
         """One worker's own step; in fp16 it is left out where gradients overflowed."""
@@ -145,8 +143,10 @@ class LocalTraining(InRounds):
         if self._sync.exchange == "weights":
             for pattern, squares in zip(self._patterns, self._squares, strict=True):
                 pattern.rms = {name: math.sqrt(total / self._steps) for name, total in squares.items()}
-        sides = [self._side(local, self._handed_in(local)) for local in range(len(self._replicas))]
-        mean = self._agree(sides)
+        participants = [
+            self._participant(local, self._handed_in(local)) for local in range(len(self._replicas))
+        ]
+        mean = self._agree(participants)
         assert mean is not None, "what is not finite is refused in this mode"
         self._apply(mean)
         _copy(list(self.model.buffers()), list(self._replicas[0].model.buffers()))
@@ -270,7 +270,7 @@ class LocalTraining(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._require_own(own["patterns"])
+        require_own(self, own["patterns"])
         self._load_agreed(shared)
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             replica.model.load_state_dict(own["replicas"][str(rank)]["model"])

@@ -6,7 +6,7 @@ gradients, and so is not in the ledgers.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -16,6 +16,7 @@ from taugrad.compressors import Step
 from taugrad.compressors.bucket.ledger import Totals
 from taugrad.compressors.observe import GradientStatistics
 
+from ..synchronization.ledger import Iteration
 from ..tracking import names
 
 
@@ -25,17 +26,30 @@ class IterationRecord:
 
     number: int
     """Counted from 1 over the whole run: MLflow's step."""
-    loss: float
-    """Mean cross entropy of its workers' parts, weighted so that the mean of all is the batch's."""
     data_s: float
     """Seconds that its workers waited for their examples."""
-    step_s: float
-    """Seconds that the iteration took; all of these are means over its workers."""
-    step: Step
-    layers: dict[str, float] = field(default_factory=dict)
-    """Metrics by layer, in the iterations that record them; and what was decided."""
+    iterate_s: float
+    """Seconds until the next iteration could begin; all of these are means over its workers."""
+    iteration: Iteration
+    """The ledger's entry."""
     wire_bytes_so_far: int | None = None
     """Wire bytes of all workers since the run began, this iteration included; None: not logged."""
+
+    @property
+    def step(self) -> Step:
+        """What was sent, and its seconds."""
+        return self.iteration.step
+
+    @property
+    def step_s(self) -> float:
+        """Seconds that the iteration took."""
+        return self.iterate_s + self.iteration.closing_s
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics by layer, in the iterations that record them; and what only this mode has."""
+        seen = self.iteration.statistics
+        return (layer_metrics(self.step, seen) if seen else {}) | self.iteration.metrics
 
     @property
     def compute_s(self) -> float:
@@ -48,7 +62,7 @@ class IterationRecord:
         """The figures of which processes have different ones, in the order in which `_metrics` takes them."""
         step = self.step
         spent = [step.compress_s, step.blocked_s, step.decode_s, step.exchange_s, step.overlap_s]
-        return [self.loss, self.step_s, self.data_s, self.compute_s, *spent, step.residual_squares]
+        return [self.iteration.loss, self.step_s, self.data_s, self.compute_s, *spent, step.residual_squares]
 
 
 def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationRecord]:
@@ -64,7 +78,7 @@ def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationR
 
 
 def averaged(
-    records: list[IterationRecord], processes: int, workers: int, device: torch.device, *, lockstep: bool
+    records: list[IterationRecord], processes: int, workers: int, device: torch.device
 ) -> list[dict[str, float]]:
     """Each iteration's metrics, averaged over the processes; all of them must call this together.
 
@@ -76,7 +90,6 @@ def averaged(
         processes: how many there are.
         workers: how many train in them.
         device: where the process group's transport takes tensors from.
-        lockstep: whether workers exchange in rounds; else their messages are under way at any time.
 
     Returns:
         By MLflow name, one dictionary an iteration.
@@ -88,12 +101,10 @@ def averaged(
     dist.all_gather(everybody, own)
     by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
     means = ([sum(figure) / processes for figure in zip(*rows, strict=True)] for rows in by_record)
-    return [_metrics(*each, workers, lockstep=lockstep) for each in zip(records, means, strict=True)]
+    return [_metrics(*each, workers) for each in zip(records, means, strict=True)]
 
 
-def _metrics(
-    record: IterationRecord, means: list[float], workers: int, *, lockstep: bool
-) -> dict[str, float]:
+def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
     step = record.step
     loss, step_s, data_s, compute_s, compress_s, wait_s, decode_s, exchange_s, overlap_s, squares = means
     metrics = {
@@ -113,9 +124,9 @@ def _metrics(
         names.TIME_DECOMPRESS: decode_s,
         names.TIME_EXCHANGE: exchange_s,
         names.TIME_OVERLAP: overlap_s,
-        **record.layers,
+        **record.metrics,
     }
-    under_way_s = exchange_s if lockstep else step_s  # without rounds, messages are under way all the time
+    under_way_s = step_s if record.iteration.always_under_way else exchange_s
     if exchange_s and step.wire_bytes:
         metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
         metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)
@@ -164,7 +175,7 @@ def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict
     metrics: dict[str, float] = {}
     for layer in step.layers:
         seen = statistics[layer.name]
-        found = {
+        found: dict[names.LayerQuantity, float | None] = {
             "fraction": layer.sent / layer.elements if layer.elements else 0.0,
             "elements": layer.elements,
             "bits": layer.paper_bits / layer.sent if layer.sent else None,

@@ -4,7 +4,6 @@ It uses torch.distributed and DDP, but neither Ray nor MLflow: it reports to a `
 """
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -20,7 +19,8 @@ from ..models import build
 from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
 from ..synchronization.base import Moment
-from ..synchronization.building import build_synchronization
+from ..synchronization.build import build_synchronization
+from ..synchronization.quorum.decisions import Decide
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
@@ -31,7 +31,7 @@ from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
 from .recording import Recording
-from .records import IterationRecord, averaged, epoch_metrics, layer_metrics, with_totals
+from .records import IterationRecord, averaged, epoch_metrics, with_totals
 from .reporting import TRAINING, Listener, Progress
 from .warming import warm_up
 
@@ -44,7 +44,14 @@ class Trainer:
     """Trains this process's workers: one of many, or all of them if they are simulated."""
 
     def __init__(
-        self, spec: RunSpec, data: Data, device: torch.device, listener: Listener, *, resumes: bool = False
+        self,
+        spec: RunSpec,
+        data: Data,
+        device: torch.device,
+        listener: Listener,
+        *,
+        resumes: bool = False,
+        decide: Decide | None = None,
     ) -> None:
         """Builds model, optimizer and compression; the default process group must exist.
 
@@ -54,6 +61,7 @@ class Trainer:
             device: where this process trains.
             listener: receives metrics and progress.
             resumes: whether `resume` follows, which loads other weights; layers are then not pre-trained.
+            decide: the authority that closes rounds with a quorum; by default the process group's store.
 
         Raises:
             ValueError: the model cannot be built for the data, or the task is not one of them.
@@ -68,7 +76,7 @@ class Trainer:
             assert isinstance(model, torch.nn.Sequential)  # the spec's models that may be pre-trained are
             listener.stage("pre-training")
             pretrain(model, self.task, data.train, spec.training.pretraining, spec.seed, device)
-        self.sync, self.randomness = build_synchronization(spec, model, self.task, device)
+        self.sync, self.randomness = build_synchronization(spec, model, self.task, device, decide)
         self.plan = BatchPlan(spec.training, len(data.train))
         self.done = 0
         """Iterations that are done."""
@@ -120,13 +128,14 @@ class Trainer:
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
                 elif len(self._records) % self.spec.tracking.flush_interval == 0:
-                    if self.sync.lockstep:
+                    if all(record.iteration.whole for record in self._records):
                         self._flush()
                     else:
                         self._show_own()
                 elif self.rank == 0 and perf_counter() - self._shown >= _SHOW_S:
                     self._show_own()
                 if self._is_checkpoint_due():
+                    self.sync.sync_model()
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
                 if self.reached:
@@ -235,29 +244,16 @@ class Trainer:
         with RECORDER.computing("data"):
             batches = feed.next()
         last = self.done + 1 == self.plan.iterations
-        loss = self.sync.iterate(batches, Moment(position, last, observe))
+        iteration = self.sync.iterate(batches, Moment(position, last, observe))
         self.done += 1
-        step = self.sync.last_step
         here = len(self.sync.ranks)
         step_s = (perf_counter() - started) / here
-        others = self.sync.decided()
-        if observe and self.sync.lockstep:
-            others = layer_metrics(step, self.sync.statistics) | others
-        self._records.append(IterationRecord(self.done, loss, feed.waited_s / here, step_s, step, others))
+        self._records.append(IterationRecord(self.done, feed.waited_s / here, step_s, iteration))
 
     def _flush(self, *, evaluated: bool = False) -> None:
-        """Averages the records over the workers and logs them."""
-        records, self._records = self._records, []
-        if not self.sync.lockstep:
-            outcomes = zip(records, self.sync.caught_up(), strict=True)
-            records = [
-                replace(record, loss=each.loss, layers=each.metrics, step_s=record.step_s + each.drained_s)
-                for record, each in outcomes
-            ]
-        records = with_totals(records, self.sync.totals.wire_bytes)
-        metrics = averaged(
-            records, self.processes, self.sync.workers, self.device, lockstep=self.sync.lockstep
-        )
+        """Averages the records over the workers and logs them; their ledgers are whole."""
+        records, self._records = with_totals(self._records, self.sync.totals.wire_bytes), []
+        metrics = averaged(records, self.processes, self.sync.workers, self.device)
         if self.rank == 0 and records:
             for record, values in zip(records, metrics, strict=True):
                 self.listener.log(record.number, values)
@@ -272,13 +268,13 @@ class Trainer:
         )
         if self.rank == 0:
             latest = {
-                names.TRAIN_LOSS: record.loss,
+                names.TRAIN_LOSS: record.iteration.loss,
                 names.COMM_FRACTION: sent / elements if elements else 0.0,
             }
             self.listener.progress(self._progress(latest), evaluated=False)
 
     def _evaluated(self) -> Evaluation:
-        self.sync.settle()
+        self.sync.sync_model()
         return evaluate(
             self.model,
             self.task,
@@ -338,7 +334,7 @@ class Trainer:
         )
 
     def _write_checkpoint(self, folder: Path) -> None:
-        self.sync.settle()
+        self.sync.sync_model()
         own = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
         save_worker(folder, self.rank, own)
         if self.rank == 0:

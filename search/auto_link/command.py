@@ -14,7 +14,6 @@ from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.yaml_file import dump_yaml
-from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
@@ -148,7 +147,7 @@ def _to_train(spec: RunSpec, way: Way, request: Request) -> RunSpec:
     """The chosen way as a run until the target, simulated where the given one is."""
     tree = way.spec.model_dump(mode="json")
     tree["training"]["until"] = {request.metric: request.value}
-    if isinstance(spec.sync, SimulatedSync):
+    if spec.sync.is_simulated:
         tree["sync"] = {"mode": "simulated", "of": tree["sync"]}
     return RunSpec.model_validate({**tree, "name": f"{spec.name}: {way}"[:200] if spec.name else ""})
 
@@ -205,7 +204,7 @@ def result_line(
     steps, seconds = metrics[names.TOTAL_ITERATIONS_TO_TARGET], metrics[names.TOTAL_SECONDS]
     said = f"{metric.label} {metric.shown(value)} after {steps:,.0f} steps"
     predicted = f"{number(steps * predicted_s)} s over the link, {number(predicted_s)} s a step"
-    if isinstance(spec.sync, SimulatedSync):
+    if spec.sync.is_simulated:
         return f"{said}; predicted: {predicted} (workers were simulated: nothing went over it)"
     taken = f"{number(seconds)} s, {number(seconds / steps)} s a step with evaluations"
     return f"{said}: {taken}; predicted, without evaluations: {predicted}"

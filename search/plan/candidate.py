@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
+from taugrad.platform.synchronization.config import RealSync
 
 from .calibrated import HALF
 
@@ -45,17 +45,17 @@ class Candidate:
     @property
     def each_step(self) -> bool:
         """Whether workers exchange in each step, like DDP. Otherwise they take local steps in between."""
-        return not isinstance(self.sync, WeightsSync)
+        return not self.sync.is_local
 
     @property
     def mode(self) -> str:
         """The mode in words."""
         sync = self.sync
-        if isinstance(sync, WeightsSync):
-            when = f"{sync.every} steps" if sync.every else "epoch"
-            return f"weights every {when}, {sync.pattern}"
-        if isinstance(sync, AllGatherSync) and sync.exchange == "hierarchical":
-            return sync.exchange
+        if sync.is_local:
+            when = f"{sync.local_steps} steps" if sync.local_steps else "epoch"
+            return f"weights every {when}, {sync.pattern_name}"
+        if sync.pattern_name == "hierarchical":
+            return sync.pattern_name
         return "all-reduce" if self.method in ("none", HALF) and sync.mode == "allgather" else sync.mode
 
     def __str__(self) -> str:

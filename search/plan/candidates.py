@@ -6,7 +6,7 @@ from taugrad.compressors.method import CompressedMethod, Method, read_config
 from taugrad.platform.advice import value_like
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, real
-from taugrad.platform.synchronization.refusals import check_sync
+from taugrad.platform.synchronization.validation import check_method
 
 from ..ways import ways_of
 from .calibrated import HALF
@@ -56,4 +56,4 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
     for each in candidates:
         if each.method != HALF:
             method: Method = read_config(each.method)
-            check_sync(each.sync, method, 0.0)
+            check_method(each.sync, method)

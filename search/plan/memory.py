@@ -1,6 +1,6 @@
 """The memory of a worker that depends on the way to train, in bytes; without activations."""
 
-from taugrad.platform.synchronization.config import AllGatherSync, RealSync, WeightsSync
+from taugrad.platform.synchronization.config import RealSync
 
 from .calibrated import Calibration, MethodWork
 
@@ -18,14 +18,14 @@ def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, wor
     """
     whole = _FLOAT * calibration.parameters
     kept = 2 * whole + calibration.optimizer_bytes + work.kept_bytes
-    hooked = isinstance(sync, AllGatherSync)
+    hooked = sync.exchanges == "buckets"
     if hooked:
         kept += whole  # the buckets
-    if isinstance(sync, WeightsSync):
+    if sync.is_local:
         kept += 2 * whole  # what was agreed on, and the difference to it
-        if sync.outer.momentum:
+        if sync.outer_momentum:
             kept += whole
-    pattern = sync.pattern if isinstance(sync, WeightsSync) else sync.mode
+    pattern = sync.pattern_name
     if pattern in ("sharded", "parameter_server"):
         # The sum's own residual: of all elements where worker 0 has it, of 1/N of them with shards.
         share = 1 / workers if pattern == "sharded" else 1.0

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from taugrad.platform.advice import CLEARLY, pattern_of
-from taugrad.platform.synchronization.config import WeightsSync
 
 from .calibrated import HALF, Calibration
 from .candidate import Candidate
@@ -132,10 +131,9 @@ def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
     """Whether it is to be compared there: the advice says who sends to whom after local steps."""
     if candidate.each_step or not candidate.family:
         return True
-    assert isinstance(candidate.sync, WeightsSync)
     trunk = link.trunk
     delay = link.delay + (trunk.link.delay if trunk else 0.0)
-    return candidate.sync.pattern == pattern_of(workers, delay, trunk.sites if trunk else 1)
+    return candidate.sync.pattern_name == pattern_of(workers, delay, trunk.sites if trunk else 1)
 
 
 def predict(calibration: Calibration, candidate: Candidate, link: Link, workers: int) -> Prediction:

@@ -9,16 +9,7 @@ read after the backward pass.
 
 from dataclasses import dataclass
 
-from taugrad.platform.synchronization.config import (
-    AllGatherSync,
-    AsyncSync,
-    ParameterServerSync,
-    PatternName,
-    RealSync,
-    RingSync,
-    ShardedSync,
-    WeightsSync,
-)
+from taugrad.platform.synchronization.config import RealSync
 
 from . import exchange_model as model
 from .calibrated import Calibration, MethodWork
@@ -68,19 +59,19 @@ def step_time(
         CannotPlan: the mode is not modelled.
     """
     link = link.model_copy(update={"delay": link.delay + calibration.message_s})
-    if isinstance(sync, AllGatherSync):
-        return _hooked(calibration, work, sync.exchange, link, workers)
-    if isinstance(sync, AsyncSync):
-        return _async(calibration, work, link, workers)
-    if isinstance(sync, WeightsSync):
-        every = sync.every or calibration.steps_an_epoch
-        return _in_rounds(calibration, work, sync.pattern, link, workers, every)
-    if isinstance(sync, RingSync | ParameterServerSync | ShardedSync):
-        return _in_rounds(calibration, work, sync.mode, link, workers, 1)
-    raise CannotPlan(
-        f"sync.mode = {sync.mode}: taugrad plan does not support it; docs/synchronization.md has "
-        "formulas for its bytes"
-    )
+    match sync.exchanges:
+        case "buckets":
+            return _hooked(calibration, work, sync.pattern_name, link, workers)
+        case "updates":
+            return _async(calibration, work, link, workers)
+        case "gradients" | "weights":
+            every = sync.local_steps or calibration.steps_an_epoch
+            return _in_rounds(calibration, work, sync.pattern_name, link, workers, every)
+        case "activations":
+            raise CannotPlan(
+                f"sync.mode = {sync.mode}: taugrad plan does not support it; docs/synchronization.md has "
+                "formulas for its bytes"
+            )
 
 
 def _hooked(calibration: Calibration, work: MethodWork, form: str, link: Link, workers: int) -> StepTime:
@@ -127,7 +118,7 @@ def _of_bucket(
 
 
 def _in_rounds(
-    calibration: Calibration, work: MethodWork, pattern: PatternName, link: Link, workers: int, every: int
+    calibration: Calibration, work: MethodWork, pattern: str, link: Link, workers: int, every: int
 ) -> StepTime:
     """An exchange after every few steps, without overlap."""
     share, nbytes = 1 / workers, work.nbytes

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from taugrad.dashboards.live import LiveRun
-from taugrad.platform.launching.board import News
+from taugrad.platform.launching.run_status import News
 from taugrad.platform.launching.stages import Stage
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.training.reporting import TRAINING, Progress

@@ -20,6 +20,7 @@ from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.adapting.adapter import Measured
 from taugrad.platform.synchronization.hooked import HookedGradients
+from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.synchronization.weights import LocalTraining
 from taugrad.platform.training.trainer import Trainer
 
@@ -52,12 +53,12 @@ class Watched:
         self.steps: list[tuple[int, float, int, float]] = []
         iterate = sync.iterate
 
-        def watched(*arguments: Any) -> float:
+        def watched(*arguments: Any) -> Iteration:
             choice = self.adapter.choice
-            loss = iterate(*arguments)
-            nbytes = sync.last_step.received_bytes / sync.workers
+            iteration = iterate(*arguments)
+            nbytes = iteration.step.received_bytes / sync.workers
             self.steps.append((self.trainer.done, choice.density, choice.local_steps, nbytes))
-            return loss
+            return iteration
 
         sync.iterate = watched  # type: ignore[method-assign]
 

@@ -31,9 +31,9 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict) -> None:
             print("step", number, flush=True)
             sleep(STEP_S)
             if 2 * (number + 1) == steps:
-                training.settle()
+                training.sync_model()
                 print("hash", hashed(training), flush=True)
-        training.settle()
+        training.sync_model()
     except (PeerLost, NonFiniteGradient) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         sys.exit(3)

@@ -10,7 +10,8 @@ from taugrad.platform.data.shape import Shape
 from taugrad.platform.models import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization
-from taugrad.platform.synchronization.building import build_synchronization
+from taugrad.platform.synchronization.build import build_synchronization
+from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.tasks import build_task
 from taugrad.platform.training.batch_plan import Position
 
@@ -53,11 +54,14 @@ def training_of(workers: int, sync: dict[str, Any], compressor: str = "strom(0.0
     return training
 
 
-def run(training: Synchronization, first: int, last: int, steps: int) -> None:
-    """These iterations of all workers here, and a drain."""
-    for number in range(first, last):
+def run(training: Synchronization, first: int, last: int, steps: int) -> list[Iteration]:
+    """These iterations of all workers here, until all are whole."""
+    entries = [
         training.iterate([batch(rank, number) for rank in training.ranks], moment(number, steps))
-    training.settle()
+        for number in range(first, last)
+    ]
+    training.sync_model()
+    return entries
 
 
 def weights(training: Synchronization) -> torch.Tensor:

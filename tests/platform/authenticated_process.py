@@ -20,7 +20,7 @@ from taugrad.compressors.exchange.keys import KEY, KEY_FILE
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization
-from taugrad.platform.synchronization.building import build_synchronization
+from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 

@@ -53,16 +53,16 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
             sort(arrived)
 
     training._mail._sort = sorted_out
-    outcomes = []
+    entries = []
     try:
         for number in range(steps):
-            training.iterate([batch(rank, number)], moment(number, steps))
+            entries.append(training.iterate([batch(rank, number)], moment(number, steps)))
             print("step", number, flush=True)
             if 2 * (number + 1) == steps:
-                outcomes += training.caught_up()
-                print("left_out", int(outcomes[-1].metrics[f"worker/{rank}/left_out"]), flush=True)
+                training.sync_model()
+                print("left_out", int(entries[-1].metrics[f"worker/{rank}/left_out"]), flush=True)
                 print("hash", hashed(training), flush=True)
-        outcomes += training.caught_up()
+        training.sync_model()
     except PeerLost as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         sys.exit(3)
@@ -78,11 +78,11 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
             "learnt": learnt,
             "kept": kept,
             "applied": start - weights(training).double(),
-            "rounds": [each.metrics for each in outcomes if "round/members" in each.metrics],
-            "caught_up_bytes": sum(each.metrics.get("round/caught_up_bytes", 0) for each in outcomes),
+            "rounds": [each.metrics for each in entries if "round/members" in each.metrics],
+            "caught_up_bytes": sum(each.metrics.get("round/caught_up_bytes", 0) for each in entries),
             "left_out": [
                 each.metrics[f"worker/{rank}/left_out"]
-                for each in outcomes
+                for each in entries
                 if f"worker/{rank}/left_out" in each.metrics
             ],
             "totals": training.totals.state_dict(),

@@ -94,11 +94,11 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
             "bytes": torch.from_numpy(links.nbytes.copy()),
             "messages": torch.from_numpy(links.messages.copy()),
         },
-        "link_bytes": torch.from_numpy(sync.traffic.link_bytes.copy())
+        "link_bytes": torch.from_numpy(sync.ledger.traffic.link_bytes.copy())
         if isinstance(sync, InRounds)
         else None,
         "link_messages": (
-            torch.from_numpy(sync.traffic.link_messages.copy()) if isinstance(sync, InRounds) else None
+            torch.from_numpy(sync.ledger.traffic.link_messages.copy()) if isinstance(sync, InRounds) else None
         ),
     }
 

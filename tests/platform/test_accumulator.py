@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.errors import Diverged
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
@@ -150,9 +151,9 @@ def test_what_would_wrap_around_is_refused_and_changes_nothing():
     found = Accumulator(np.full(N, 262_143, np.float32), 1)
     before = found.weights().copy()
     for factor in (1e5, 1e300):
-        with pytest.raises(ValueError, match="diverges"):
+        with pytest.raises(Diverged, match="diverges"):
             found.add(0, incoming, factor)
     assert np.array_equal(found.weights(), before)
     for start in (3e5, np.nan):
-        with pytest.raises(ValueError, match="beyond 262,144"):
+        with pytest.raises(Diverged, match="beyond 262,144"):
             Accumulator(np.full(N, start, np.float32), 1)

@@ -17,31 +17,14 @@ from async_training import CLASSES, FEATURES, RATE, batch, moment, run, training
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mode_specs import FOLLOWED, NO_MOMENTUM, UNEVEN
 from pydantic import ValidationError
-from test_synchronization import BASE, MIDDLE, Result, same, train
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.asynchronous.schedule import Course, Schedule
 
 K, T, TAU = 3, 12, 0.0625
-PLAIN = {"training": BASE["training"] | {"optimizer": {"kind": "sgd", "lr": 0.3, "momentum": 0}}}
-UNEVEN: dict[str, Any] = {"mode": "async", "step_times": [1, 1.5, 4], "delay": [0, 2], "most_behind": 5}
-FOLLOWED = UNEVEN | {"follow_schedule": True}
-STROM = "strom(density(0.1)) | golomb_rice"
-SPECS: dict[str, dict[str, Any]] = {
-    **{
-        f"followed: {line}": BASE | PLAIN | {"sync": FOLLOWED, "compressor": line}
-        for line in (
-            STROM,
-            "none",
-            "wgt(0.01, momentum=0.9)",
-            "topk(0.2, exempt=exempt(names=['*.bias'])) | linear(4)",
-        )
-    },
-    "free: strom": BASE | PLAIN | {"sync": {"mode": "async", "most_behind": 4}, "compressor": STROM},
-}
-FOLLOWING = [name for name in SPECS if name.startswith("followed")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,62 +34,8 @@ def process_group():
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory) -> list[dict[str, Result]]:
-    return train(SPECS, K, tmp_path_factory.mktemp("real") / "runs")
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory) -> dict[str, Result]:
-    specs = {name: spec | {"sync": simulating(spec["sync"])} for name, spec in SPECS.items()}
-    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
-    return found
-
-
 def simulating(sync: dict[str, Any]) -> dict[str, Any]:
     return {"mode": "simulated", "of": sync}
-
-
-@in_turn("name", SPECS)
-def test_replicas_are_alike_to_the_bit_once_all_is_drained(name, real):
-    assert all(same(real[0][name], worker[name]) for worker in real[1:])
-    assert all(worker[name]["evaluations"] == real[0][name]["evaluations"] for worker in real)
-
-
-@in_turn("name", FOLLOWING)
-def test_simulated_workers_end_with_the_bits_of_real_ones_on_the_schedule(name, real, simulated):
-    found = simulated[name]
-    assert same(real[0][name], found)
-    assert all(real[0][name][what] == found[what] for what in ("totals", "evaluations", "logged"))
-    for worker in real:
-        for what in ("bytes", "messages"):
-            assert torch.equal(worker[name]["links"][what], found["links"][what])
-    assert int(found["links"]["bytes"].sum()) == found["totals"]["received_bytes"]
-    assert int(found["links"]["messages"].sum()) == found["totals"]["messages"]
-
-
-@in_turn("name", FOLLOWING)
-def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated):
-    for whole in (*(worker[name] for worker in real), simulated[name]):
-        assert same(whole, whole["resumed"])
-        assert whole["totals"] == whole["resumed"]["totals"]
-    expected = [entry for entry in real[0][name]["logged"] if entry[0] > MIDDLE]
-    assert real[0][name]["resumed"]["logged"] == expected
-
-
-def test_a_free_run_goes_on_from_its_middle(real):
-    found = [worker["free: strom"]["resumed"] for worker in real]
-    assert all(same(found[0], other) for other in found[1:])
-    assert found[0]["totals"]["steps"] == real[0]["free: strom"]["totals"]["steps"]
-
-
-def test_staleness_is_logged(simulated):
-    logged = simulated["followed: none"]["logged"]
-    # While the slow worker makes a step the fast one makes four.
-    assert max(metrics.get("comm/staleness_most", 0) for _, metrics in logged) >= 4
-    by_worker = [metrics for _, metrics in logged if "worker/0/staleness" in metrics]
-    assert len(by_worker) == 4  # the drains: two checkpoints and two epochs
-    assert all(f"worker/{rank}/staleness" in by_worker[0] for rank in range(K))
 
 
 @pytest.mark.parametrize("most_behind", [0, 2, 20])
@@ -115,10 +44,10 @@ def test_it_is_strom_s_loop(most_behind, delay):
     course = {"step_times": UNEVEN["step_times"], "delay": [delay, delay], "most_behind": most_behind}
     training = training_of(K, simulating({"mode": "async"} | course), f"strom({TAU})")
     start = weights(training).double().numpy()
-    run(training, 0, T, T)
+    entries = run(training, 0, T, T)
     expected, ages = transcribed(start, UNEVEN["step_times"], delay, most_behind)
     np.testing.assert_allclose(weights(training).numpy(), expected, rtol=1e-5, atol=1e-6)
-    found = training.caught_up()[-1].metrics
+    found = entries[-1].metrics
     assert [found[f"worker/{rank}/staleness"] for rank in range(K)] == pytest.approx(ages)
 
 
@@ -291,7 +220,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
                 training.iterate(batches, moment(2, T))
             continue
         training.iterate(batches, moment(2, T))
-        training.settle()
+        training.sync_model()
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()
         assert len({worker.received.weights().tobytes() for worker in training.workers_here}) == 1
@@ -300,8 +229,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"optimizer": {"kind": "adam"}}}, "optimizer.kind = adam"),
     ({"training": {}}, "optimizer.momentum = 0.9"),
-    ({"training": PLAIN["training"] | {"clip": {"norm": 1}}}, "clip.of = mean"),
-    ({"training": PLAIN["training"] | {"precision": "fp16"}}, "precision = fp16"),
+    ({"training": NO_MOMENTUM["training"] | {"clip": {"norm": 1}}}, "clip.of = mean"),
+    ({"training": NO_MOMENTUM["training"] | {"precision": "fp16"}}, "precision = fp16"),
     ({"sync": {"mode": "async", "step_times": [1, 2, 1]}}, "sync.step_times without a schedule"),
     ({"sync": FOLLOWED, "workers": {"count": 2}}, "workers.count = 2"),
     ({"sync": FOLLOWED | {"delay": [2, 1]}}, "the lower bound comes first"),
@@ -312,7 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @in_turn(("change", "reason"), REFUSED)
 def test_what_cannot_be_is_refused_before_a_worker_starts(change, reason):
-    good = {"sync": {"mode": "async"}, "workers": {"count": K}, **PLAIN}
+    good = {"sync": {"mode": "async"}, "workers": {"count": K}, **NO_MOMENTUM}
     RunSpec.model_validate(good)
     with pytest.raises(ValidationError, match=reason):
         RunSpec.model_validate(good | change)

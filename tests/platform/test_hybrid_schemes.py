@@ -31,8 +31,8 @@ from taugrad.platform.synchronization.hybrid.parts import two_parts
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
 from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
-from taugrad.platform.synchronization.rounds import Traffic
-from taugrad.platform.synchronization.simulation import SimulatedCrew
+from taugrad.platform.synchronization.runner import SimulatedRunner
+from taugrad.platform.synchronization.traffic import Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
@@ -168,7 +168,7 @@ def run(
     sides = [
         worker.iterate(batch, position, nullcontext) for worker, batch in zip(team, batches, strict=True)
     ]
-    return team, Posts(SimulatedCrew(workers)).run(sides, courses, Traffic(workers)), tasks
+    return team, Posts(SimulatedRunner(workers)).run(sides, courses, Traffic(workers)), tasks
 
 
 def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:

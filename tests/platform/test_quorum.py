@@ -5,6 +5,7 @@ Legend: N workers, H steps of a round, P parameters.
 
 import threading
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,33 +15,18 @@ from async_training import batch, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_synchronization import BASE, MIDDLE, Result, same, train
+from mode_specs import OUTER, QUORUM, STROM, H
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
+from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.memory import in_memory
-from taugrad.platform.synchronization.quorum.agreed import Agreed
-from taugrad.platform.synchronization.quorum.carriers import ProcessCarrier
+from taugrad.platform.synchronization.quorum.agreed_model import AgreedModel
 from taugrad.platform.synchronization.quorum.mailroom import Mailroom
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
-from taugrad.platform.synchronization.quorum.training import QuorumTraining
+from taugrad.platform.synchronization.quorum.scheduled import ScheduledRounds
+from taugrad.platform.synchronization.quorum.training import Member, QuorumTraining
 
-N, H = 4, 3
-SCHEDULE = {"late": 0.25, "away": 0.12, "lost": 0.12, "rounds": [1, 2], "seed": 4}
-QUORUM: dict[str, Any] = {"mode": "weights", "every": H, "quorum": 0.51}
-OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
-STROM = "strom(density(0.1)) | golomb_rice"
-FOUR = BASE | {"workers": {"count": N}}
-SPECS: dict[str, dict[str, Any]] = {
-    "strom": FOUR | {"sync": QUORUM | {"schedule": SCHEDULE}, "compressor": STROM},
-    "none, outer": FOUR | {"sync": QUORUM | {"schedule": SCHEDULE | {"seed": 7}, "outer": OUTER}},
-    "unsent": FOUR
-    | {
-        "sync": QUORUM | {"schedule": SCHEDULE | {"seed": 2}, "unsent": 0.5},
-        "compressor": "topk(0.2, momentum=0.9) | linear(4)",
-    },
-}
-FREE = {"free": FOUR | {"sync": QUORUM | {"deadline": {"most": 5}}, "compressor": STROM}}
-"""Workers as fast as they are: no two runs are alike."""
+N = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,19 +92,15 @@ def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longes
     start = weights(training).double()
     with pytest.MonkeyPatch.context() as patch:
         learnt = Learnt(training, patch)
-        for number in range(steps):
-            training.iterate([batch(rank, number) for rank in training.ranks], moment(number, 9 * H))
-        training.settle()
+        entries = run(training, 0, steps, 9 * H)
     # What was applied is how far the agreed weights have come: updates are added up, and the rate is 1.
     missing = learnt.sum - (start - weights(training).double()) - kept(training)
-    outcomes = training.caught_up()
-    workers_lost = sum(each.metrics.get("round/lost", 0) for each in outcomes)
-    assert len(outcomes) == steps
-    assert float(missing.sum()) == pytest.approx(training._ledger.lost_sum, abs=2e-5)
+    workers_lost = sum(each.metrics.get("round/lost", 0) for each in entries)
+    assert float(missing.sum()) == pytest.approx(training.lost_sum, abs=2e-5)
     if not workers_lost:
         torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-5)
     elif workers_lost == 1:
-        (rms,) = [each.metrics["round/lost_rms"] for each in outcomes if "round/lost" in each.metrics]
+        (rms,) = [each.metrics["round/lost_rms"] for each in entries if "round/lost" in each.metrics]
         assert float(missing.square().mean().sqrt()) == pytest.approx(rms, abs=2e-5)
 
 
@@ -154,19 +136,17 @@ class Listed:
         return [Fate(kinds[each], 2 if each in "lAX" else 0, begins=each.isupper()) for each in said]
 
 
-def listed(rounds: list[str], line: str, steps: int, **more: Any) -> QuorumTraining:
-    training = training_of(N, simulating(**more), line)
+def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, list[dict[str, float]]]:
+    """A training on a schedule, and the metrics of each iteration."""
+    training = training_of(N, simulating(), line)
     assert isinstance(training, QuorumTraining)
     training._schedule = Listed(*rounds)  # type: ignore[attr-defined]
-    for number in range(steps):
-        training.iterate([batch(rank, number) for rank in training.ranks], moment(number, 100))
-    training.settle()
-    return training
+    return training, [each.metrics for each in run(training, 0, steps, 100)]
 
 
 def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
     """Worker 3 makes 2 of 3 steps, and then none, until its two steps are in round 1."""
-    late = listed(["...l"], "none", 2 * H)
+    late, metrics = listed(["...l"], "none", 2 * H)
     by_hand = training_of(N, simulating(), "none")
     assert isinstance(by_hand, QuorumTraining)
     agreed = weights(by_hand).clone()
@@ -190,10 +170,9 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
                 mean += moved / members
         agreed = agreed - mean
     torch.testing.assert_close(weights(late), agreed, rtol=1e-5, atol=1e-6)
-    outcomes = [each.metrics for each in late.caught_up()]
-    assert [each.get("round/members") for each in outcomes] == [None, None, 3, None, None, 4]
-    assert [each.get("round/left_out") for each in outcomes] == [None, None, 1, None, None, 0]
-    assert outcomes[-1]["worker/3/left_out"] == 1
+    assert [each.get("round/members") for each in metrics] == [None, None, 3, None, None, 4]
+    assert [each.get("round/left_out") for each in metrics] == [None, None, 1, None, None, 0]
+    assert metrics[-1]["worker/3/left_out"] == 1
 
 
 def _cut(flat: torch.Tensor, like: Any) -> list[torch.Tensor]:
@@ -202,30 +181,29 @@ def _cut(flat: torch.Tensor, like: Any) -> list[torch.Tensor]:
 
 
 def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
-    away = listed(["...A", "...a"], "strom(0.05)", 2 * H + 1)
+    away, of_away = listed(["...A", "...a"], "strom(0.05)", 2 * H + 1)
     assert away._members[3].pending is not None
     assert torch.equal(torch.cat(away._replicas[3].weights()), weights(away))
-    lost = listed(["...X", "...x"], "strom(0.05)", 2 * H + 1)
+    lost, of_lost = listed(["...X", "...x"], "strom(0.05)", 2 * H + 1)
     assert lost._members[3].pending is None
     assert not torch.cat(lost._patterns[3].unsent()).any()
     assert not torch.equal(torch.cat(lost._replicas[3].weights()), weights(lost))  # it trains already
     size = 4 * weights(lost).numel()
-    for training in (away, lost):
-        outcomes = [each.metrics for each in training.caught_up()]
-        # A head, who decided, and the weights.
-        assert [each.get("round/caught_up_bytes") for each in outcomes] == [*[None] * 6, 24 + 5 + size]
+    for training, metrics in ((away, of_away), (lost, of_lost)):
+        # A head, the last round's members, and the weights.
+        assert [each.get("round/caught_up_bytes") for each in metrics] == [*[None] * 6, 24 + 1 + size]
         links = training.links()
         assert links is not None
         assert int(links.nbytes[3, 0]) == 24 + 0 * size  # it has asked, and handed in nothing yet
         assert links.messages[3].tolist() == [1, 0, 0, 0]
         assert int(links.nbytes.sum()) == training.totals.received_bytes
         assert int(links.messages.sum()) == training.totals.messages
-    assert [each.get("round/lost") for each in outcomes[:3]] == [None, None, 1]
+    assert [each.get("round/lost") for each in of_lost[:3]] == [None, None, 1]
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 999), st.sampled_from([0, 0.5]))
-def test_what_is_owed_outlives_any_sequence_of_resizes(crews, seed, unsent):
+def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
     """The mean over workers of residuals, what waits, and what they have just learnt stays what it was."""
     schedule = {"late": 0.3, "away": 0.2, "seed": seed}
     steps = 4 * H + 2
@@ -234,7 +212,7 @@ def test_what_is_owed_outlives_any_sequence_of_resizes(crews, seed, unsent):
     assert isinstance(training, QuorumTraining)
     owed, agreed = kept(training) / N, weights(training).clone()
     assert owed.any()
-    for workers in crews:
+    for workers in counts:
         smaller = training_of(workers, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
         assert isinstance(smaller, QuorumTraining)
         smaller.reshard(training.shared_state(), [training.own_state()])
@@ -255,11 +233,11 @@ def test_an_update_that_is_not_finite_ends_the_run():
 
 
 def test_agreed_weights_travel_with_buffers_and_momentum():
-    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.SGD, Agreed]:
+    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.SGD, AgreedModel]:
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-        return model, outer, Agreed(model, outer)
+        return model, outer, AgreedModel(model, outer)
 
     (model, outer, whole), (other, others_outer, others) = made(1), made(2)
     model(torch.randn(5, 3)).square().sum().backward()
@@ -281,16 +259,24 @@ def test_agreed_weights_travel_with_buffers_and_momentum():
 def test_a_worker_that_waits_for_agreed_weights_still_answers():
     """Worker 2 needs what worker 0 has; worker 1 can answer worker 0 only once worker 2 is there again."""
 
-    def agreed(value: float) -> tuple[torch.nn.Module, Agreed]:
+    def agreed(value: float) -> tuple[torch.nn.Module, AgreedModel]:
         model = torch.nn.Linear(2, 1)
         torch.nn.init.constant_(model.weight, value)
-        return model, Agreed(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        return model, AgreedModel(model, torch.optim.SGD(model.parameters(), lr=1.0))
 
-    carriers = [ProcessCarrier(Mailroom(each, skips=False)) for each in in_memory(3)]
+    def rounds(carrier: Carrier, knows: int, whole: AgreedModel) -> ScheduledRounds:
+        """No more than what messages need."""
+        made = object.__new__(ScheduledRounds)
+        made.workers, made._whole, made._members = 3, whole, [Member(knows=knows)]
+        made._mails, made._runner = [Mailroom(carrier, skips=False)], SimpleNamespace(waits=True)
+        return made
+
     (away, aways), (_, latest), (back, backs) = agreed(1), agreed(2), agreed(0)
+    pairs = zip(in_memory(3), (1, 2, 0), (aways, latest, backs), strict=True)
+    one, other, last = (rounds(*each) for each in pairs)
     # Daemons: where one hangs, the test fails and the process can still end.
-    waits = threading.Thread(target=carriers[0].fetch, args=(0, 1, 2, 1, aways), daemon=True)
-    asks = threading.Thread(target=carriers[2].fetch, args=(2, 0, 1, 0, backs), daemon=True)
+    waits = threading.Thread(target=one._fetch, args=(0, 1, 2), daemon=True)
+    asks = threading.Thread(target=last._fetch, args=(0, 0, 1), daemon=True)
     waits.start()
     asks.start()
     asks.join(30)
@@ -298,57 +284,6 @@ def test_a_worker_that_waits_for_agreed_weights_still_answers():
     assert back.weight.tolist() == [[1, 1]]
     deadline = monotonic() + 30
     while waits.is_alive() and monotonic() < deadline:
-        carriers[1].attend(2, latest)
+        other._hear(0)
         waits.join(0.01)
     assert away.weight.tolist() == [[2, 2]]
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory) -> list[dict[str, Result]]:
-    return train(SPECS | FREE, N, tmp_path_factory.mktemp("real") / "runs")
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory) -> dict[str, Result]:
-    specs = {name: spec | {"sync": {"mode": "simulated", "of": spec["sync"]}} for name, spec in SPECS.items()}
-    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
-    return found
-
-
-@in_turn("name", SPECS)
-def test_real_workers_on_a_schedule_end_with_the_bits_of_simulated_ones(name, real, simulated):
-    found = simulated[name]
-    for worker in real:
-        assert same(worker[name], found)
-        for what in ("bytes", "messages"):
-            assert torch.equal(worker[name]["links"][what], found["links"][what])
-    assert all(real[0][name][what] == found[what] for what in ("totals", "evaluations"))
-    for (step, there), (other, here) in zip(real[0][name]["logged"], found["logged"], strict=True):
-        assert (step, there) == (other, pytest.approx(here, rel=1e-12))
-    assert int(found["links"]["bytes"].sum()) == found["totals"]["received_bytes"]
-    logged = [metrics for _, metrics in found["logged"]]
-    assert sum(each.get("round/left_out", 0) for each in logged) > 0
-    assert sum(each.get("round/lost", 0) for each in logged) > 0
-    assert sum(each.get("round/caught_up_bytes", 0) for each in logged) > 0
-
-
-@in_turn("name", SPECS)
-def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated):
-    for whole in (*(worker[name] for worker in real), simulated[name]):
-        assert same(whole, whole["resumed"])
-        assert whole["totals"] == whole["resumed"]["totals"]
-    expected = [entry for entry in real[0][name]["logged"] if entry[0] > MIDDLE]
-    assert real[0][name]["resumed"]["logged"] == expected
-
-
-def test_free_workers_agree_in_a_run_and_after_its_middle(real):
-    for what in (lambda worker: worker["free"], lambda worker: worker["free"]["resumed"]):
-        first, *others = [what(worker) for worker in real]
-        for other in others:
-            assert same(first, other)
-            assert all(first[key] == other[key] for key in ("totals", "evaluations"))
-        assert first["totals"]["steps"] == real[0]["strom"]["totals"]["steps"]
-        assert int(first["links"]["bytes"].sum()) == first["totals"]["received_bytes"]
-        members = [metrics for _, metrics in first["logged"] if "round/members" in metrics]
-        assert all(each["round/members"] + each["round/left_out"] == N for each in members)
-        assert members

@@ -1,10 +1,12 @@
 """What rounds with a quorum go by: who decides, who is late when, what is on the wire, what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,104 +14,50 @@ from pydantic import ValidationError
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.memory import MemoryCarrier, in_memory
+from taugrad.platform.launching.run_status import RunStatus
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import Deadline, RoundSchedule
-from taugrad.platform.synchronization.quorum.consensus import Ballots, Phase, Value, Vote
+from taugrad.platform.synchronization.quorum.decisions import Decisions, by_store
 from taugrad.platform.synchronization.quorum.mailroom import Mailroom
 from taugrad.platform.synchronization.quorum.message import (
     Kind,
+    members_from_bytes,
+    members_to_bytes,
     read,
-    vote_from_bytes,
-    vote_to_bytes,
     written,
 )
 from taugrad.platform.synchronization.quorum.pace import Pace
-from taugrad.platform.synchronization.quorum.refusals import needed_of
 from taugrad.platform.synchronization.quorum.schedule import Drawn
 from taugrad.platform.synchronization.quorum.schedule import Kind as Fate
+from taugrad.platform.synchronization.validation import needed_of
 
 
-class Network:
-    """Votes among workers, delivered, repeated or lost in any order."""
-
-    def __init__(self, workers: int, leader: int) -> None:
-        self.under_way: list[tuple[int, int, Vote]] = []
-        self.workers = [
-            Ballots(
-                rank, workers, leader, lambda to, vote, rank=rank: self.under_way.append((rank, to, vote))
-            )
-            for rank in range(workers)
-        ]
-
-    def deliver(self, place: int, *, again: bool) -> None:
-        sender, to, vote = self.under_way[place] if again else self.under_way.pop(place)
-        self.workers[to].hear(sender, vote)
-
-    @property
-    def decisions(self) -> set[Value]:
-        return {each.decided for each in self.workers if each.decided is not None}
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.integers(1, 5), st.data())
-def test_no_two_workers_ever_learn_of_different_members(workers, data):
-    leader = data.draw(st.integers(0, workers - 1))
-    network = Network(workers, leader)
-    sets = st.sets(st.integers(0, workers - 1), min_size=1)
-    seen: set[frozenset[int]] = set()
-    for _ in range(data.draw(st.integers(5, 60))):
-        what = data.draw(st.sampled_from(["deliver"] * 6 + ["again", "lose", "propose", "take over"]))
-        if what in ("propose", "take over"):
-            members = data.draw(sets)
-            rank = leader if what == "propose" else data.draw(st.integers(0, workers - 1))
-            worker = network.workers[rank]
-            if worker.decided is not None or (what == "propose" and worker.proposed):
-                continue
-            seen.add(frozenset(members))
-            worker.propose([*members]) if what == "propose" else worker.take_over([*members])
-        elif network.under_way:
-            place = data.draw(st.integers(0, len(network.under_way) - 1))
-            if what == "lose":
-                network.under_way.pop(place)
-            else:
-                network.deliver(place, again=what == "again")
-        assert len(network.decisions) <= 1
-    before = network.decisions
-    # Whatever has happened: one worker that takes over, and is heard, brings all to a decision.
-    network.under_way.clear()
-    undecided = [rank for rank, each in enumerate(network.workers) if each.decided is None]
-    for _ in range(3):  # others may have heard of higher ballots
-        for rank in undecided[:1]:
-            network.workers[rank].take_over([rank])
-            seen.add(frozenset([rank]))
-        while network.under_way:
-            network.deliver(0, again=False)
-    assert len(network.decisions) == 1
-    assert before <= network.decisions
-    assert {each.members for each in network.decisions} <= seen
-    assert not undecided or network.workers[undecided[0]].decided is not None
-
-
-def test_a_leader_that_is_heard_decides_at_once():
-    network = Network(4, 2)
-    network.workers[2].propose([0, 2, 3])
-    while network.under_way:
-        network.deliver(0, again=False)
-    assert [each.decided for each in network.workers] == [Value(frozenset([0, 2, 3]), 2)] * 4
+@pytest.mark.parametrize("kind", ["store of one process", "store of several", "actor"])
+def test_the_first_proposal_is_the_decision_whoever_asks(kind, tmp_path):
+    """Eight workers propose at once; a round that is repeated from a checkpoint is decided again."""
+    stores = [dist.FileStore(str(tmp_path / "store"), 8) for _ in range(8)]
+    if kind == "store of one process":
+        stores = [dist.HashStore()] * 8
+    authorities = [RunStatus().decide] * 8 if kind == "actor" else [by_store(each) for each in stores]
+    proposals = [frozenset({rank, (rank + 3) % 8, 8}) for rank in range(8)]
+    found: dict[int, set[frozenset[int]]] = {}
+    for attempt in (5, 6):
+        for number in range(10):
+            decisions = [Decisions(each, attempt) for each in authorities]
+            first = decisions[(number + attempt) % 8].close(number, proposals[(number + attempt) % 8])
+            assert first == proposals[(number + attempt) % 8]
+            with ThreadPoolExecutor(8) as threads:
+                told = set(threads.map(lambda d, p, n=number: d.close(n, p), decisions, proposals))
+            assert told == {first}
+            found.setdefault(number, set()).add(first)
+    assert all(len(each) == 2 for each in found.values())
 
 
 def test_the_bytes_of_messages_stay_what_they_are():
-    vote = Vote(Phase.PROMISE, 9, 4, Value(frozenset([0, 3, 8]), 3))
-    body = vote_to_bytes(vote, 9)
-    assert body.hex() == (
-        "02000000"  # a promise
-        "03000000"  # the leader
-        "0900000000000000"  # the ballot
-        "0400000000000000"  # the accepted one
-        "0901"  # the members
-    )
-    assert vote_from_bytes(np.frombuffer(body, np.uint8), 9) == vote
-    assert written(Kind.VOTE, 258, b"123456789").tobytes().hex() == (
+    body = members_to_bytes({0, 3, 8}, 9)
+    assert body.hex() == "0901"
+    assert members_from_bytes(np.frombuffer(body, np.uint8), 9) == {0, 3, 8}
+    assert written(Kind.DECISION, 258, b"123456789").tobytes().hex() == (
         "02000000" + "2639f4cb" + "0201000000000000" + "0900000000000000" + b"123456789".hex()
     )
 
@@ -133,10 +81,10 @@ def test_damaged_messages_are_refused(damage):
         read(5, data)
 
 
-@in_turn("body", [b"", bytes(25), bytes([9]) + bytes(24), bytes([3]) + bytes([9]) + bytes(23)])
-def test_votes_that_say_nothing_are_refused(body):
-    with pytest.raises(CorruptMessage, match=r"a vote|a decision"):
-        vote_from_bytes(np.frombuffer(body, np.uint8), 4)
+@in_turn("body", [b"", bytes(1), bytes(2), bytes([16]), bytes([1, 1])])
+def test_decisions_that_say_nothing_are_refused(body):
+    with pytest.raises(CorruptMessage, match="members in"):
+        members_from_bytes(np.frombuffer(body, np.uint8), 4)
 
 
 chances = st.floats(0, 0.33)
@@ -248,20 +196,21 @@ def test_runs_without_a_quorum_are_what_they_were():
 
 @pytest.mark.parametrize(("skips", "arrive"), [(True, [0, 3]), (False, [0, 1, 2, 3])])
 def test_no_offer_goes_to_who_is_silent(monkeypatch, skips, arrive):
-    """What a stopped worker has not read does not pile up; votes are all kept.
+    """What a stopped worker has not read does not pile up; decisions are all kept.
 
     On a schedule every worker waits for every offer, so that all go.
     """
     here, there = (Mailroom(each, skips=skips) for each in in_memory(2))
-    decided = Vote(Phase.DECIDED, 0, value=Value(frozenset([0]), 0))
     for number in range(4):
         silent = {1} if number in (1, 2) else set()
         monkeypatch.setattr(MemoryCarrier, "silent", property(lambda _, silent=silent: silent))
         here.offer([1], number, bytes([number]) * 300)
-        here.vote(1, number, decided)
+        here.tell([1], number, [0])
     there.hear(0)
-    assert [number for _, number, _ in there.votes] == [0, 1, 2, 3]
+    assert there.decided == {number: {0} for number in range(4)}
     assert sorted(there.offers) == arrive
     assert all((there.offers[number][0] == number).all() for number in arrive)
-    assert here.link_messages.tolist() == [0, len(arrive) + 4]
-    assert here.link_bytes.tolist() == [0, len(arrive) * (24 + 300) + 4 * (24 + 24 + 1)]
+    nbytes, messages = here.take_counts().tolist()
+    assert messages == [0, len(arrive) + 4]
+    assert nbytes == [0, len(arrive) * (24 + 300) + 4 * (24 + 1)]
+    assert not here.take_counts().any()

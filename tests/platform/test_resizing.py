@@ -60,9 +60,9 @@ every_sync = in_turn("name", SYNCS)
 
 def simulated(name: str, workers: int, **more: Any) -> RunSpec:
     fields = BASE | SYNCS[name] | more
-    crew = {"count": workers, "on_resize": "merge"}
+    group = {"count": workers, "on_resize": "merge"}
     return RunSpec.model_validate(
-        fields | {"sync": {"mode": "simulated", "of": fields["sync"]}, "workers": crew}
+        fields | {"sync": {"mode": "simulated", "of": fields["sync"]}, "workers": group}
     )
 
 
@@ -130,16 +130,16 @@ tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
     st.lists(st.integers(1, 7), min_size=1, max_size=5),
     st.sampled_from(["mean", "sum"]),
 )
-def test_joins_and_leaves_lose_nothing_of_what_was_not_sent(residuals, crews, reduction):
+def test_joins_and_leaves_lose_nothing_of_what_was_not_sent(residuals, counts, reduction):
     kept = [{name: torch.tensor(values) for name, values in each.items()} for each in residuals]
 
-    def total(crew: list[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
-        of_all = sum((each[name].double() for each in crew if name in each), torch.zeros(3).double())
-        return of_all / len(crew) if reduction == "mean" else of_all
+    def total(group: list[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
+        of_all = sum((each[name].double() for each in group if name in each), torch.zeros(3).double())
+        return of_all / len(group) if reduction == "mean" else of_all
 
     before = {name: total(kept, name) for name in "ab"}
     scale = sum(torch.tensor(values).abs().max() for each in residuals for values in each.values())
-    for workers in crews:
+    for workers in counts:
         kept = merged(kept, workers, share_of(len(kept), workers, reduction))
         assert len(kept) == workers
     for name in "ab":
@@ -227,7 +227,7 @@ def test_real_workers_go_on_as_simulated_ones_do(name, real, begun, tmp_path):
     assert real[0][name]["totals"]["sent"] == two.sync.totals.sent
 
 
-def test_nobody_takes_over_another_crews_state_unasked(begun, tmp_path):
+def test_nobody_takes_over_other_workers_state_unasked(begun, tmp_path):
     saved, spec = saved_by(begun / "ring" / str(MIDDLE), 1), simulated("ring", 2)
     unasked = spec.model_copy(update={"workers": spec.workers.model_copy(update={"on_resize": "refuse"})})
     with pytest.raises(CheckpointError, match=r"of 3 workers, this run has 2: workers\.on_resize = refuse"):

@@ -16,11 +16,12 @@ from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Synchronization
-from taugrad.platform.synchronization.building import build_synchronization
+from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from taugrad.platform.synchronization.pieces import cut
-from taugrad.platform.synchronization.rounds import Passing, RefusedUpdate, Sending, Side, Traffic
-from taugrad.platform.synchronization.simulation import SimulatedCrew
+from taugrad.platform.synchronization.rounds import Participant, Passing, Sending
+from taugrad.platform.synchronization.runner import SimulatedRunner
+from taugrad.platform.synchronization.traffic import RefusedUpdate, Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
@@ -53,9 +54,9 @@ def gradients(workers: int, step: int) -> list[list[Tensor]]:
 
 
 def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
-    crew, traffic = SimulatedCrew(len(patterns)), Traffic(len(patterns))
-    sides = [Side(each.rounds(own, step)) for each, own in zip(patterns, given, strict=True)]
-    agreed = crew.run(sides, traffic)
+    runner, traffic = SimulatedRunner(len(patterns)), Traffic(len(patterns))
+    participants = [Participant(each.rounds(own, step)) for each, own in zip(patterns, given, strict=True)]
+    agreed = runner.run(participants, traffic)
     found = [each.assemble(agreed) for each in patterns]
     assert all(torch.equal(found[0], each) for each in found[1:])
     for each in patterns:
@@ -151,8 +152,10 @@ def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_s
 def test_a_damaged_message_is_refused_and_its_sender_named(name):
     workers = 3
     patterns = [pattern(name, "strom(0.5)", rank, workers) for rank in range(workers)]
-    sides = [Side(each.rounds(own, 0)) for each, own in zip(patterns, gradients(workers, 0), strict=True)]
-    move = sides[1].move
+    participants = [
+        Participant(each.rounds(own, 0)) for each, own in zip(patterns, gradients(workers, 0), strict=True)
+    ]
+    move = participants[1].move
     if isinstance(move, Passing):
         payloads = [move.payload]
     else:
@@ -161,7 +164,7 @@ def test_a_damaged_message_is_refused_and_its_sender_named(name):
     for payload in {id(each): each for each in payloads}.values():  # one may go to several workers
         payload[-1] ^= 1
     with pytest.raises(CorruptMessage, match="the message of worker 1"):
-        patterns[0].assemble(SimulatedCrew(workers).run(sides, Traffic(workers)))
+        patterns[0].assemble(SimulatedRunner(workers).run(participants, Traffic(workers)))
 
 
 def test_between_sites_a_message_crosses_once_for_each_site():
@@ -192,7 +195,9 @@ def test_messages_handed_on_with_wrong_lengths_are_refused():
         (9).to_bytes(8, "little") + b"\x00" * 8,
         (-1).to_bytes(8, "little", signed=True),
     ):
-        side = Side(Hierarchical(read_config("wgt(0.5)"), setting, sites).rounds(gradients(3, 0)[1], 0))
+        side = Participant(
+            Hierarchical(read_config("wgt(0.5)"), setting, sites).rounds(gradients(3, 0)[1], 0)
+        )
         side.receive({0: np.zeros(40, np.uint8)})
         with pytest.raises(
             CorruptMessage, match="what worker 0 handed on is not 1 messages with their lengths"

@@ -20,6 +20,7 @@ from trainer_process import Recorder
 
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.training.trainer import Trainer
 
 LATE_S = 1000.0
@@ -61,14 +62,14 @@ def run(spec: RunSpec, clock: Clock) -> dict[str, Any]:
     trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
     iterate, steps, seconds = trainer.sync.iterate, [], []
 
-    def late(*arguments: Any) -> float:
+    def late(*arguments: Any) -> Iteration:
         began = clock.perf_counter()
         if dist.get_rank() == 1:
             clock.be_late()
-        loss = iterate(*arguments)
+        iteration = iterate(*arguments)
         seconds.append(clock.perf_counter() - began)
-        steps.append(trainer.sync.last_step)
-        return loss
+        steps.append(iteration.step)
+        return iteration
 
     trainer.sync.iterate = late  # type: ignore[method-assign]
     trainer.fit()

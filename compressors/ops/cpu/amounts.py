@@ -32,7 +32,8 @@ def write_values(
         tables = means.reshape(max(exponents.size, 1), -1), exponents
     for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
         own, into = symbols[begin : begin + n], out[start : start + n]
-        length, of_blocks = block if 0 < block < n else n, [table[first : first + blocks] for table in tables]
+        length = block if 0 < block < n else n
+        of_blocks = [table[first : first + blocks] for table in tables]
         if form in _IN_BLOCKS:
             _IN_BLOCKS[form](own, length, *of_blocks, into, add)
         elif form != "f32":

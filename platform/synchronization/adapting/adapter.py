@@ -10,8 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taugrad.compressors import Step
+from taugrad.compressors.method import Method
+from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
 from ...tracking import names
+from ..config import Adapt
 from .choice import Choice, Chooser
 from .link import LinkEstimate, Window
 
@@ -83,36 +86,33 @@ class Adapter:
         self._heard: Rows | None = None
         """What all told, for the next step."""
         self._held: object = None  # freed by gloo's thread, tensors would want Python's lock at a bad moment
-        self._metrics: dict[str, float] = {}
 
-    def stepped(self, step: Step, seconds: float, *, last: bool) -> None:
+    def finish_step(self, step: Step, seconds: float, *, last: bool) -> dict[str, float]:
         """Takes note of a step, and decides if it is time to; all workers call it after each step.
 
         Args:
             step: its ledger.
             seconds: that it took.
             last: whether it is the run's last one.
+
+        Returns:
+            What was decided, by MLflow name; empty where nothing was.
         """
-        self._metrics = {}
         self._steps += 1
-        self.settle()
+        self.hear()
         if self._heard is not None:
-            self._decide(self._heard)
-            self._heard = None
-            return  # the step was made before; the next one is the first by the new choice
+            metrics, self._heard = self._decide(self._heard), None
+            return metrics  # the step was made before; the next one is the first by the new choice
         measured = self.measure(step, seconds)
         self._compute_s.append(measured.seconds)
         if not measured.nbytes:
-            return
+            return {}
         mean_s = sum(self._compute_s) / len(self._compute_s)
         self._seen.append(measured._replace(seconds=mean_s))
         self._compute_s = []
         if self._steps >= self._chooser.adapt.every and not last:
             self._tell()
-
-    def metrics(self) -> dict[str, float]:
-        """What was decided after the latest step, by MLflow name; empty where nothing was."""
-        return self._metrics
+        return {}
 
     def _by_the_clock(self, step: Step, seconds: float) -> Measured:
         nbytes = step.received_bytes / self._workers
@@ -127,7 +127,7 @@ class Adapter:
         self._told, self._held = (work, everybody), (work, mine)
         self._seen, self._steps = [], 0
 
-    def settle(self) -> None:
+    def hear(self) -> None:
         """Waits for what the others told, if that is on its way; all workers must call this together."""
         if self._told is None:
             return
@@ -135,7 +135,7 @@ class Adapter:
         work.wait()
         self._heard, self._told = [row.tolist() for row in everybody], None
 
-    def _decide(self, rows: Rows) -> None:
+    def _decide(self, rows: Rows) -> dict[str, float]:
         before, window = self.choice, window_of(rows)
         self._link.add(window)
         chosen = self._chooser.choose(self._link, before)
@@ -144,13 +144,6 @@ class Adapter:
         self.choice = chosen
         step_s = window.compute_s + window.wait_s / before.local_steps
         waited = window.wait_s / before.local_steps / step_s
-        self._metrics = {
-            names.ADAPT_DENSITY: chosen.density,
-            names.ADAPT_LOCAL_STEPS: float(chosen.local_steps),
-            names.ADAPT_RATE: 8 * self._link.rate / 1e6,
-            names.ADAPT_DELAY: self._link.delay_s,
-            names.ADAPT_WAIT: waited,
-        }
         if chosen != before:
             log.info(
                 "sync.adapt: %s; the link carries %.4g Mbit/s after %.3g ms, a step computes %.4g ms and "
@@ -162,10 +155,17 @@ class Adapter:
                 100 * waited,
                 100 * self._chooser.adapt.wait,
             )
+        return {
+            names.ADAPT_DENSITY: chosen.density,
+            names.ADAPT_LOCAL_STEPS: float(chosen.local_steps),
+            names.ADAPT_RATE: 8 * self._link.rate / 1e6,
+            names.ADAPT_DELAY: self._link.delay_s,
+            names.ADAPT_WAIT: waited,
+        }
 
     def shared_state(self) -> dict[str, Any]:
         """What all workers have in common, as plain numbers; called together."""
-        self.settle()
+        self.hear()
         return {
             "density": self.choice.density,
             "local_steps": self.choice.local_steps,
@@ -185,6 +185,30 @@ class Adapter:
         self._steps, self._heard, self._told = int(shared["steps"]), shared["heard"], None
         self._compute_s = [float(each) for each in own["compute_s"]]
         self._seen = [Measured(*map(float, each)) for each in own["seen"]]
+
+
+def adapter_for(
+    adapt: Adapt | None,
+    method: Method,
+    device: torch.device,
+    aim_at: Callable[[float], float],
+    local_steps: int = 1,
+) -> Adapter | None:
+    """What follows the link as the spec says; None where it says nothing.
+
+    Args:
+        adapt: the bounds.
+        method: whose share of elements is changed; `validation` has seen it.
+        device: where this process trains.
+        aim_at: changes it, and returns what it comes to.
+        local_steps: steps from one exchange to the next; 0 where epochs decide.
+    """
+    if adapt is None:
+        return None
+    assert method.aim is not None
+    assert isinstance(method, ThresholdedMethod | WholeValues), "others have no share to aim at"
+    transport = device if dist.get_backend() == "nccl" else torch.device("cpu")
+    return Adapter(Chooser(adapt, method.aim, method.value_bits), local_steps, transport, aim_at)
 
 
 def typical(seen: Sequence[Measured]) -> list[float]:

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from taugrad.compressors.errors import Diverged
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire.update import Update
-
-from .errors import Diverged
 
 UNIT = 2.0**-44
 """The amount that 1 stands for."""

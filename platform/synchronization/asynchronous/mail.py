@@ -1,95 +1,138 @@
-"""The interface of mail: how messages get from worker to worker without rounds."""
+"""One worker's mail: sends its messages to all others, and keeps what arrives until it is due.
 
-from abc import ABC, abstractmethod
+Workers apply what has arrived, or exactly what a schedule says. Simulated workers have a schedule, and a
+carrier in memory.
+"""
+
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
+from taugrad.compressors.exchange.arrivals import Arrivals
+from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.spans import RECORDER
+from taugrad.compressors.wire.message import is_refusal
 
-from .message import Message
+from .message import Message, ended, read, written
+from .schedule import Schedule
+
+_TAG = "update"
 
 
-class Mail(ABC):
-    """Sends the messages of this process's workers, and delivers those of the others to them.
-
-    Steps are counted over the whole run. Between two drains, every worker makes the same number of steps.
+class Mail:
+    """Steps are counted over the whole run. Between two drains, every worker makes the same number of steps.
 
     Attributes:
-        waited_s: how long this process has waited for the others so far; 0 for simulated workers.
+        waited_s: how long this worker has waited for the others so far.
     """
 
-    waited_s = 0.0
-
-    @abstractmethod
-    def send(self, message: Message) -> None:
-        """Starts to send a message to all other workers; does not wait."""
-
-    @abstractmethod
-    def receive(self, worker: int, step: int) -> list[Message] | None:
-        """The messages that a worker must apply before a step.
+    def __init__(self, carrier: Carrier, *, most_behind: int, waits: bool) -> None:
+        """Takes part; `begin` follows.
 
         Args:
-            worker: of this process.
+            carrier: of this worker.
+            most_behind: how many steps it may be ahead of what it has received from any other one.
+            waits: whether to wait for others. Simulated workers do not: others must make their steps first.
+        """
+        self.waited_s = 0.0
+        self._carrier, self._most_behind, self._waits = carrier, most_behind, waits
+        self._arrivals = Arrivals(carrier, _TAG)
+        self._arrived = [0] * carrier.workers
+        """By sender, the number of its next message."""
+        self._kept: list[deque[Message]] = [deque() for _ in range(carrier.workers)]
+        self._ended = [0] * carrier.workers
+        """By sender, the step before which it last said that it stops until a drain."""
+        self._first = 0
+        self._schedule: Schedule | None = None
+
+    def begin(self, step: int, schedule: Schedule | None) -> None:
+        """Called when all workers are drained and continue with this step; senders may already be further.
+
+        Args:
+            step: the first.
+            schedule: says from here on what is applied when; without it, whatever has arrived.
+        """
+        self._first, self._schedule = step, schedule
+        self._arrived = [max(each, step) for each in self._arrived]
+
+    def send(self, message: Message) -> None:
+        """Starts to send a message to all other workers; does not wait."""
+        self._send_to_all(written(message))
+
+    def end(self, step: int) -> None:
+        """Tells the others that this worker makes no step from this one on until all are drained."""
+        if self._schedule is not None:  # nobody else needs to know
+            self._send_to_all(ended(step))
+
+    def _send_to_all(self, payload: Payload) -> None:
+        for other in self._carrier.others:
+            self._carrier.send(other, _TAG, payload)
+
+    def receive(self, step: int) -> list[Message] | None:
+        """The messages that this worker must apply before a step.
+
+        Args:
             step: the number of its steps before.
 
         Returns:
-            Those of each sender in order; None if other workers of this process must make steps first.
+            Those of each sender in order; None if simulated workers must make steps first.
 
         Raises:
             PeerLost: another worker is gone.
+            CorruptMessage: what arrived is no message.
         """
+        return self._wait(lambda: self._bounds(step))
 
-    @abstractmethod
-    def end(self, step: int) -> None:
-        """Tells the others that workers here make no step from this one on until all are drained."""
+    def drain(self, step: int) -> list[Message] | None:
+        """As `receive`, of everything that was sent to this worker before a step."""
+        everything = [step] * self._carrier.workers
+        return self._wait(lambda: (everything, everything))
 
-    @abstractmethod
-    def drain(self, worker: int, step: int) -> list[Message]:
-        """Waits until everything that was sent to a worker before `step` has arrived; returns the rest of it.
+    def _bounds(self, step: int) -> tuple[Sequence[int], Sequence[int]]:
+        """By sender, the numbers before which messages must be here, and are taken, before a step."""
+        if self._schedule is None:
+            return [step - self._most_behind] * self._carrier.workers, self._arrived
+        received = self._schedule.received(self._carrier.rank, step - self._first)
+        due = [self._first + number for number in received]
+        # An end before this schedule is that of an earlier drain.
+        ends = zip(due, self._ended, strict=True)
+        due = [min(number, end) if end > self._first else number for number, end in ends]
+        return due, due
 
-        Raises:
-            PeerLost: another worker is gone.
-        """
+    def _wait(self, bounds: Callable[[], tuple[Sequence[int], Sequence[int]]]) -> list[Message] | None:
+        began = perf_counter()
+        self._sort(0)
+        while (found := self._due(*bounds())) is None and self._waits:
+            self._sort(None)
+        if self._waits:
+            now = perf_counter()
+            self.waited_s += now - began
+            RECORDER.add("wait", "compute", began, now)
+        return found
 
-    @abstractmethod
-    def begin(self, step: int) -> None:
-        """Called when all workers are drained and continue with this step."""
+    def _due(self, needed: Sequence[int], taken: Sequence[int]) -> list[Message] | None:
+        for problem in self._arrivals.lost.values():
+            # A worker that refuses its gradient says so before it ends.
+            refusals = [each for each in self._take(self._arrived) if is_refusal(each.payload)]
+            if not refusals:
+                raise problem
+            return refusals[:1]
+        here = all(self._arrived[sender] >= needed[sender] for sender in self._carrier.others)
+        return self._take(taken) if here else None
 
-    @abstractmethod
-    def together(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers all workers' notes: int64 [workers, ...] from [workers here, ...]; call it together."""
-
-
-class Inbox:
-    """The messages that have arrived at one worker and are not applied yet.
-
-    Attributes:
-        arrived: by sender, the number of its next message, counted over the whole run.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.arrived = [0] * workers
-        self._waiting: list[deque[Message]] = [deque() for _ in range(workers)]
-
-    def put(self, message: Message) -> None:
-        """Adds a message."""
-        self.arrived[message.sender] = message.number + 1
-        self._waiting[message.sender].append(message)
-
-    def has(self, up_to: Sequence[int], worker: int) -> bool:
-        """Whether all messages before these numbers have arrived from the others; numbers are by sender."""
-        pairs = zip(self.arrived, up_to, strict=True)
-        return all(found >= wanted for sender, (found, wanted) in enumerate(pairs) if sender != worker)
-
-    def take(self, up_to: Sequence[int] | None = None) -> list[Message]:
-        """Takes out the messages that are there, or only those before these numbers; by sender."""
+    def _take(self, up_to: Sequence[int]) -> list[Message]:
+        """Takes out the messages before these numbers; by sender."""
         taken = []
-        for sender, waiting in enumerate(self._waiting):
-            while waiting and (up_to is None or waiting[0].number < up_to[sender]):
-                taken.append(waiting.popleft())
+        for kept, number in zip(self._kept, up_to, strict=True):
+            while kept and kept[0].number < number:
+                taken.append(kept.popleft())
         return taken
 
-    def begin(self, step: int) -> None:
-        """Called when everything before a step is applied. Senders may already be further."""
-        self.arrived = [max(each, step) for each in self.arrived]
+    def _sort(self, wait_s: float | None) -> None:
+        for sender, arrived in self._arrivals.take(wait_s):
+            found = read(sender, arrived, self._carrier.workers)
+            if isinstance(found, Message):
+                self._arrived[sender] = found.number + 1
+                self._kept[sender].append(found)
+            else:
+                self._ended[sender] = found

@@ -6,23 +6,29 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from taugrad.compressors import Step, Totals
-from taugrad.compressors.observe import GradientStatistics
+from taugrad.compressors import Totals
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
+from ...tracking import names
 from ...training.generators import Randomness
-from ..base import Moment, Outcome, Synchronization
-from ..links import Links
-from ..rounds import Crew
-from .ledger import Ledger
+from ..base import Moment, Synchronization
+from ..in_rounds import require_own
+from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
+from ..runner import Runner
+from ..traffic import Links
 from .mail import Mail
 from .message import Message
+from .schedule import Course, Schedule
 from .worker import Staleness, Worker
 
 _STATE_VERSION = 1
+_NOTES = ("refused", "applied", "ages", "most")
+"""The ordinal of the parameter that was not finite, plus 1; and of the messages applied before the step."""
 
 
 class AsynchronousTraining(Synchronization):
@@ -33,41 +39,58 @@ class AsynchronousTraining(Synchronization):
 
     Attributes:
         workers_here: by rank, this process's.
+        ledger: theirs.
     """
 
-    lockstep = False
-
-    def __init__(self, crew: Crew, mail: Mail, workers: Sequence[Worker], randomness: Randomness) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        workers: Sequence[Worker],
+        randomness: Randomness,
+        *,
+        most_behind: int,
+        course: Course | None,
+    ) -> None:
         """Takes charge.
 
         Args:
-            crew: of the workers; for what all do together.
-            mail: carries what they send.
-            workers: one for each of the crew's ranks, with models of the same weights on every worker.
+            runner: of the workers; for what all do together.
+            workers: one for each of the runner's ranks, with models of the same weights on every worker.
             randomness: theirs.
+            most_behind: how many steps a worker may be ahead of what it has received from any other one.
+            course: makes the schedule that workers follow; without it, they apply whatever has arrived.
         """
-        self.ranks, self.workers = crew.ranks, crew.workers
-        self._crew, self._mail, self._randomness = crew, mail, randomness
+        self.ranks, self.workers = runner.ranks, runner.workers
+        self._runner, self._course, self._randomness = runner, course, randomness
+        self._mails = [
+            Mail(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
+        ]
         self.workers_here = list(workers)
         self.model = workers[0].replica.model
-        crew.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
         for worker in workers:
             worker.begin_from_model()
         self._names = workers[0].replica.names
         elements = sum(each.numel() for each in workers[0].replica.parameters)
-        self._ledger = Ledger(self.ranks, self.workers, elements)
-        self._step = Step()
-        self._statistics: dict[str, GradientStatistics] = {}
+        self.ledger = Ledger(len(workers), self.workers, elements, _NOTES)
         self._waiting: list[deque[tuple[Batch, Moment]]] = [deque() for _ in workers]
-        self._drained = 0
-        """Steps of each worker before the last drain."""
+        self._begin()
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
-        """See `Synchronization.iterate`. The loss is that of the workers that could make the step yet."""
-        self._step = self._ledger.begin()
+    def _begin(self) -> None:
+        """All workers are drained, and go on from the same weights."""
+        self._drained = self.workers_here[0].steps
+        """Steps of each worker before the last drain."""
+        schedule = None if self._course is None else Schedule(self._course, self._drained)
+        for mail in self._mails:
+            mail.begin(self._drained, schedule)
+
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+        """See `Synchronization.iterate`. Before the drain, the loss is that of the steps made meanwhile."""
+        iteration = self.ledger.begin(always_under_way=True)
         for waiting, batch in zip(self._waiting, batches, strict=True):
             waiting.append((batch, moment))
-        return self._advance()
+        iteration.loss = self._advance()
+        return iteration
 
     def _advance(self) -> float:
         """Lets every worker here make the steps that it can make; returns the mean of their losses."""
@@ -84,7 +107,7 @@ class AsynchronousTraining(Synchronization):
     def _receive(self, local: int, worker: Worker) -> bool:
         """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
         with self._exchanging():
-            messages = self._mail.receive(worker.rank, worker.steps)
+            messages = self._mails[local].receive(worker.steps)
         if messages is None:
             return False
         self._apply(local, worker, messages, worker.steps - self._drained)
@@ -93,9 +116,12 @@ class AsynchronousTraining(Synchronization):
     def _apply(self, local: int, worker: Worker, messages: Sequence[Message], number: int) -> None:
         began, staleness = perf_counter(), Staleness()
         worker.apply(messages, staleness)
-        self._ledger.note_ages(number, local, staleness)
+        note = self.ledger.note(local, number)
+        note["applied"] += staleness.messages
+        note["ages"] += staleness.ages
+        note["most"] = max(note["most"], staleness.most)
         ended = perf_counter()
-        self._step.decompress_s += (ended - began) / len(self.ranks)
+        self.ledger.now.step.decompress_s += (ended - began) / len(self.ranks)
         RECORDER.add("decode", "compute", began, ended)
 
     def _make_step(self, local: int, worker: Worker) -> float:
@@ -103,11 +129,21 @@ class AsynchronousTraining(Synchronization):
         number = worker.steps - self._drained
         with self._randomness.of(worker.rank):
             stepped = worker.step(batch, moment.position, observe=moment.observe and worker.rank == 0)
-        self._mail.send(stepped.message)
-        self._ledger.note(number, local, worker, stepped)
-        self._statistics = stepped.statistics or self._statistics
-        self._step.compress_s += stepped.compress_s / len(self.ranks)
-        self._step.decompress_s += stepped.decompress_s / len(self.ranks)
+        self._mails[local].send(stepped.message)
+        note, iteration = self.ledger.note(local, number), self.ledger.entry(number)
+        note["loss"], note["squares"] = stepped.loss, worker.compressor.residual_squares()
+        note["wire_bytes"] = stepped.message.nbytes
+        note["received_bytes"] = (self.workers - 1) * stepped.message.nbytes
+        note["messages"] = self.workers - 1
+        note["elements"] = sum(tally.sent for tally in stepped.tallies)
+        note["paper_bits"] = sum(tally.paper_bits for tally in stepped.tallies)
+        note["refused"] = stepped.refused + 1
+        iteration.statistics |= stepped.statistics
+        iteration.step.keeps_residuals |= bool(worker.compressor.feedback.residuals)
+        if not local:
+            iteration.step.layers = stepped.tallies
+        self.ledger.now.step.compress_s += stepped.compress_s / len(self.ranks)
+        self.ledger.now.step.decompress_s += stepped.decompress_s / len(self.ranks)
         if stepped.refused >= 0 and worker.refuses:
             raise worker.nonfinite(stepped.refused, worker.rank)
         return stepped.loss
@@ -115,79 +151,88 @@ class AsynchronousTraining(Synchronization):
     @contextmanager
     def _exchanging(self) -> Iterator[None]:
         """Adds the time that this process waits for the others inside to the iteration's ledger."""
-        before = self._mail.waited_s + self._crew.waited_s
+        before = self._waited_s
         yield
-        waited = self._mail.waited_s + self._crew.waited_s - before
-        self._step.exchange_s += waited
-        self._step.blocked_s += waited
+        waited, step = self._waited_s - before, self.ledger.now.step
+        step.exchange_s += waited
+        step.blocked_s += waited
 
-    def settle(self) -> None:
-        """See `Synchronization.settle`: a drain. Everything that was sent is applied everywhere."""
-        if not self._ledger.begun:
+    @property
+    def _waited_s(self) -> float:
+        return sum(mail.waited_s for mail in self._mails) + self._runner.waited_s
+
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`: a drain. Everything that was sent is applied everywhere."""
+        if not self.ledger.begun:
             return
-        drained = perf_counter()
-        self._mail.end(self._done)
+        began, done = perf_counter(), self._drained + self.ledger.begun
+        for mail in self._mails:
+            mail.end(done)
         self._advance()
         assert not any(self._waiting), "what a step waits for was sent before"
         for local, worker in enumerate(self.workers_here):
-            while any(each < self._done for each in worker.received.messages):
+            while any(each < done for each in worker.received.messages):
                 with self._exchanging():
-                    messages = self._mail.drain(worker.rank, self._done)
+                    messages = self._mails[local].drain(done)
+                assert messages is not None, "simulated workers have sent everything"
                 self._apply(local, worker, messages, -1)
+        last = self.ledger.now
         with self._exchanging():
             self._agree()
-            notes = self._mail.together(self._ledger.own_notes())
-        self._ledger.close(notes, self._names, (perf_counter() - drained) / len(self.ranks))
-        self._drained = self.workers_here[0].steps
-        self._mail.begin(self._drained)
+        notes = self.ledger.close(self._gathered, self._complete)
+        if self.workers <= SHOWN_WORKERS:
+            # By worker only from time to time: workers differ in speed, but hardly from step to step.
+            for rank, own in enumerate(notes):
+                if applied := own["applied"].sum():
+                    staleness = float(own["ages"].sum() / applied)
+                    last.metrics[names.worker_metric(rank, "staleness")] = staleness
+        last.closing_s = (perf_counter() - began) / len(self.ranks)
+        self._begin()
 
-    @property
-    def _done(self) -> int:
-        """Iterations begun, in the whole run."""
-        return self._drained + self._ledger.begun
+    def _gathered(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
+        with self._exchanging():
+            return self._runner.gather(own)
+
+    def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
+        iteration.loss = sum(here["loss"].tolist()) / len(here)
+        for rank in notes["refused"].nonzero()[0].tolist():
+            iteration.step.skip(self._names[int(notes["refused"][rank]) - 1], rank)
+        traffic = self.ledger.traffic
+        for rank in range(self.workers):
+            others = [other for other in range(self.workers) if other != rank]
+            traffic.link_bytes[rank, others] += int(notes["wire_bytes"][rank])
+            traffic.link_messages[rank, others] += 1
+        if applied := notes["applied"].sum():
+            iteration.metrics[names.COMM_STALENESS] = float(notes["ages"].sum() / applied)
+            iteration.metrics[names.COMM_STALENESS_MOST] = float(notes["most"].max())
 
     @torch.no_grad()
     def _agree(self) -> None:
         """Puts the weights, which are the same on all workers, and worker 0's buffers into the model."""
         buffers = self.workers_here[0].buffers()
-        self._crew.broadcast(buffers)
+        self._runner.broadcast(buffers)
         for worker in self.workers_here:
             worker.show()
             for own, agreed in zip(worker.buffers(), buffers, strict=True):
                 own.copy_(agreed)
 
-    def caught_up(self) -> list[Outcome]:
-        """See `Synchronization.caught_up`."""
-        self.settle()
-        return self._ledger.taken()
-
-    @property
-    def last_step(self) -> Step:
-        """See `Synchronization.last_step`: seconds at once, the rest after a drain."""
-        return self._step
-
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`: of the iterations before the last drain."""
-        return Totals(**self._ledger.totals.state_dict())
-
-    @property
-    def statistics(self) -> dict[str, GradientStatistics]:
-        """See `Synchronization.statistics`."""
-        return self._statistics
+        """See `Synchronization.totals`."""
+        return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links:
         """See `Synchronization.links`; every process knows all of them."""
-        traffic = self._ledger.traffic
+        traffic = self.ledger.traffic
         return Links(traffic.link_messages.copy(), traffic.link_bytes.copy())
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `settle` comes before it."""
+        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             "model": self.model.state_dict(),
             "received": self.workers_here[0].received.state_dict(),
-            "totals": self._ledger.totals.state_dict(),
-            "traffic": self._ledger.traffic.state_dict(),
+            "totals": self.ledger.totals.state_dict(),
+            "traffic": self.ledger.traffic.state_dict(),
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -197,17 +242,10 @@ class AsynchronousTraining(Synchronization):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        if own.get("version") != _STATE_VERSION:
-            raise ValueError(f"version {own.get('version')!r} of workers' states, not {_STATE_VERSION}")
-        theirs, ours = [int(rank) for rank in own["ranks"]], list(self.ranks)
-        if own["workers"] != self.workers or theirs != ours:
-            raise ValueError(
-                f"the states of ranks {theirs} of {own['workers']} workers, this process has ranks {ours} "
-                f"of {self.workers}: each worker's residual belongs to its part of the data"
-            )
+        require_own(self, own, _STATE_VERSION)
         for worker in self.workers_here:
             worker.replica.model.load_state_dict(shared["model"])
             worker.load_state_dict(own["ranks"][str(worker.rank)], shared["received"])
-        self._ledger.load(shared["totals"], shared["traffic"])
-        self._drained = self.workers_here[0].steps
-        self._mail.begin(self._drained)
+        self.ledger.load(shared["totals"])
+        self.ledger.traffic.load_state_dict(shared["traffic"])
+        self._begin()

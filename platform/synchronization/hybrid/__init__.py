@@ -1,4 +1,1 @@
-"""Data-parallel convolutions and model-parallel fully connected layers (Krizhevsky 2014, arXiv 1404.5997).
-
-`refusals` is light; everything else needs torch.
-"""
+"""Data-parallel convolutions and model-parallel fully connected layers (Krizhevsky 2014, arXiv 1404.5997)."""

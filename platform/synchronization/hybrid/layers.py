@@ -1,9 +1,10 @@
 """A worker's share of the fully connected layers: some of each one's neurons."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -138,3 +139,30 @@ def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, worker
         after = [functions[i] for i in range(place + 1, end)]
         layers.append(Layer(name, whole, before, after, rank, workers))
     return layers
+
+
+def cut_optimizer(
+    former: Sequence[Mapping[str, Any]], layers: Sequence[Layer], fresh: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An optimizer's state for another number of workers: it moves with the neurons.
+
+    Args:
+        former: by worker, the states of the optimizers that there were.
+        layers: of one of the workers that there are now.
+        fresh: the state of its optimizer, of which the settings are taken.
+    """
+    state: dict[int, Any] = {}
+    for number, neurons in enumerate(layer.own for layer in layers for _ in layer.parameters()):
+        kept = [each["state"].get(number, {}) for each in former]
+        cut = {key: _rows([each[key] for each in kept], neurons) for key in kept[0]}
+        if cut:
+            state[number] = cut
+    return {**fresh, "state": state}
+
+
+def _rows(values: Sequence[Any], neurons: Neurons) -> Any:
+    """Rows of the workers' tensors one after the other; what has no rows is the same on all workers."""
+    first = values[0]
+    if not isinstance(first, Tensor) or not first.dim():
+        return first
+    return torch.cat(list(values))[neurons.start : neurons.stop].clone()

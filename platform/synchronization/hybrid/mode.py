@@ -16,13 +16,16 @@ from ...data.feeding import Batch
 from ...training.generators import Randomness
 from ...training.replica import Replica
 from ..base import Moment
-from ..in_rounds import InRounds
+from ..in_rounds import InRounds, require_own
+from ..ledger import Iteration
 from ..patterns import Pattern, Spent
-from ..rounds import Crew, Rounds, Sending, Side, Traffic
-from .layers import Layer
+from ..resizing import ranks_together
+from ..rounds import Participant, Rounds, Sending
+from ..runner import Runner
+from ..traffic import Traffic
+from .layers import Layer, cut_optimizer
 from .moves import Course, Fetch, Moves, Post, Posts
 from .parts import Parts
-from .resharding import Resharded
 from .wire import packed, to_others, unpacked
 from .worker import Computed, Worker
 
@@ -30,7 +33,7 @@ from .worker import Computed, Worker
 class HybridTraining(InRounds):
     """Replicas of the convolutional part, and a share of the fully connected one for each worker here.
 
-    Between evaluations and checkpoints no worker has the whole fully connected part: `settle` gathers it.
+    Between evaluations and checkpoints no worker has the whole fully connected part: `sync_model` gathers it.
 
     Attributes:
         workers_here: by rank, this process's.
@@ -40,7 +43,7 @@ class HybridTraining(InRounds):
 
     def __init__(
         self,
-        crew: Crew,
+        runner: Runner,
         patterns: Sequence[Pattern],
         model: nn.Module,
         parts: Parts,
@@ -54,34 +57,34 @@ class HybridTraining(InRounds):
         """Takes charge.
 
         Args:
-            crew: runs the rounds of the convolutions' gradients, and sends everything else.
-            patterns: of the convolutions' gradients, one for each of the crew's ranks.
+            runner: runs the rounds of the convolutions' gradients, and sends everything else.
+            patterns: of the convolutions' gradients, one for each of the runner's ranks.
             model: the whole, of the same weights on every worker.
             parts: of it.
             replica: of its convolutional part.
-            workers: one for each of the crew's ranks.
+            workers: one for each of the runner's ranks.
             randomness: theirs.
             per_worker: whether the fully connected layers take a step after each turn, within the iteration.
             refuses: whether a gradient that is not finite ends the run.
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
         of_layers = [f"{name}.{own}" for name, own in _parameters(workers[0])]
-        super().__init__(crew, patterns, [*replica.names, *of_layers])
+        super().__init__(runner, patterns, [*replica.names, *of_layers])
         self.model, self._parts, self._replica = model, parts, replica
-        self.workers_here, self._randomness, self._posts = list(workers), randomness, Posts(crew)
+        self.workers_here, self._randomness, self._posts = list(workers), randomness, Posts(runner)
         self._per_worker, self._refuses = per_worker, refuses
-        self.activations = Traffic(crew.workers)
+        self.activations = Traffic(runner.workers)
         self.courses: list[Course] = []
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""
-        self._settled = True
-        crew.broadcast([tensor for tensor in model.state_dict().values() if tensor.numel()])
+        self._is_whole = True
+        runner.broadcast([tensor for tensor in model.state_dict().values() if tensor.numel()])
         self._deal_out()
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`."""
-        self._begin()
-        self._step.elements += self._elements * self.workers
+        step = self.ledger.begin().step
+        step.elements += self._elements * self.workers
         self._let_go()
         convolutional = self._parts.convolutional
         self._broadcast(convolutional.buffers())
@@ -95,12 +98,12 @@ class HybridTraining(InRounds):
         computed = self._posts.run(moves, self.courses, traffic)
         losses = [each.loss for each in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
-        sides = []
+        participants = []
         for local, rank in enumerate(self.ranks):
-            sides.append(self._convolutions_side(local, rank, computed[local], moment))
+            participants.append(self._convolutions_participant(local, rank, computed[local], moment))
         del computed
         _copy(convolutional.buffers(), buffers)
-        mean = self._agree(sides)
+        mean = self._agree(participants)
         self._count_activations(traffic)
         if mean is not None:
             self._replica.put_gradients(mean)
@@ -109,10 +112,12 @@ class HybridTraining(InRounds):
                 for worker in self.workers_here:
                     worker.step(moment.position)
         elif self._refuses:
-            raise NonFiniteGradient(*self._step.nonfinite[0])
-        return sum(losses) / len(losses)
+            raise NonFiniteGradient(*step.nonfinite[0])
+        return self.ledger.end(sum(losses) / len(losses))
 
-    def _convolutions_side(self, local: int, rank: int, computed: Computed, moment: Moment) -> Side:
+    def _convolutions_participant(
+        self, local: int, rank: int, computed: Computed, moment: Moment
+    ) -> Participant:
         """The backward pass of one worker's convolutions, and its side of their synchronization."""
         self._replica.optimizer.zero_grad()
         with RECORDER.computing("backward", "conv"):
@@ -122,19 +127,19 @@ class HybridTraining(InRounds):
         gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
-            self._statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
+            self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
         if computed.refused is None:
-            return self._side(local, gradients)
+            return self._participant(local, gradients)
         ordinal = len(self._replica.names) + computed.refused
         pattern = self._patterns[local]
         pattern.spent = Spent()
-        return Side(_refusing(pattern.rounds(gradients, self._synchronizations), ordinal))
+        return Participant(_refusing(pattern.rounds(gradients, self._synchronizations), ordinal))
 
     def _count_activations(self, traffic: Traffic) -> None:
         """Adds the traffic outside the convolutions' rounds to the ledgers."""
-        step = self._step
+        step = self.ledger.now.step
         self.activations.add(traffic)
-        self.traffic.add(traffic)
+        self.ledger.traffic.add(traffic)
         step.wire_bytes += traffic.wire_bytes
         step.received_bytes += traffic.received_bytes
         step.messages += traffic.messages
@@ -142,23 +147,23 @@ class HybridTraining(InRounds):
         step.exchange_s += sum(course.exchange_s for course in self.courses) / len(self.courses)
         step.blocked_s += sum(course.blocked_s for course in self.courses) / len(self.courses)
 
-    def settle(self) -> None:
-        """See `Synchronization.settle`: puts the workers' shares together. It is not in the ledgers."""
-        if self._settled:
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`: puts the workers' shares together. It is not in the ledgers."""
+        if self._is_whole:
             return
-        self._crew.broadcast(list(self._parts.convolutional.buffers()))
-        sides = [_all_shares(worker) for worker in self.workers_here]
-        shares = self._posts.run(sides, [Course() for _ in sides], Traffic(self.workers))[0]
+        self._runner.broadcast(list(self._parts.convolutional.buffers()))
+        participants = [_all_shares(worker) for worker in self.workers_here]
+        shares = self._posts.run(participants, [Course() for _ in participants], Traffic(self.workers))[0]
         with torch.no_grad():
             for whole, share in zip(self._whole_parameters(), shares, strict=True):
                 whole.data = share.to(whole.device)
-        self._settled = True
+        self._is_whole = True
 
     def _let_go(self) -> None:
-        """Frees the memory of the whole fully connected part, until `settle` is called."""
+        """Frees the memory of the whole fully connected part, until `sync_model` is called."""
         for whole in self._whole_parameters():
             whole.data = whole.data.new_empty(0)
-        self._settled = False
+        self._is_whole = False
 
     def _whole_parameters(self) -> list[nn.Parameter]:
         """Of the fully connected part of the model, as workers have them: weight and bias of each layer."""
@@ -171,7 +176,7 @@ class HybridTraining(InRounds):
                 cast(Layer, layer).take_from(cast(nn.Linear, self.model.get_submodule(name)))
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `settle` comes before it."""
+        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             "model": self.model.state_dict(),
             "replica": self._replica.state_dict(),
@@ -187,7 +192,7 @@ class HybridTraining(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._require_own(own["patterns"])
+        require_own(self, own["patterns"])
         self._load_agreed(shared)
         self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):
@@ -197,24 +202,26 @@ class HybridTraining(InRounds):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
-        The fully connected part is cut again, with its optimizers' state. Every worker's residual becomes the
-        mean of the former workers' residuals, so the workers' mean does not change. An owner's residual moves
-        with its elements. The traffic of links is counted from here on.
+        The fully connected part is cut again, with its optimizers' state. Links are counted anew.
         """
-        former = Resharded.of(workers, self._replica.names, self._patterns[0].setting.sizes)
+        patterns = [each["patterns"] for each in workers]
+        former = ranks_together(
+            [each["optimizers"] for each in workers], [each["workers"] for each in patterns]
+        )
         self._load_agreed(shared)
-        for rank, worker in zip(self.ranks, self.workers_here, strict=True):
+        self._reshard_patterns(patterns)
+        for worker in self.workers_here:
             layers = [cast(Layer, each) for each in worker.layers]
-            worker.optimizer.load_state_dict(former.optimizer(layers, worker.optimizer.state_dict()))
-            self._patterns[rank - self.ranks[0]].load_state_dict(former.pattern(rank, self.workers))
+            state = cut_optimizer(former, layers, worker.optimizer.state_dict())
+            worker.optimizer.load_state_dict(state)
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         shapes = {name: each.shape for name, each in shared["model"].items()}
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                if not self._settled and name in shapes:
+                if not self._is_whole and name in shapes:
                     parameter.data = parameter.data.new_empty(shapes[name])
-        self._settled = True
+        self._is_whole = True
         self.model.load_state_dict(shared["model"])
         self._replica.load_state_dict(shared["replica"])
         self._load_ledger(shared["ledger"])

@@ -17,7 +17,9 @@ from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.intervals import Interval, seconds, united
 from taugrad.compressors.spans import RECORDER
 
-from ..rounds import Crew, Received, Traffic
+from ..rounds import Received
+from ..runner import Runner
+from ..traffic import Traffic
 
 T = TypeVar("T")
 
@@ -92,16 +94,16 @@ class _Pending:
 class Posts:
     """Runs the iterations of this process's workers, which all make the same moves."""
 
-    def __init__(self, crew: Crew) -> None:
-        """Sends over the crew's carriers."""
-        self._carriers = crew.carriers
-        self._takes_time = len(crew.ranks) < crew.workers
+    def __init__(self, runner: Runner) -> None:
+        """Sends over the runner's carriers."""
+        self._carriers = runner.carriers
+        self._takes_time = len(runner.ranks) < runner.workers
 
-    def run(self, sides: Sequence[Moves[T]], courses: Sequence[Course], traffic: Traffic) -> list[T]:
+    def run(self, participants: Sequence[Moves[T]], courses: Sequence[Course], traffic: Traffic) -> list[T]:
         """Runs all moves.
 
         Args:
-            sides: one for each rank of this process.
+            participants: one for each rank of this process.
             courses: one for each rank of this process; the times are written there.
             traffic: counts what is sent.
 
@@ -112,11 +114,11 @@ class Posts:
             PeerLost: another worker is gone, or has been silent for too long.
         """
         pending: dict[int, list[_Pending]] = {}
-        answers: list[Received | None] = [None] * len(sides)
+        answers: list[Received | None] = [None] * len(participants)
         while True:
             moves: list[Move] = []
             results: list[T] = []
-            for side, answer in zip(sides, answers, strict=True):
+            for side, answer in zip(participants, answers, strict=True):
                 try:
                     moves.append(side.send(answer))
                 except StopIteration as end:
@@ -124,14 +126,14 @@ class Posts:
             if not moves:
                 assert not pending, "what is posted is fetched"
                 return results
-            assert len(moves) == len(sides), "every worker has as many moves as the others"
+            assert len(moves) == len(participants), "every worker has as many moves as the others"
             posts = [move for move in moves if isinstance(move, Post)]
             if posts:
                 count(traffic, posts[0])
                 pending[posts[0].channel] = [
                     self._post(*each) for each in zip(self._carriers, posts, strict=True)
                 ]
-                answers = [None] * len(sides)
+                answers = [None] * len(participants)
             else:
                 fetched = pending.pop(moves[0].channel)
                 answers = [self._fetch(*each) for each in zip(fetched, courses, strict=True)]

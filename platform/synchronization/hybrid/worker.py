@@ -20,7 +20,7 @@ from ...training.config import TrainingConfig
 from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
 from ...training.rates import Rates
-from ..rounds import NUMBER_BYTES
+from ..traffic import NUMBER_BYTES
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
 from .layers import share_of

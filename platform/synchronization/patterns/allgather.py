@@ -11,7 +11,7 @@ from taugrad.compressors.method import Method
 
 from ..pieces import cut
 from ..resizing import Ranges
-from ..rounds import Agreed, Rounds, Sending
+from ..rounds import Result, Rounds, Sending
 from .base import Pattern, Setting, refused_by
 
 
@@ -48,7 +48,7 @@ class AllGather(Pattern):
             "refused": refused_by(own, self._own, self._whole.ordinals),
         }
 
-    def assemble(self, agreed: Agreed) -> Tensor:
+    def assemble(self, agreed: Result) -> Tensor:
         """See `Pattern.assemble`."""
         with self._clock("decode"):
             # The mean is over all workers, or over the members of a round that closed with a quorum.

@@ -21,7 +21,7 @@ from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ..pieces import Shard
 from ..resizing import Ranges
-from ..rounds import Agreed, Rounds
+from ..rounds import Result, Rounds
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Pattern(ABC):
         """
 
     @abstractmethod
-    def assemble(self, agreed: Agreed) -> Tensor:
+    def assemble(self, agreed: Result) -> Tensor:
         """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
 
         Raises:
@@ -89,7 +89,7 @@ class Pattern(ABC):
 
     @abstractmethod
     def ranges_of(self, workers: int) -> Ranges:
-        """The ranges of elements that each worker's `compressors` have, in a crew of this size."""
+        """The ranges of elements that each worker's `compressors` have, for this number of workers."""
 
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.

@@ -11,7 +11,8 @@ from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method
 
-from ..rounds import NUMBER_BYTES, Agreed, Rounds, Sending
+from ..rounds import Result, Rounds, Sending
+from ..traffic import NUMBER_BYTES
 from .allgather import AllGather
 from .base import Setting
 
@@ -49,7 +50,7 @@ class Hierarchical(AllGather):
         own, counted = self._outgoing(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
         received = yield Sending(to=dict.fromkeys(self._receivers, own.payload), singly=True, **counted)
-        here: Agreed = {**received, self.setting.rank: own.payload}
+        here: Result = {**received, self.setting.rank: own.payload}
         if self._hands_on:
             joined = {to: _joined([here[each] for each in whose]) for to, whose in self._handed_on.items()}
             received = yield Sending(to=joined, singly=True)

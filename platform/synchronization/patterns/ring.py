@@ -18,7 +18,8 @@ from taugrad.compressors.wire.message import is_refusal
 
 from ..pieces import cut
 from ..resizing import Ranges
-from ..rounds import HEAD, Agreed, Head, Heads, Known, Passed, Passing, Rounds
+from ..rounds import Passed, Passing, Result, Rounds
+from ..traffic import HEAD, Head, Heads, Known
 from .base import Pattern, Setting, divide, refused_by
 
 
@@ -78,7 +79,7 @@ class Ring(Pattern):
             single_messages=sum(size > 0 for size in sizes),
         )
 
-    def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Agreed) -> Heads:
+    def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Result) -> Heads:
         """Adds the counts of the second half: each worker's sum, once for each hop."""
         workers = self.setting.workers
         both = np.array([tuple(heads[rank]) for rank in range(workers)], HEAD)
@@ -107,7 +108,7 @@ class Ring(Pattern):
             self._refused = refused_by(own, compressor, self._chunks[chunk].ordinals)
         return own
 
-    def assemble(self, agreed: Agreed) -> Tensor:
+    def assemble(self, agreed: Result) -> Tensor:
         """See `Pattern.assemble`."""
         with self._clock("decode"):
             total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)

@@ -18,7 +18,7 @@ from taugrad.compressors.method import Method
 
 from ..pieces import Shard, cut
 from ..resizing import Ranges
-from ..rounds import Agreed, Received, Rounds, Sending
+from ..rounds import Received, Result, Rounds, Sending
 from .base import Pattern, Setting, divide, refused_by
 
 _NOTHING = np.empty(0, np.uint8)
@@ -100,7 +100,7 @@ class Sharded(Pattern):
                 divide(total, self.setting.workers)
         return total
 
-    def assemble(self, agreed: Agreed) -> Tensor:
+    def assemble(self, agreed: Result) -> Tensor:
         """See `Pattern.assemble`."""
         with self._clock("decode"):
             total = torch.zeros(self.ranges[-1].stop, device=self.setting.like[0].device)

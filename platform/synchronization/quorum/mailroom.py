@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,25 +11,33 @@ from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.arrivals import Arrivals
 from taugrad.compressors.exchange.carrier import Carrier, Payload
 
-from .agreed import Agreed
-from .consensus import Value, Vote
+from .agreed_model import AgreedModel
 from .message import (
+    HEAD,
     Kind,
     Received,
-    prefix_bytes,
+    mask_bytes,
+    members_from_bytes,
+    members_to_bytes,
     read,
-    state_prefix,
-    value_before_state,
-    vote_from_bytes,
-    vote_to_bytes,
     written,
 )
 
-_LOOK_S = 0.05
+LOOK_S = 0.05
 """How often a waiting worker checks what has arrived, in seconds."""
 _TAG = "round"
 
 log = logging.getLogger("taugrad")
+
+
+def offer_bytes(body: bytes) -> int:
+    """Of the message in which something is handed in."""
+    return HEAD.size + len(body)
+
+
+def catching_up_bytes(whole: AgreedModel, workers: int) -> tuple[int, int]:
+    """Of the question for agreed weights, and of the answer."""
+    return HEAD.size, HEAD.size + mask_bytes(workers) + whole.nbytes
 
 
 class Mailroom:
@@ -40,11 +48,9 @@ class Mailroom:
         workers: how many there are.
         others: the ranks of all others.
         offers: by round and sender.
-        votes: in order of arrival, with sender and round.
-        state: the latest agreed weights that arrived: number of rounds in them, last decision, bytes.
+        decided: the members of rounds that others told of.
+        state: the latest agreed weights that arrived: rounds in them, members of the last one, bytes.
         latest: by worker, the latest round about which it has sent anything.
-        link_bytes: int64 [workers], bytes of messages that this worker has sent to each other one.
-        link_messages: int64 [workers], how many messages.
     """
 
     def __init__(self, carrier: Carrier, *, skips: bool) -> None:
@@ -58,17 +64,17 @@ class Mailroom:
         self.rank, self.workers, self.others = carrier.rank, carrier.workers, carrier.others
         self._carrier, self._skips = carrier, skips
         self._arrivals = Arrivals(carrier, _TAG)
-        self.link_bytes: NDArray[np.int64] = np.zeros(carrier.workers, np.int64)
-        self.link_messages: NDArray[np.int64] = np.zeros(carrier.workers, np.int64)
+        self._sent: NDArray[np.int64] = np.zeros((2, carrier.workers), np.int64)
+        """Bytes and messages to each other worker."""
         self.offers: dict[int, dict[int, Payload]] = defaultdict(dict)
-        self.votes: list[tuple[int, int, Vote]] = []
-        self.state: tuple[int, Value, Payload] | None = None
+        self.decided: dict[int, frozenset[int]] = {}
+        self.state: tuple[int, frozenset[int], Payload] | None = None
         self.latest: dict[int, int] = {}
         self._asks: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._warned: set[int] = set()
 
-    def hear(self, wait_s: float = _LOOK_S) -> None:
+    def hear(self, wait_s: float = LOOK_S) -> None:
         """Handles what has arrived; waits until something has."""
         for sender, arrived in self._arrivals.take(wait_s):
             self._sort(read(sender, arrived))
@@ -89,27 +95,32 @@ class Mailroom:
             if rank not in lost:
                 self._carrier.send(rank, _TAG, message)
                 if kind is not Kind.READY:
-                    self.link_messages[rank] += 1
-                    self.link_bytes[rank] += message.size
+                    self._sent[:, rank] += message.size, 1
         return int(message.size)
+
+    def take_counts(self) -> NDArray[np.int64]:
+        """int64 [2, workers], bytes and messages sent to each other worker since this was last called."""
+        counts, self._sent = self._sent, np.zeros_like(self._sent)
+        return counts
 
     def _sort(self, arrived: Received) -> None:
         sender, number, workers = arrived.sender, arrived.number, self.workers
         match arrived.kind:
             case Kind.OFFER:
                 self.offers[number][sender] = arrived.body
-            case Kind.VOTE:
-                self.votes.append((sender, number, vote_from_bytes(arrived.body, workers)))
+            case Kind.DECISION:
+                self.decided[number] = members_from_bytes(arrived.body, workers)
             case Kind.ASK:
                 self._asks[sender] = number
             case Kind.STATE if self.state is None or number > self.state[0]:
-                value = value_before_state(arrived.body, workers)
-                self.state = number, value, arrived.body[prefix_bytes(workers) :]
+                cut = mask_bytes(workers)
+                members = members_from_bytes(arrived.body[:cut], workers)
+                self.state = number, members, arrived.body[cut:]
             case Kind.READY:
                 self._ready[sender] = number
             case _:
                 pass
-        if arrived.kind in (Kind.OFFER, Kind.VOTE):
+        if arrived.kind in (Kind.OFFER, Kind.DECISION):
             self.latest[sender] = max(number, self.latest.get(sender, 0))
 
     def forget(self, before: int) -> None:
@@ -122,9 +133,9 @@ class Mailroom:
         silent = self.silent if self._skips else set()
         return self._send([rank for rank in to if rank not in silent], Kind.OFFER, number, body)
 
-    def vote(self, to: int, number: int, vote: Vote) -> int:
-        """Sends a vote; returns its bytes."""
-        return self._send([to], Kind.VOTE, number, vote_to_bytes(vote, self.workers))
+    def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> int:
+        """Sends the decision about a round; returns its bytes."""
+        return self._send(to, Kind.DECISION, number, members_to_bytes(members, self.workers))
 
     def ask(self, whom: int, number: int) -> int:
         """Asks for the agreed weights after this number of rounds, or more; returns the bytes sent."""
@@ -141,9 +152,9 @@ class Mailroom:
             del self._asks[sender]
         return found
 
-    def answer(self, whom: int, knows: int, value: Value, whole: Agreed) -> int:
+    def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedModel) -> int:
         """Sends the agreed weights after this number of rounds; returns the bytes sent."""
-        body = state_prefix(value, self.workers) + whole.to_bytes()
+        body = members_to_bytes(members, self.workers) + whole.to_bytes()
         return self._send([whom], Kind.STATE, knows, body)
 
     def say_ready(self, iterations: int) -> None:

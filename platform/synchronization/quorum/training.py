@@ -8,22 +8,25 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors import NonFiniteGradient, Totals
+from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
-from ..base import Moment, Outcome
+from ...tracking import names
+from ..base import Moment
 from ..config import WeightsSync
+from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..patterns.base import Spent
-from ..rounds import Sending, Side
+from ..rounds import Participant, Sending
 from ..weights import LocalTraining, OwnWorkers
-from .agreed import Agreed, to_bytes
-from .ledger import Ledger, sums_of
-from .meeting import Meeting
+from .agreed_model import AgreedModel, to_bytes
+from .mailroom import Mailroom
 
 
 @dataclass
@@ -59,15 +62,18 @@ class QuorumTraining(LocalTraining):
     what the others agreed on, and hands in its update in the next round for which it is in time.
     """
 
-    lockstep = False
+    notes = ("caught_up_bytes", "left_out", "member", "lost", "weight", "lost_sum", "lost_squares")
+    """Bytes of agreed weights that the worker took over; whether a round closed without it, or with it;
+    whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
+    what a lost worker had not sent."""
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers, meeting: Meeting) -> None:
-        """Takes charge of this process's workers, whose crew does what all do together.
+    def __init__(self, sync: WeightsSync, own: OwnWorkers, mailrooms: Sequence[Mailroom]) -> None:
+        """Takes charge of this process's workers, whose runner does what all do together.
 
         Args:
             sync: the mode.
             own: the workers.
-            meeting: where all workers meet before evaluations and checkpoints.
+            mailrooms: theirs.
         """
         super().__init__(sync, own)
         replicas = own.replicas
@@ -77,36 +83,37 @@ class QuorumTraining(LocalTraining):
             for replica, pattern in zip(replicas, own.patterns, strict=True)
         ]
         """The state of a new worker."""
-        self._whole = Agreed(self.model, self._outer)
-        self._ledger = Ledger(len(replicas), self.workers, sum(each.numel() for each in self._agreed))
-        self._meeting = meeting
+        self._whole = AgreedModel(self.model, self._outer)
+        self._mails = list(mailrooms)
+        self.lost_sum = 0.0
+        """The sum of all elements that lost workers had not sent."""
         self._iterations = 0
         self._ended = 0
         """Rounds that have ended before the next iteration."""
 
     # An iteration.
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> float:
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`. The loss is that of the workers here that took a step."""
-        self._step, self._statistics = self._ledger.begin(), {}
+        iteration = self.ledger.begin(always_under_way=True)
         number, step = divmod(self._iterations, self._sync.every)
         self._prepare(number, step)
         for local, batch in enumerate(batches):
-            member, note = self._members[local], self._ledger.now.notes[local]
+            member, note = self._members[local], self.ledger.note(local)
             if batch.weight and self._trains(local, number, step):
-                note.loss = batch.weight * self._learn(local, batch, moment)
-                note.weight, member.moved = batch.weight, True
-        self._ledger.now.statistics = self._statistics
+                note["loss"] = batch.weight * self._learn(local, batch, moment)
+                note["weight"], member.moved = batch.weight, True
         self._iterations += 1
         if step + 1 == self._sync.every or moment.last:
             self._close(number, step)
             self._ended = number + 1
-            squares = [pattern.residual_squares() for pattern in self._patterns]
-            self._ledger.now.squares = sum(squares) / len(squares)
-            self._step.keeps_residuals = self._patterns[0].keeps_residuals
-        notes = self._ledger.now.notes
-        weight = sum(note.weight for note in notes)
-        return sum(note.loss for note in notes) / weight if weight else 0.0
+            for local, pattern in enumerate(self._patterns):
+                self.ledger.note(local)["squares"] = pattern.residual_squares()
+            iteration.step.keeps_residuals = self._patterns[0].keeps_residuals
+        notes = [self.ledger.note(local) for local in range(len(self.ranks))]
+        weight = sum(float(note["weight"]) for note in notes)
+        iteration.loss = sum(float(note["loss"]) for note in notes) / weight if weight else 0.0
+        return iteration
 
     @abstractmethod
     def _prepare(self, number: int, step: int) -> None:
@@ -137,15 +144,15 @@ class QuorumTraining(LocalTraining):
         update = self._update(local)
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
         began = perf_counter()
-        side = Side(pattern.rounds([each.clone() for each in update], number))
-        assert isinstance(side.move, Sending)
-        assert side.move.to_all is not None
-        payload = side.move.to_all.tobytes()
-        self._step.compress_s += (perf_counter() - began) / len(self.ranks)
-        note = self._ledger.now.notes[local]
-        note.elements, note.paper_bits = side.move.elements, side.move.paper_bits
+        participant = Participant(pattern.rounds([each.clone() for each in update], number))
+        assert isinstance(participant.move, Sending)
+        assert participant.move.to_all is not None
+        payload = participant.move.to_all.tobytes()
+        step, note = self.ledger.now.step, self.ledger.note(local)
+        step.compress_s += (perf_counter() - began) / len(self.ranks)
+        note["elements"], note["paper_bits"] = participant.move.elements, participant.move.paper_bits
         if not local:
-            self._step.layers = pattern.spent.tallies
+            step.layers = pattern.spent.tallies
         pattern.spent = Spent()
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
         member.offer = Offer(update, kept, payload + to_bytes(buffers))
@@ -182,12 +189,14 @@ class QuorumTraining(LocalTraining):
 
     def _lose(self, local: int) -> None:
         """Called if a worker is lost, with everything that it had not sent; a new one takes its place."""
-        member, note = self._members[local], self._ledger.now.notes[local]
+        member, note = self._members[local], self.ledger.note(local)
         lost = self._patterns[local].unsent()
         if member.moved or member.pending is not None:
             lost = [kept + own for kept, own in zip(lost, self._update(local), strict=True)]
-        note.lost = 1
-        note.lost_sum, note.lost_squares = sums_of([each.cpu().numpy() for each in lost])
+        whole = [each.double() for each in lost]
+        note["lost"] = 1
+        note["lost_sum"] = sum(float(each.sum()) for each in whole)
+        note["lost_squares"] = sum(float(each.square().sum()) for each in whole)
         replica, pattern = self._fresh[local]
         self._replicas[local].load_state_dict(deepcopy(replica))
         self._patterns[local].load_state_dict(deepcopy(pattern))
@@ -217,7 +226,7 @@ class QuorumTraining(LocalTraining):
         self._apply(mean)
         lowest = bodies[min(bodies)]
         self._whole.take_buffers(lowest[lowest.size - buffers :])
-        self._step.decompress_s += (perf_counter() - began) / len(self.ranks)
+        self.ledger.now.step.decompress_s += (perf_counter() - began) / len(self.ranks)
 
     def _refused(self, rank: int, payload: Payload) -> Exception:
         (compressor,) = self._patterns[0].compressors()
@@ -235,46 +244,66 @@ class QuorumTraining(LocalTraining):
         """Counts the time inside as waiting for the others."""
         began = perf_counter()
         yield
-        waited = perf_counter() - began
-        self._step.exchange_s += waited
-        self._step.blocked_s += waited
+        waited, step = perf_counter() - began, self.ledger.now.step
+        step.exchange_s += waited
+        step.blocked_s += waited
 
     # What all do together.
 
-    def settle(self) -> None:
-        """See `Synchronization.settle`: all workers end their rounds, and those that were absent catch up."""
-        if not self._ledger.begun:
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`: all end their rounds, and those that were absent catch up."""
+        if not self.ledger.begun:
             return
-        began = perf_counter()
+        began, last = perf_counter(), self.ledger.now
         with self._waiting():
-            self._meet()
-            notes = self._meeting.together(self._ledger.own_notes())
-        self._meeting.count_links(self.traffic)
-        self._ledger.close(notes, (perf_counter() - began) / len(self.ranks))
+            self._finish_rounds()
+        self._count_sent()
+        notes = self.ledger.close(self._gathered, self._complete)
+        if self.workers <= SHOWN_WORKERS:
+            for rank, own in enumerate(notes):
+                last.metrics[names.worker_metric(rank, "left_out")] = float(own["left_out"].sum())
+        last.closing_s = (perf_counter() - began) / len(self.ranks)
+
+    def _gathered(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
+        with self._waiting():
+            return self._runner.gather(own)
 
     @abstractmethod
-    def _meet(self) -> None:
+    def _finish_rounds(self) -> None:
         """Waits until all workers have ended the same rounds."""
 
-    def caught_up(self) -> list[Outcome]:
-        """See `Synchronization.caught_up`."""
-        self.settle()
-        return self._ledger.taken()
+    def _count_sent(self) -> None:
+        """Counts on their links what the workers here have sent since this was last called."""
+        for mail in self._mails:
+            nbytes, messages = mail.take_counts()
+            self.ledger.traffic.link_bytes[mail.rank] += nbytes
+            self.ledger.traffic.link_messages[mail.rank] += messages
 
-    @property
-    def totals(self) -> Totals:
-        """See `Synchronization.totals`: of the iterations before the last meeting."""
-        return Totals(**self._ledger.totals.state_dict())
+    def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
+        # In rank order, on every process.
+        loss, weight = sum(notes["loss"].tolist()), sum(notes["weight"].tolist())
+        self.lost_sum += sum(notes["lost_sum"].tolist())
+        iteration.loss = loss / weight if weight else 0.0
+        metrics = iteration.metrics
+        if notes["member"].any():
+            metrics[names.ROUND_MEMBERS] = float(notes["member"].sum())
+            metrics[names.ROUND_LEFT_OUT] = float(notes["left_out"].sum())
+        if notes["caught_up_bytes"].any():
+            metrics[names.ROUND_CAUGHT_UP_BYTES] = float(notes["caught_up_bytes"].sum())
+        if notes["lost"].any():
+            elements = iteration.step.elements / self.workers
+            metrics[names.ROUND_LOST] = float(notes["lost"].sum())
+            metrics[names.ROUND_LOST_RMS] = float((sum(notes["lost_squares"].tolist()) / elements) ** 0.5)
 
     # States.
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `settle` comes before it."""
+        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             **super().shared_state(),
             "iterations": self._iterations,
             "ended": self._ended,
-            "lost_sum": self._ledger.lost_sum,
+            "lost_sum": self.lost_sum,
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -287,14 +316,10 @@ class QuorumTraining(LocalTraining):
             state["replicas"][str(rank)] |= {"pending": pending, "moved": member.moved}
         return state
 
-    def _load_ledger(self, state: dict[str, Any]) -> None:
-        super()._load_ledger(state)
-        self._ledger.totals = Totals.from_state_dict(state["totals"])
-
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         super()._load_agreed(shared)
         self._iterations, self._ended = int(shared["iterations"]), int(shared["ended"])
-        self._ledger.lost_sum = float(shared["lost_sum"])
+        self.lost_sum = float(shared["lost_sum"])
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""

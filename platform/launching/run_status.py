@@ -1,4 +1,4 @@
-"""The board: worker 0 posts the progress of the run, and the driver reads it."""
+"""The status of a run: worker 0 posts it, the driver reads it. Workers also close rounds there."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ from .stages import Stage
 
 @dataclass(frozen=True)
 class News:
-    """What happened since the board was last read."""
+    """What happened since the status was last read."""
 
     progress: Progress | None = None
     """Where the run stands."""
@@ -21,8 +21,8 @@ class News:
     """What began meanwhile."""
 
 
-class Board:
-    """A Ray actor (made by `launch`) between one writer and one reader."""
+class RunStatus:
+    """A Ray actor of the driver (made by `launch`): it outlives workers."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -30,6 +30,7 @@ class Board:
         self._notices: list[str] = []
         self._stages: list[Stage] = []
         self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
+        self._decided: dict[str, str] = {}
 
     def pin(self, progress: Progress, evaluated: bool) -> None:
         """Replaces the progress, and keeps it if it is that after an evaluation."""
@@ -44,6 +45,10 @@ class Board:
     def enter(self, begun: Stage) -> None:
         """Adds what the workers are doing now."""
         self._stages.append(begun)
+
+    def decide(self, key: str, value: str) -> str:
+        """Writes a value under a key where there is none yet; returns the value that is there."""
+        return self._decided.setdefault(key, value)
 
     def conclude(self, metrics: dict[str, float], artifacts: dict[str, str]) -> None:
         """Says what the run came to.
@@ -66,4 +71,4 @@ class Board:
 
 
 BoardHandle = Any
-"""A Ray actor handle of `Board`."""
+"""A Ray actor handle of `RunStatus`."""

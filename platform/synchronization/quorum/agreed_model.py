@@ -11,7 +11,7 @@ from taugrad.compressors.exchange.carrier import Payload
 _MOMENTUM = "momentum_buffer"
 
 
-class Agreed:
+class AgreedModel:
     """The agreed model of this process, its outer optimizer, and their bytes."""
 
     def __init__(self, model: nn.Module, outer: torch.optim.SGD) -> None:
@@ -56,8 +56,8 @@ def from_bytes(data: Payload, tensors: Sequence[Tensor]) -> None:
     """Copies such bytes into the tensors; raises CorruptMessage if their number is wrong."""
     if data.size != sum(each.nbytes for each in tensors):
         raise CorruptMessage(f"{data.size} bytes of agreed values, this model has others")
-    whole, start = torch.from_numpy(data), 0
+    start = 0
     for tensor in tensors:
-        part = whole[start : start + tensor.nbytes].clone().view(tensor.dtype)
-        tensor.copy_(part.view(tensor.shape))
+        part = torch.from_numpy(data[start : start + tensor.nbytes].copy())
+        tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
         start += tensor.nbytes

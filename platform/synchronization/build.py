@@ -1,0 +1,267 @@
+"""Builds the workers of this process from a spec, in any mode."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from taugrad.compressors.exchange.addresses import places_of
+from taugrad.compressors.exchange.carrier import Carrier
+from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
+from taugrad.compressors.exchange.mesh import connected, most_bytes_of
+from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method import Method, NoCompression, PowerSGD
+
+from ..spec import RunSpec
+from ..tasks.base import Task
+from ..training.generators import Randomness
+from ..training.replica import Replica
+from ..training.resuming import gathered
+from .asynchronous.mode import AsynchronousTraining
+from .asynchronous.schedule import Course, even
+from .asynchronous.worker import Worker
+from .base import Synchronization
+from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, WeightsSync, real
+from .gradients import GradientsInRounds
+from .hooked import HookedGradients
+from .hybrid.mode import HybridTraining
+from .hybrid.parts import two_parts
+from .hybrid.wire import Wire
+from .hybrid.worker import Manner
+from .hybrid.worker import Worker as HybridWorker
+from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
+from .quorum.decisions import Decide, by_store
+from .quorum.free import FreeRounds
+from .quorum.mailroom import Mailroom
+from .quorum.schedule import Drawn, Schedule, Synchronous
+from .quorum.scheduled import ScheduledRounds
+from .runner import Counting, ProcessRunner, Runner, SimulatedRunner
+from .validation import needed_of
+from .weights import LocalTraining, OwnWorkers
+
+SILENT_AFTER_S = 10.0
+"""With a quorum: seconds of silence after which a worker is not asked for anything, if another one can be."""
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def build_synchronization(
+    spec: RunSpec, model: nn.Module, task: Task, device: torch.device, decide: Decide | None = None
+) -> tuple[Synchronization, Randomness]:
+    """The workers of this process, in the mode that the spec asks for; torch's process group must exist.
+
+    Args:
+        spec: the run.
+        model: of the same weights on every worker.
+        task: what it is trained for.
+        device: the model's.
+        decide: the authority that closes rounds with a quorum; by default the process group's store.
+
+    Raises:
+        KeyProblem: messages are to be authenticated, and a worker has no key.
+        WorkersDisagree: likewise, and the workers' keys differ.
+        ValueError: the mode is hybrid, and the model does not name its two parts, or cannot be cut.
+    """
+    return _Build(spec, model, task, device, decide).build()
+
+
+class _Build:
+    """What the modes are built from."""
+
+    def __init__(
+        self, spec: RunSpec, model: nn.Module, task: Task, device: torch.device, decide: Decide | None
+    ) -> None:
+        self.spec, self.model, self.task, self.device, self.decide = spec, model, task, device, decide
+        self.mode: RealSync = real(spec.sync)
+        clip = spec.training.clip
+        self.clips_own = bool(clip.norm) and clip.of == "worker"
+        """A gradient must be whole before any of it is compressed: the hook has it bucket by bucket."""
+        self.method = _exchanged(spec)
+
+    def build(self) -> tuple[Synchronization, Randomness]:
+        """See `build_synchronization`."""
+        spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
+        on_gpu = not simulated and dist.get_backend() == "nccl"
+        key = self._key(self.device if on_gpu else torch.device("cpu")) if mode.authenticated else None
+        if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:
+            replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
+            hooked = HookedGradients(spec, self.method, replica, self.device, key)
+            return hooked, Randomness(spec.seed, [dist.get_rank()])
+        runner: Runner = self._simulated() if simulated else ProcessRunner(self.device, self._carrier(key))
+        randomness = Randomness(spec.seed, runner.ranks)
+        match mode:
+            case AsyncSync():
+                return self._async(mode, runner, randomness), randomness
+            case HybridSync():
+                return self._hybrid(mode, runner, randomness), randomness
+            case WeightsSync():
+                return self._weights(mode, runner, randomness), randomness
+            case _:
+                return self._gradients(runner, randomness), randomness
+
+    @staticmethod
+    def _key(device: torch.device) -> bytes:
+        """This worker's key; all workers must call this together.
+
+        Raises:
+            KeyProblem: on every worker, where one has no key that can be used.
+        """
+        key, problem = b"", ""
+        try:
+            key = key_of_environment()
+        except KeyProblem as found:
+            problem = str(found)
+        for rank, said in enumerate(gathered(problem, device)):
+            if said:
+                raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
+        return key
+
+    def _gradients(self, runner: Runner, randomness: Randomness) -> Synchronization:
+        replica = Replica(self.model, self.task, self.spec.training, runner.workers)
+        refuses = self.spec.compressor.nonfinite == "refuse"
+        return GradientsInRounds(
+            runner, self._patterns(replica, runner), replica, randomness, refuses=refuses
+        )
+
+    def _weights(self, mode: WeightsSync, runner: Runner, randomness: Randomness) -> Synchronization:
+        replicas = self._replicas(runner)
+        patterns = self._patterns(replicas[0], runner)
+        own = OwnWorkers(runner, patterns, replicas, randomness, self.method, self.device)
+        if mode.quorum is None:
+            return LocalTraining(mode, own)
+        needed = needed_of(mode.quorum, runner.workers)
+        # Whoever follows a schedule waits for every offer.
+        free = mode.schedule is None and not self.spec.sync.is_simulated
+        mailrooms = [Mailroom(carrier, skips=free) for carrier in runner.carriers]
+        if free:
+            return FreeRounds(mode, own, mailrooms[0], needed, self.decide or by_store())
+        schedule: Schedule = Synchronous(runner.workers)
+        if mode.schedule is not None:
+            schedule = Drawn(mode.schedule, runner.workers, needed, mode.every)
+        return ScheduledRounds(mode, own, mailrooms, schedule)
+
+    def _async(self, mode: AsyncSync, runner: Runner, randomness: Randomness) -> Synchronization:
+        workers = [
+            Worker(
+                replica,
+                self.spec.compressor,
+                self.spec.training,
+                rank,
+                runner.workers,
+                hold_back_zeros=self.spec.training.find_unused_parameters,
+            )
+            for rank, replica in zip(runner.ranks, self._replicas(runner), strict=True)
+        ]
+        behind, times = mode.most_behind, even(runner.workers, mode.step_times)
+        follows = self.spec.sync.is_simulated or mode.follow_schedule
+        course = Course(times, mode.delay, mode.schedule_seed, behind) if follows else None
+        return AsynchronousTraining(runner, workers, randomness, most_behind=behind, course=course)
+
+    def _hybrid(self, mode: HybridSync, runner: Runner, randomness: Randomness) -> Synchronization:
+        spec, parts = self.spec, two_parts(self.model)
+        replica = Replica(parts.convolutional, self.task, spec.training, runner.workers)
+        manner = Manner(
+            scheme=mode.scheme,
+            wire=Wire(_TYPES[mode.activations]),
+            per_worker=mode.fc_batch == "per_worker",
+            summed=spec.compressor.reduction == "sum",
+            seed=spec.seed,
+        )
+        workers = [
+            HybridWorker(parts, self.task, spec.training, manner, rank, runner.workers)
+            for rank in runner.ranks
+        ]
+        return HybridTraining(
+            runner,
+            self._patterns(replica, runner),
+            self.model,
+            parts,
+            replica,
+            workers,
+            randomness,
+            per_worker=manner.per_worker,
+            refuses=spec.compressor.nonfinite == "refuse",
+        )
+
+    def _replicas(self, runner: Runner) -> list[Replica]:
+        """One a worker here; the first has the model itself."""
+        models = [self.model, *(deepcopy(self.model) for _ in runner.ranks[1:])]
+        return [Replica(each, self.task, self.spec.training, runner.workers) for each in models]
+
+    def _carrier(self, key: bytes | None) -> Carrier:
+        """This worker's way to the others."""
+        mode = self.mode
+        elements = sum(each.numel() for each in self.model.state_dict().values())
+        # What is handed on at sites is one message of all workers; agreed weights go with their momentum.
+        most_bytes = max(2, dist.get_world_size()) * most_bytes_of(elements)
+        if isinstance(mode, AsyncSync):
+            return connected(
+                most_bytes=most_bytes,
+                key=key,
+                silent_after_s=mode.dead_after,
+                patient=mode.on_dead == "wait",
+            )
+        if isinstance(mode, WeightsSync) and mode.quorum is not None:
+            return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
+        return connected(most_bytes=most_bytes, key=key)
+
+    def _simulated(self) -> SimulatedRunner:
+        workers, sites = self.spec.workers.count, self.mode.site_ranks
+        counting: Counting = "rounds"
+        if isinstance(self.mode, AllGatherSync) and not self.clips_own:  # the hook's
+            whole = isinstance(self.spec.compressor, NoCompression)
+            counting = "all-reduce" if whole else self.mode.exchange
+        return SimulatedRunner(workers, counting, None if sites is None else Sites.of(sites, workers))
+
+    def _patterns(self, replica: Replica, runner: Runner) -> list[Pattern]:
+        """One a rank."""
+        setting = Setting(
+            replica.names,
+            [weights.clone() for weights in replica.weights()],
+            rank=0,
+            workers=runner.workers,
+            threads=torch.get_num_threads(),
+            hold_back_zeros=self.spec.training.find_unused_parameters,
+        )
+        mode, method = self.mode, self.method
+        back: Method = getattr(mode, "back", None) or _returning(method)
+        if isinstance(mode, WeightsSync) and mode.exchange == "weights":
+            method, back = _self_contained(method), _self_contained(back)
+        settings = [replace(setting, rank=rank) for rank in runner.ranks]
+        match mode.pattern_name:
+            # Simulated buckets are exchanged as one, in one round; real ones that must be whole in two.
+            case "hierarchical" if mode.is_local or self.clips_own:
+                sites = self._sites(runner)
+                return [Hierarchical(method, each, sites) for each in settings]
+            case "allgather" | "hierarchical":
+                return [AllGather(method, each) for each in settings]
+            case "ring":
+                return [Ring(method, each) for each in settings]
+            case "parameter_server":
+                return [Sharded(method, back, each, owners=1) for each in settings]
+            case _:  # sharded, and hybrid
+                return [Sharded(method, back, each, owners=None) for each in settings]
+
+    def _sites(self, runner: Runner) -> Sites:
+        """Where the workers are: as the spec says, else those of one host are one site."""
+        named = self.mode.site_ranks
+        return Sites.by_place(places_of()) if named is None else Sites.of(named, runner.workers)
+
+
+def _exchanged(spec: RunSpec) -> Method:
+    """The compressor; with fp16 it leaves out steps whose gradients overflowed."""
+    method = spec.compressor
+    if spec.training.precision != "fp16" or isinstance(method, PowerSGD) or real(spec.sync).is_local:
+        return method
+    return method.model_copy(update={"nonfinite": "skip"})
+
+
+def _returning(method: Method) -> Method:
+    """A sum's method on its way back: as the gradients', but their momentum is in it already."""
+    return method.model_copy(update={"momentum": 0.0}) if method.own_momentum else method
+
+
+def _self_contained(method: Method) -> Method:
+    """Packages of weights stand for themselves: nothing is carried over to the next."""
+    return method.model_copy(update={"decay": 0.0}) if hasattr(method, "decay") else method

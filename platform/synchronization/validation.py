@@ -1,0 +1,392 @@
+"""Which modes, methods and trainings do not go together: the one table of refusals.
+
+It is asked when a spec is read, before anything starts, and needs no torch. Each function below says what
+cannot be with one kind of mode, one sentence after the other: the fields, their values, and what would do.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from taugrad.compressors.exchange.site_ranks import check_site_ranks
+from taugrad.compressors.method import Method, PowerSGD
+from taugrad.compressors.method.dense import DenseMethod
+from taugrad.compressors.method.methods import NoCompression
+from taugrad.compressors.method.policies import Law
+
+from ..training.config import Lamb, Lars, Sgd, Stages, TrainingConfig
+from .config import (
+    AllGatherSync,
+    AsyncSync,
+    HybridSync,
+    OuterOptimizer,
+    RealSync,
+    SyncConfig,
+    WeightsSync,
+    real,
+)
+
+_AIMED = "tau: density(0.01) or allocate(0.01), or topk or chunked_topk, without a warm-up"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be done, as far as its mode has to do with it."""
+
+    sync: SyncConfig
+    method: Method
+    """What gradients or weights are compressed with."""
+    training: TrainingConfig
+    workers: int
+    device: str
+    """Of the workers."""
+
+    @property
+    def mode(self) -> RealSync:
+        """The mode itself, or what is simulated."""
+        return real(self.sync)
+
+    @property
+    def where(self) -> str:
+        """Where the mode's fields are in a spec."""
+        return "sync.of" if self.sync.is_simulated else "sync"
+
+    @property
+    def momentum(self) -> float:
+        """Of the workers' optimizer."""
+        return float(getattr(self.training.optimizer, "momentum", 0.0))
+
+
+def check_sync(asked: Asked) -> None:
+    """Refuses what cannot be, with a ValueError that names the fields, their values and what would do."""
+    for problems in (*_METHODS, _hybrid, _async, _quorum, _sites, _authenticated, _adapt, _stages):
+        for problem in problems(asked):
+            raise ValueError(problem)
+
+
+def check_method(sync: SyncConfig, method: Method) -> None:
+    """Refuses a method that cannot work in a mode, whatever the training; see `check_sync`."""
+    plain = TrainingConfig(optimizer=Sgd(momentum=0.0))
+    for problems in _METHODS:
+        for problem in problems(Asked(sync, method, plain, 1, "cpu")):
+            raise ValueError(problem)
+
+
+def needed_of(quorum: float, workers: int) -> int:
+    """How many workers close a round: always more than half of all."""
+    # A share such as 0.6 of 5 is a hair above 3 in floating point.
+    return max(workers // 2 + 1, math.ceil(quorum * workers - 1e-9))
+
+
+Problems = Callable[[Asked], Iterator[str]]
+
+
+def _powersgd(asked: Asked) -> Iterator[str]:
+    if isinstance(asked.method, PowerSGD) and asked.sync.mode != "allgather":
+        yield (
+            f"compressor.kind = powersgd with sync.mode = {asked.sync.mode}: its factors go through torch's "
+            "own all-reduce; use sync.mode: allgather"
+        )
+
+
+def _momentum(asked: Asked) -> Iterator[str]:
+    own = asked.method.own_momentum
+    if not own or asked.mode.is_local:
+        return
+    if asked.momentum:
+        yield (
+            f"compressor.momentum = {own}: the optimizer has momentum too, it would be applied twice; "
+            "add training.optimizer.momentum: 0"
+        )
+    if asked.mode.mode == "ring":
+        yield (
+            f"compressor.momentum = {own} with {asked.where}.mode = ring: a hop also compresses other "
+            "workers' gradients; use compressor.momentum: 0, or another mode"
+        )
+
+
+def _weights(asked: Asked) -> Iterator[str]:
+    mode, where, method = asked.mode, asked.where, asked.method
+    if not isinstance(mode, WeightsSync):
+        return
+    if method.nonfinite == "skip":
+        yield (
+            f"compressor.nonfinite = skip with {where}.mode = weights: weights that are not finite cannot be "
+            "left out; use refuse"
+        )
+    if mode.outer.nesterov and not mode.outer.momentum:
+        yield f"{where}.outer.nesterov: needs {where}.outer.momentum above 0"
+    own = method.own_momentum
+    if own and (mode.outer.momentum or mode.pattern == "ring"):
+        yield (
+            f"compressor.momentum = {own} with {where}.mode = weights: it works neither with a ring nor with "
+            f"{where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
+        )
+    if mode.unsent and mode.pattern == "ring":
+        yield (
+            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out also "
+            f"belongs to other workers; use {where}.unsent: 0, or another pattern"
+        )
+    if mode.exchange == "difference":
+        return
+    if mode.unsent:
+        yield (
+            f"{where}.unsent = {mode.unsent:g} with {where}.exchange = weights: nothing is left for later; "
+            f"use {where}.exchange: difference"
+        )
+    if not isinstance(method, DenseMethod | NoCompression):
+        yield (
+            f"compressor.kind = {method.kind} with {where}.exchange = weights: weights that are not sent "
+            "would count as 0; use a method that sends every element, such as linear or entropy, or "
+            f"{where}.exchange: difference"
+        )
+    if method.reduction == "sum":
+        yield f"compressor.reduction = sum with {where}.exchange = weights: use mean"
+    if mode.outer != OuterOptimizer():
+        yield f"{where}.outer with {where}.exchange = weights: it needs {where}.exchange: difference"
+
+
+def _back(asked: Asked) -> Iterator[str]:
+    mode, where = asked.mode, asked.where
+    back: Method | None = getattr(mode, "back", None)
+    if back is None:
+        return
+    pattern = mode.pattern_name
+    if pattern not in ("parameter_server", "sharded", "hybrid"):
+        yield f"{where}.back with {pattern}: only parameter_server, sharded and hybrid send sums back"
+    if isinstance(back, PowerSGD):
+        yield f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce"
+    if back.own_momentum:
+        yield f"{where}.back.momentum = {back.own_momentum}: the sum already contains momentum"
+    whole = isinstance(mode, WeightsSync) and mode.exchange == "weights"
+    if whole and not isinstance(back, DenseMethod | NoCompression):
+        yield (
+            f"{where}.back.kind = {back.kind}: weights need a method that sends every element, such as linear"
+        )
+
+
+def _law(asked: Asked) -> Iterator[str]:
+    """A law needs the loss's gradients."""
+    back: Method | None = getattr(asked.mode, "back", None)
+    for field, method in (("compressor", asked.method), (f"{asked.where}.back", back)):
+        for name in ("tau", "floor"):
+            if isinstance(getattr(method, name, None), Law) and asked.mode.is_local:
+                yield (
+                    f"{field}.{name} = law with {asked.where}.mode = weights: a law needs gradients, but "
+                    "weights or their differences are exchanged here; give a number or another policy"
+                )
+
+
+_METHODS: tuple[Problems, ...] = (_powersgd, _weights, _momentum, _back, _law)
+"""What a method cannot do in a mode."""
+
+
+def _hybrid(asked: Asked) -> Iterator[str]:
+    mode, where, training = asked.mode, asked.where, asked.training
+    if not isinstance(mode, HybridSync):
+        return
+    hybrid = f"with {where}.mode = hybrid"
+    if mode.fc_batch == "per_worker" and mode.scheme == "a":
+        yield (
+            f"{where}.fc_batch = per_worker with {where}.scheme = a: scheme a has all workers' examples at "
+            "once; use b or c, or joined"
+        )
+    if mode.fc_batch == "per_worker" and asked.method.nonfinite == "skip":
+        yield (
+            f"compressor.nonfinite = skip with {where}.fc_batch = per_worker: a step of the fully connected "
+            "layers cannot be taken back; use refuse, or joined"
+        )
+    if isinstance(training.optimizer, Lars | Lamb):
+        yield (
+            f"training.optimizer.kind = {training.optimizer.kind} {hybrid}: it needs the norms of whole "
+            "layers, of which a worker has a part; use sgd, adam or adamw"
+        )
+    if training.clip.norm:
+        yield (
+            f"training.clip.norm = {training.clip.norm:g} {hybrid}: no worker has the whole gradient; use 0"
+        )
+    if training.precision == "fp16":
+        yield (
+            f"training.precision = fp16 {hybrid}: gradients of activations are exchanged without the loss's "
+            "scale; use fp32 or bf16"
+        )
+    if training.accumulate > 1:
+        yield (
+            f"training.accumulate = {training.accumulate} {hybrid}: turns cut the batch already; use 1, "
+            f"and {where}.scheme = b or c"
+        )
+    if training.compile:
+        yield f"training.compile = true {hybrid}: the model is run in two parts; use false"
+    if training.find_unused_parameters:
+        yield f"training.find_unused_parameters = true {hybrid}: every layer is used in each step; use false"
+
+
+def _async(asked: Asked) -> Iterator[str]:
+    mode, where, training = asked.mode, asked.where, asked.training
+    if not isinstance(mode, AsyncSync):
+        return
+    asynchronous = f"with {where}.mode = async"
+    optimizer = training.optimizer
+    if not isinstance(optimizer, Sgd):
+        yield (
+            f"training.optimizer.kind = {optimizer.kind} {asynchronous}: workers apply every update as it "
+            "comes, and their sums must not depend on the order; use sgd with momentum: 0"
+        )
+    if asked.momentum:
+        yield (
+            f"training.optimizer.momentum = {asked.momentum:g} {asynchronous}: momentum would depend on "
+            "the order in which updates come; use 0, and compressor.momentum for each worker's own"
+        )
+    if training.clip.norm and training.clip.of == "mean":
+        yield f"training.clip.of = mean {asynchronous}: no worker has the mean of the gradients; use worker"
+    if training.precision == "fp16":
+        yield (
+            f"training.precision = fp16 {asynchronous}: workers would have to agree on the loss's scale; use "
+            "fp32 or bf16"
+        )
+    if mode.step_times and len(mode.step_times) != asked.workers:
+        yield (
+            f"{where}.step_times = {list(mode.step_times)}: there must be one for each worker, and "
+            f"workers.count = {asked.workers}"
+        )
+    if mode.delay[0] > mode.delay[1]:
+        yield f"{where}.delay = {list(mode.delay)}: the lower bound comes first, then the upper one"
+    if not asked.sync.is_simulated and not mode.follow_schedule:
+        for field in ("step_times", "delay", "schedule_seed"):
+            if getattr(mode, field) != AsyncSync.model_fields[field].default:
+                yield (
+                    f"sync.{field} without a schedule: real workers run at their own speed; add "
+                    "sync.follow_schedule: true, or simulate the mode"
+                )
+
+
+def _quorum(asked: Asked) -> Iterator[str]:
+    mode, where, simulated = asked.mode, asked.where, asked.sync.is_simulated
+    if not isinstance(mode, WeightsSync):
+        return
+    if mode.quorum is None:
+        for field in ("deadline", "schedule"):
+            if getattr(mode, field) is not None:
+                yield f"{where}.{field} without {where}.quorum: every round waits for all; add one"
+        return
+    quorum = f"{where}.quorum = {mode.quorum:g} with"
+    if not mode.every:
+        yield f"{quorum} {where}.every = 0: give the steps of a round, such as 16"
+    if mode.exchange == "weights":
+        yield (
+            f"{quorum} {where}.exchange = weights: what a late worker has learnt could not wait for its next "
+            f"round; use {where}.exchange: difference"
+        )
+    if mode.pattern != "allgather":
+        yield (
+            f"{quorum} {where}.pattern = {mode.pattern}: whoever passes on or adds up for others cannot be "
+            f"left out; use {where}.pattern: allgather"
+        )
+    if mode.adapt is not None:
+        yield f"{quorum} {where}.adapt: it goes by what all workers have measured; leave one of them out"
+    if asked.device == "cuda" and not simulated:
+        yield (
+            f"{quorum} workers.device = cuda: offers go over connections of their own, from the CPU's "
+            "memory, and that was not tried with GPUs; use workers.device: cpu"
+        )
+    if mode.deadline is not None and simulated:
+        yield (
+            f"{quorum} {where}.deadline and sync.mode = simulated: simulated workers take no time; say in "
+            f"{where}.schedule who is late"
+        )
+    if mode.schedule is not None and mode.deadline is not None:
+        yield f"{where}.deadline with {where}.schedule: workers do what the schedule says; leave one out"
+
+
+def _sites(asked: Asked) -> Iterator[str]:
+    mode, where = asked.mode, asked.where
+    if not isinstance(mode, AllGatherSync | WeightsSync):
+        return
+    field = "pattern" if isinstance(mode, WeightsSync) else "exchange"
+    field, value = f"{where}.{field}", getattr(mode, field)
+    if mode.sites is not None and value != "hierarchical":
+        yield (f"{where}.sites with {field} = {value}: they need {field}: hierarchical; leave them out")
+    if mode.sites is not None:
+        try:
+            check_site_ranks(mode.sites, asked.workers)
+        except ValueError as reason:
+            yield f"{where}.{reason}"
+    elif value == "hierarchical" and asked.sync.is_simulated:
+        yield (
+            f"{field} = hierarchical without {where}.sites: simulated workers are not on nodes; give the "
+            "ranks of each site, such as [[0, 1], [2, 3]]"
+        )
+
+
+def _authenticated(asked: Asked) -> Iterator[str]:
+    if not asked.mode.authenticated:
+        return
+    if asked.sync.is_simulated:
+        yield (
+            "sync.of.authenticated = true with sync.mode = simulated: a simulation sends nothing; "
+            "leave it out"
+        )
+    if asked.mode.exchanges == "buckets" and isinstance(asked.method, NoCompression | PowerSGD):
+        yield (
+            f"sync.authenticated = true with compressor.kind = {asked.method.kind}: it goes through torch's "
+            "own all-reduce, without messages of ours; use another compressor, or sync.mode: sharded"
+        )
+
+
+def _adapt(asked: Asked) -> Iterator[str]:
+    mode, method, training = asked.mode, asked.method, asked.training
+    if not isinstance(mode, AllGatherSync | WeightsSync) or mode.adapt is None:
+        return
+    if asked.sync.is_simulated:
+        yield (
+            "sync.of.adapt with sync.mode = simulated: simulated workers have no network to follow; leave it "
+            "out"
+        )
+    if asked.workers == 1:
+        yield (
+            "sync.adapt with workers.count = 1: there is no other worker; leave it out, or use more workers"
+        )
+    if method.aim is None:
+        yield f"sync.adapt with compressor = {method}: it has no density that could change; use {_AIMED}"
+        return
+    least, most = mode.adapt.density
+    if not least <= method.aim <= most:
+        yield (
+            f"sync.adapt.density = [{least:g}, {most:g}] with compressor = {method}: a run starts with the "
+            f"compressor's own density, {method.aim:g}, which must be within these bounds"
+        )
+    bounds = mode.adapt.local_steps
+    if isinstance(mode, AllGatherSync):
+        if bounds is not None:
+            yield (
+                f"sync.adapt.local_steps = {[*bounds]} with sync.mode = {mode.mode}: workers "
+                "exchange after every step there; leave it out, or use sync.mode: weights"
+            )
+        if training.clip.norm and training.clip.of == "worker":
+            yield (
+                f"training.clip.of = worker with sync.adapt and sync.mode = {mode.mode}: gradients are "
+                "complete before any is sent, so nothing overlaps with the backward pass; use clip.of: mean"
+            )
+        return
+    if not mode.every:
+        yield (
+            "sync.adapt with sync.every = 0: exchanges at the ends of epochs are too few to follow a link; "
+            "use sync.every: 1 or more"
+        )
+    if bounds is not None and not bounds[0] <= mode.every <= bounds[1]:
+        yield (
+            f"sync.adapt.local_steps = {[*bounds]} with sync.every = {mode.every}: a run starts with "
+            "sync.every steps, which must be within these bounds"
+        )
+
+
+def _stages(asked: Asked) -> Iterator[str]:
+    growth = asked.training.batch_growth
+    for number, stage in enumerate(growth.stages if isinstance(growth, Stages) else ()):
+        field = f"training.batch_growth.stages[{number}].workers = {stage.workers}"
+        if stage.workers is not None and stage.workers > asked.workers:
+            yield f"{field}: workers.count is {asked.workers}; give at most this number, or leave it out"
+        if stage.workers is not None and asked.mode.exchanges in ("weights", "activations"):
+            yield (
+                f"{field} with sync.mode = {asked.mode.mode}: every worker trains in each step; leave it out"
+            )

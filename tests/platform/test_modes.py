@@ -1,0 +1,371 @@
+"""What every mode promises, by one table: replicas alike, simulated workers like real ones, exact resumes.
+
+Legend: N = 3 workers, P parameters, T iterations.
+"""
+
+import math
+
+import pytest
+import torch
+from cases import in_turn
+from mode_specs import (
+    ALIKE,
+    ASYNC,
+    BASE,
+    BETWEEN_SITES,
+    BY_MASTER,
+    DIFFERENCES,
+    EPOCHS,
+    FREE,
+    HIERARCHICAL,
+    HOOKED,
+    HYBRID,
+    IN_ROUNDS,
+    ITERATIONS,
+    MIDDLE,
+    NO_MOMENTUM,
+    ON_SCHEDULE,
+    OUTER,
+    PARAMETERS,
+    SITED,
+    STROM,
+    WEIGHTS,
+    WORKERS,
+    Result,
+    same,
+    simulating,
+    train,
+    train_really,
+)
+
+from taugrad.platform.spec import RunSpec
+
+DENSE = {"allgather: none": BASE | {"sync": {"mode": "allgather"}}}
+GRADIENTS = HOOKED | SITED | IN_ROUNDS
+COUNTED = SITED | IN_ROUNDS | ASYNC | ON_SCHEDULE | HYBRID
+"""Every process knows what went over which link."""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    return train_really(ALIKE | FREE | DENSE, tmp_path_factory.mktemp("real"))
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    specs = {name: simulating(spec) for name, spec in (ALIKE | DENSE).items()}
+    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
+    return found
+
+
+@in_turn("name", ALIKE | FREE)
+def test_replicas_are_alike_to_the_bit(name, real):
+    first, *others = real[name]
+    for other in others:
+        assert same(first, other)
+        assert same(first["resumed"], other["resumed"])
+        for what in ("totals", "evaluations"):
+            assert first[what] == other[what]
+
+
+@in_turn("name", ALIKE)
+def test_simulated_workers_end_with_the_bits_of_real_ones(name, real, simulated):
+    first, found = real[name][0], simulated[name]
+    assert same(first, found)
+    assert all(first[what] == found[what] for what in ("totals", "evaluations"))
+    squares = "comm/residual_rms"
+    assert [step for step, _ in first["logged"]] == [step for step, _ in found["logged"]]
+    for (_, one), (_, other) in zip(first["logged"], found["logged"], strict=True):
+        # The hook's passes add squares up in an order of their own, and so do means over processes.
+        assert one.get(squares, 0) == pytest.approx(other.get(squares, 0), rel=1e-5)
+        expected = other | {squares: 0}
+        assert one | {squares: 0} == (pytest.approx(expected, rel=1e-12) if name in ON_SCHEDULE else expected)
+
+
+@in_turn("name", ALIKE)
+def test_a_run_that_goes_on_from_its_middle_ends_the_same(name, real, simulated):
+    for whole in (*real[name], simulated[name]):
+        assert same(whole, whole["resumed"])
+        assert all(whole[what] == whole["resumed"][what] for what in ("totals", "metrics"))
+    first = real[name][0]
+    assert first["resumed"]["logged"] == [entry for entry in first["logged"] if entry[0] > MIDDLE]
+
+
+@in_turn("name", GRADIENTS | HYBRID)
+def test_the_loss_falls(name, real):
+    logged = real[name][0]["logged"]
+    losses = [metrics["train/loss"] for _, metrics in logged if "train/loss" in metrics]
+    assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
+    if name in GRADIENTS:
+        assert len(losses) == ITERATIONS
+        assert losses[0] == pytest.approx(math.log(10), abs=0.8)
+
+
+def test_free_workers_make_all_their_steps(real):
+    for name in FREE:
+        found, resumed = real[name][0], real[name][0]["resumed"]
+        assert found["totals"]["steps"] == resumed["totals"]["steps"] == ITERATIONS
+    logged = [metrics for _, metrics in real["free: quorum"][0]["logged"] if "round/members" in metrics]
+    assert all(each["round/members"] + each["round/left_out"] == 4 for each in logged)
+    assert logged
+
+
+@in_turn("name", ON_SCHEDULE)
+def test_workers_on_a_schedule_are_late_away_and_lost(name, simulated):
+    logged = [metrics for _, metrics in simulated[name]["logged"]]
+    for what in ("left_out", "lost", "caught_up_bytes"):
+        assert sum(each.get(f"round/{what}", 0) for each in logged) > 0, what
+
+
+def test_staleness_is_logged(simulated):
+    logged = simulated["async: none"]["logged"]
+    # While the slow worker makes a step the fast one makes four.
+    assert max(metrics.get("comm/staleness_most", 0) for _, metrics in logged) >= 4
+    by_worker = [metrics for _, metrics in logged if "worker/0/staleness" in metrics]
+    assert len(by_worker) == 4  # the drains: two checkpoints and two epochs
+    assert all(f"worker/{rank}/staleness" in by_worker[0] for rank in range(WORKERS))
+
+
+def test_uncompressed_simulation_differs_only_in_the_order_of_addition(real, simulated):
+    (name,) = DENSE
+    assert simulated[name]["totals"] == real[name][0]["totals"]
+    for key, expected in real[name][0]["weights"].items():
+        torch.testing.assert_close(simulated[name]["weights"][key], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_uncompressed_simulation_of_two_workers_is_ddp_to_the_bit(tmp_path):
+    two = BASE | {"workers": {"count": 2}}
+    first, _ = train({"none": two}, 2, tmp_path / "real")
+    (found,) = train({"none": two | {"sync": {"mode": "simulated"}}}, 1, tmp_path / "simulated")
+    assert same(first["none"], found["none"])
+    assert first["none"]["totals"] == found["none"]["totals"]
+
+
+# What goes over which link.
+
+
+@in_turn("name", COUNTED)
+def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, real, simulated):
+    expected = simulated[name]["links"]
+    for found in (*real[name], simulated[name]):
+        for links in (found["links"], found["resumed"]["links"]):
+            assert all(torch.equal(links[what], expected[what]) for what in ("bytes", "messages"))
+        assert int(expected["bytes"].sum()) == found["totals"]["received_bytes"]
+        assert int(expected["messages"].sum()) == found["totals"]["messages"]
+
+
+@in_turn("name", HOOKED)
+def test_where_the_transport_decides_about_links_none_are_told(name, real, simulated):
+    assert real[name][0]["links"] is None
+    assert simulated[name]["links"] is None
+
+
+def sent_by_rank(found: list[Result], what: str) -> torch.Tensor:
+    """int64 [workers, workers], from row to column as each sender knows it."""
+    return torch.stack([worker[f"link_{what}"][rank] for rank, worker in enumerate(found)])
+
+
+@in_turn("name", IN_ROUNDS)
+def test_links_carry_what_the_carrier_was_handed(name, real, simulated):
+    sent_bytes, sent_messages = (sent_by_rank(real[name], what) for what in ("bytes", "messages"))
+    assert torch.equal(sent_bytes, simulated[name]["link_bytes"])
+    assert torch.equal(sent_messages, simulated[name]["link_messages"])
+    for rank, found in enumerate(real[name]):
+        assert found["sent"]["bytes"] == int(found["links"]["bytes"][rank].sum())
+        assert found["sent"]["messages"] == int(sent_messages[rank].sum())
+        assert torch.equal(found["link_bytes"][:, rank], sent_bytes[:, rank])  # received = sent to it
+        told = found["totals"]["received_bytes"] - int(sent_bytes.sum())
+        assert 0 < told <= ITERATIONS * 4 * WORKERS * (WORKERS - 1) * 8 * 6
+        if pattern_of(name) == "ring":
+            assert told == exchanges(name) * WORKERS * (WORKERS - 1) * 8 * 6  # heads, in the second half
+            assert found["totals"]["wire_bytes"] == found["totals"]["received_bytes"]
+
+
+@in_turn("name", IN_ROUNDS)
+def test_messages_take_the_links_that_the_pattern_has(name, real):
+    pattern = pattern_of(name)
+    links = real[name][0]["links"]
+    taken = {(i, j) for i, j in links["messages"].nonzero().tolist()}
+    every = {(i, j) for i in range(WORKERS) for j in range(WORKERS) if i != j}
+    expected = {
+        "allgather": every,
+        "sharded": every,
+        "ring": {(i, (i + 1) % WORKERS) for i in range(WORKERS)},
+        "parameter_server": {link for link in every if 0 in link},
+        "hierarchical": every - {(1, 2)},  # 0 hands worker 1's on
+    }
+    assert taken == expected[pattern]
+    # Numbers are told to everybody, but in a ring.
+    carrying = expected["ring"] if pattern == "ring" else every
+    assert {(i, j) for i, j in links["bytes"].nonzero().tolist()} == carrying
+
+
+def pattern_of(name: str) -> str:
+    """Who sends to whom in a spec."""
+    sync = GRADIENTS[name]["sync"]
+    if "hierarchical" in (sync.get("exchange"), sync.get("pattern")):
+        return "hierarchical"
+    return str(sync.get("pattern", "allgather") if sync["mode"] == "weights" else sync["mode"])
+
+
+def exchanges(name: str) -> int:
+    """How often a spec's workers exchange anything."""
+    sync = GRADIENTS[name]["sync"]
+    if sync["mode"] != "weights":
+        return ITERATIONS
+    return math.ceil(ITERATIONS / sync["every"]) if sync.get("every") else EPOCHS
+
+
+@in_turn("name", GRADIENTS)
+def test_messages_are_as_many_as_the_pattern_has(name, real):
+    a_time = {
+        "allgather": WORKERS * (WORKERS - 1),
+        "hierarchical": WORKERS * (WORKERS - 1),
+        "ring": 2 * (WORKERS - 1) * WORKERS,
+        "parameter_server": 2 * (WORKERS - 1),
+        "sharded": 2 * WORKERS * (WORKERS - 1),
+    }
+    assert real[name][0]["totals"]["messages"] == exchanges(name) * a_time[pattern_of(name)]
+
+
+def test_between_sites_bits_are_the_same_and_one_worker_hands_messages_on(real):
+    """Of sites [0, 2] and [1] worker 1's messages go to 0, who hands them to 2."""
+    found, straight = real[BETWEEN_SITES][0], real[f"allgather: {STROM}"][0]
+    totals, exact = found["totals"], straight["totals"]
+    assert exact["received_bytes"] == (WORKERS - 1) * exact["wire_bytes"]
+    assert same(found, straight)
+    assert {**totals, "wire_bytes": 0} == {**exact, "wire_bytes": 0}
+    links = found["links"]
+    assert links["messages"].tolist() == [
+        [0, ITERATIONS, 2 * ITERATIONS],
+        [ITERATIONS, 0, 0],
+        [ITERATIONS] * 2 + [0],
+    ]
+    own = [int(links["bytes"][0, 1]), int(links["bytes"][1, 0]), int(links["bytes"][2, 0])]
+    assert int(links["bytes"][0, 2]) == own[0] + own[1]
+    assert sum(own) == exact["wire_bytes"]
+    assert totals["wire_bytes"] == exact["wire_bytes"] + own[1]
+
+
+@pytest.mark.parametrize(
+    ("between_sites", "straight"),
+    [
+        ("hierarchical: clipped", "allgather: clipped"),
+        ("differences, hierarchical: wgt(0.01)", "differences: wgt(0.01)"),
+    ],
+)
+def test_rounds_between_sites_come_to_the_same_bits(between_sites, straight, real):
+    assert same(real[between_sites][0], real[straight][0])
+    assert real[between_sites][0]["totals"]["sent"] == real[straight][0]["totals"]["sent"]
+
+
+@pytest.mark.parametrize("mode", ["ring", "server", "sharded"])
+def test_without_compression_every_mode_trains_as_ddp_does_and_weighs_what_its_formula_says(mode, real):
+    """Received by all workers: 2 (N - 1) P floats; headers (28 bytes) and numbers told beside them."""
+    found = real[f"{mode}: none"]
+    for key, expected in real["allgather: none"][0]["weights"].items():
+        torch.testing.assert_close(found[0]["weights"][key], expected, rtol=1e-4, atol=1e-5)
+    nbytes = ITERATIONS * 2 * (WORKERS - 1) * 4 * PARAMETERS + 28 * found[0]["totals"]["messages"]
+    assert int(sent_by_rank(found, "bytes").sum()) == nbytes
+
+
+def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
+    logged = real["differences: wgt(0.01)"][0]["logged"]
+    sending = [step for step, metrics in logged if metrics.get("comm/wire_bytes")]
+    assert sending == [4, 8, 12, 16, 18]
+
+
+# What cannot be.
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"compressor": "powersgd", "sync": {"mode": "ring"}}, "all-reduce"),
+        ({"compressor": "powersgd", "sync": {"mode": "simulated"}}, "all-reduce"),
+        (
+            NO_MOMENTUM | {"compressor": "topk(0.1, momentum=0.5)", "sync": {"mode": "ring"}},
+            "compressor.momentum = 0.5 with sync.mode = ring",
+        ),
+        ({"compressor": "topk(0.1, momentum=0.5)"}, "applied twice"),
+        ({"compressor": "wgt(1)", "sync": WEIGHTS}, "compressor.kind = wgt with sync.exchange"),
+        ({"compressor": "linear(reduction='sum')", "sync": WEIGHTS}, "reduction = sum"),
+        ({"compressor": "linear(nonfinite='skip')", "sync": DIFFERENCES}, "nonfinite = skip"),
+        ({"sync": WEIGHTS | {"outer": OUTER}}, "outer with sync.exchange = weights"),
+        ({"sync": {"mode": "weights", "outer": {"nesterov": True}}}, "needs sync.outer.momentum"),
+        ({"sync": WEIGHTS | {"unsent": 0.5}}, "sync.unsent = 0.5 with sync.exchange = weights"),
+        (
+            {"sync": {"mode": "weights", "pattern": "ring", "unsent": 1}},
+            "unsent = 1 with sync.pattern = ring",
+        ),
+        ({"sync": {"mode": "weights", "back": "fp16"}}, "only parameter_server, sharded and hybrid"),
+        ({"sync": {"mode": "sharded", "back": "powersgd"}}, "powersgd"),
+        (
+            {"sync": {"mode": "sharded", "back": "topk(0.1, momentum=0.5)"}},
+            "the sum already contains momentum",
+        ),
+        (
+            {"sync": BY_MASTER | {"back": "topk(0.1)"}},
+            "weights need a method that sends every element",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": WEIGHTS}, "compressor": "wgt(1)"},
+            "sync.of.exchange",
+        ),
+        ({"sync": {"mode": "allgather", "exchange": "padded"}}, "'exact' or 'hierarchical'"),
+        (
+            {"sync": {"mode": "allgather", "connections": 2}},
+            "connections = 2: there is no such field any more; workers have one connection to each other",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": {"mode": "sharded", "overlap": False}}},
+            "overlap = False: there is no such field any more; the exchange follows the backward pass",
+        ),
+        ({"sync": {"mode": "parameter_server", "buckets": 4}}, "buckets = 4: there is no such field"),
+        ({"sync": {"mode": "allgather", "sites": [[0, 1], [2]]}}, "sync.sites with sync.exchange = exact"),
+        (
+            {"sync": HIERARCHICAL | {"sites": [[0, 1], [1]]}},
+            r"sync.sites = \[\[0, 1\], \[1\]\]: 2 in no site; 1 in more than one place; with 3 workers",
+        ),
+        (
+            {"sync": HIERARCHICAL | {"sites": [[0, 1, 2, 3]]}},
+            "sync.sites = .*: 3 of no worker",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": HIERARCHICAL}},
+            "sync.of.exchange = hierarchical without sync.of.sites",
+        ),
+        (
+            {"sync": {"mode": "weights", "sites": [[0, 1], [2]]}},
+            "sync.sites with sync.pattern = allgather",
+        ),
+        (
+            {"sync": {"mode": "weights", "pattern": "hierarchical", "sites": [[0, 1]]}},
+            "sync.sites = .*: 2 in no site",
+        ),
+        (
+            {"compressor": "strom(law(0))", "sync": DIFFERENCES},
+            "compressor.tau = law with sync.mode = weights: a law needs gradients",
+        ),
+        (
+            {"compressor": "entropy(law(3))", "sync": WEIGHTS},
+            "compressor.floor = law with sync.mode = weights",
+        ),
+        (
+            {"sync": {"mode": "simulated", "of": BY_MASTER | {"back": "entropy(law(3))"}}},
+            "sync.of.back.floor = law with sync.of.mode = weights",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_when_the_spec_is_read(changes, problem):
+    with pytest.raises(ValueError, match=problem):
+        RunSpec.model_validate(BASE | changes)
+
+
+@pytest.mark.parametrize("mode", ["allgather", "ring", "parameter_server", "sharded"])
+@pytest.mark.parametrize("line", ["strom(law(0))", "entropy(law(3))"])
+def test_where_gradients_are_exchanged_a_law_is_taken(mode, line):
+    for sync in ({"mode": mode}, {"mode": "simulated", "of": {"mode": mode}}):
+        assert str(RunSpec.model_validate(BASE | {"compressor": line, "sync": sync}).compressor)
+    if mode in ("parameter_server", "sharded"):
+        RunSpec.model_validate(BASE | {"sync": {"mode": mode, "back": line}})
