@@ -27,6 +27,18 @@ Symbols = Literal["auto", "raw", "huffman"]
 """The codecs of symbols: plain bits, or a code by their frequencies."""
 
 
+LARGEST_CHUNK = 1 << 16
+"""Elements of a chunk, at most."""
+
+
+def check_chunks(chunk: int, keep: int) -> None:
+    """Raises ValueError for a chunk or a number to keep that is out of its range."""
+    if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1):
+        raise ValueError(f"chunk must be a power of two, 2 to {LARGEST_CHUNK}, not {chunk}")
+    if not 0 <= keep <= chunk:
+        raise ValueError(f"keep must be 0 to chunk = {chunk}, not {keep}")
+
+
 Form = Literal["bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile"]
 """What the values of an update are: the meaning of a message's `form`, whichever rule chose the values."""
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from .base import Group, Share, Symbols, ThresholdRule
+from .base import LARGEST_CHUNK, Group, Share, Symbols, ThresholdRule
 from .calls import expand_link
 from .methods import CompressedMethod
 from .policies import Policy, Warmup, check_falling, threshold_of
@@ -266,7 +266,7 @@ class ChunkedTopK(WholeValues):
     selects = "taugrad.compressors.rules.selection:ByChunk"
 
     kind: Literal["chunked_topk"] = "chunked_topk"
-    chunk: int = Field(default=4096, ge=2, le=65536)
+    chunk: int = Field(default=4096, ge=2, le=LARGEST_CHUNK)
     """Elements per chunk, a power of two. An index takes its logarithm in bits, 12 for 4096."""
     keep: int = Field(default=64, ge=1)
     """Elements per chunk that are sent."""

@@ -1,17 +1,12 @@
 """What an array is: NumPy's in the CPU's memory, or one on a device."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from .cuda.device import DeviceArray
-
-    Array: TypeAlias = NDArray[Any] | DeviceArray
-else:
-    Array = Any  # a machine without a GPU imports nothing of it
-"""One-dimensional and contiguous; its slices share its memory."""
+Array: TypeAlias = Any
+"""NumPy's, or a `cuda.device.DeviceArray`: one-dimensional, contiguous; its slices share its memory."""
 Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""
 

@@ -11,6 +11,12 @@ from .array import Array
 from .segments import Offsets
 
 HalfFormat = Literal["fp16", "bf16"]
+FP8_EXPONENTS = (-126, 119)
+"""The smallest and the largest exponent of a block of 8-bit floats."""
+QUANTILE_EXPONENTS = (-128, 113)
+"""The same of a block in bins of equal population."""
+LARGEST_MEAN = np.int32(0x77FF)
+"""The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
 
 
 class Target(NamedTuple):

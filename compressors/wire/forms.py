@@ -41,14 +41,3 @@ FORMS: dict[Form, FormTraits] = {
     "quantile": FormTraits(10, symbols=True, quantized=True),
 }
 FORM_OF_CODE: dict[int, Form] = {traits.code: form for form, traits in FORMS.items()}
-
-
-def table_layout(form: Form, bits: int) -> list[tuple[np.dtype[Any], int]]:
-    """Type of the tables of a quantized form, and elements of each for a block of symbols of so many bits.
-
-    `linear`: lows, steps. `quantile`: exponents, the bins' means as the bits of float16. `fp8`: exponents.
-    """
-    exponents = np.dtype("i1"), 1
-    if form == "linear":
-        return [(_F4, 1), (_F4, 1)]
-    return [exponents, (_U2, 1 << bits)] if form == "quantile" else [exponents]

@@ -7,11 +7,13 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import CorruptMessage
+from ..method.base import LARGEST_CHUNK
 from ..method.registry import CODECS
 from ..ops.array import Array, Bytes, aligned, host
-from ..ops.cpu import chunked, golomb_rice, sparse
-from ..ops.cpu.amounts import any_has
+from ..ops.cpu import golomb_rice, sparse
+from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Segments
+from .chunks import index_bytes, read_indices, write_indices
 from .codec import Codec, Head, Section, Words, mask_bytes, need, read_mask, write_mask
 from .forms import FORMS
 from .update import Chunks, Update
@@ -195,9 +197,9 @@ class Chunked(Codec):
             self._sizes.pack_into(out.data, 0, chunks.chunk, chunks.keep)
             out[self._sizes.size : begin] = write_mask(counts)
             words = host(update.words)
-            chunked.write_indices(words, segments.firsts, counts, chunks.chunk, out[begin:])
+            write_indices(words, segments.firsts, counts, chunks.chunk, out[begin:])
 
-        return Section(begin + chunked.index_bytes(update.k, chunks.chunk), write)
+        return Section(begin + index_bytes(update.k, chunks.chunk), write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
         """See `Codec.read`."""
@@ -205,16 +207,16 @@ class Chunked(Codec):
         if head.signed:
             raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")
         chunk, keep = self._sizes.unpack_from(body.data)
-        if not 2 <= chunk <= chunked.LARGEST_CHUNK or chunk & (chunk - 1) or not 1 <= keep <= chunk:
+        if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1) or not 1 <= keep <= chunk:
             raise CorruptMessage(f"positions: {keep} elements of each chunk of {chunk}")
         sent = read_mask(body[self._sizes.size :], len(head.segments))
         firsts, sizes = head.segments.firsts[sent], head.segments.sizes[sent]
         if int(Chunks(chunk, keep).count(sizes).sum()) != head.k:
             raise CorruptMessage(f"positions: {keep} of every {chunk} are not {head.k}")
         begin = self._sizes.size + mask_bytes(len(head.segments))
-        used = begin + chunked.index_bytes(head.k, chunk)
+        used = begin + index_bytes(head.k, chunk)
         need(body, used, f"positions: {head.k} indices in chunks of {chunk}")
-        return chunked.read_indices(body[begin:used], firsts, sizes, chunk, keep), used
+        return read_indices(body[begin:used], firsts, sizes, chunk, keep), used
 
 
 OURS: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()

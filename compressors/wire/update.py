@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..ops.array import Array, host
-from ..ops.cpu.chunked import index_count
 from ..ops.interface import Ops
 from ..ops.segments import Numbers, Offsets, Segments
+from .chunks import index_count
 from .forms import FORMS, Form
 
 _NONE = np.empty(0, np.uint8)

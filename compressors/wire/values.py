@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 from ..errors import CorruptMessage
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import bitpack, huffman
-from ..ops.cpu.amounts import any_has
-from ..ops.cpu.linear import linear_tables_valid
-from ..ops.cpu.minifloat import FP8_EXPONENTS
-from ..ops.cpu.quantile import quantile_tables_valid
+from ..ops.cpu.bits import any_has
 from ..ops.cpu.threads import run_all
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
-from .forms import FORMS, Form, table_layout
+from .forms import FORMS, Form
+from .tables import require_written, table_layout
 from .update import Update
 
 LEVEL_BITS = 8
@@ -261,13 +259,7 @@ def _read_tables(
         need(body, size, f"the tables of {blocks} blocks")
         tables.append(aligned(body[:size], dtype))
         body = body[size:]
-    if form == "linear" and not linear_tables_valid(np.repeat(bits, offsets.blocks), *tables):
-        raise CorruptMessage("a block's range is not finite, or its width is none that is written")
-    if form == "quantile" and not quantile_tables_valid(tables[1], tables[0]):
-        raise CorruptMessage("a bin's value is not finite, or scaled as none is written")
-    least, most = FP8_EXPONENTS
-    if form == "fp8" and not least <= int(tables[0].min()) <= int(tables[0].max()) <= most:
-        raise CorruptMessage("a block of 8-bit floats is scaled as none is written")
+    require_written(form, np.repeat(bits, offsets.blocks), tables)
     return tables, body
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu.chunked import index_bytes, index_count, read_indices, write_indices
+from taugrad.compressors.wire.chunks import index_bytes, index_count, read_indices, write_indices
 
 CANARY = 0xA5
 

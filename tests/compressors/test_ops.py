@@ -20,21 +20,22 @@ from needs import missing
 from numpy.typing import NDArray
 from oracles import F32, MAX, Floats, Quantized, Sent
 
+from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu import avx512, blockwise, topk
-from taugrad.compressors.ops.cpu.linear import linear_tables_valid
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
-from taugrad.compressors.ops.cpu.quantile import LARGEST_MEAN, quantile_tables_valid
 from taugrad.compressors.ops.interface import Addends, Ops, Sample
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.results import (
+    LARGEST_MEAN,
     Batch,
     HalfFormat,
     QuantizedPass,
     Quantizing,
     Selected,
 )
+from taugrad.compressors.wire.tables import require_written
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 TAU = 0.3
@@ -717,15 +718,18 @@ def test_a_sample_gives_a_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_ranges_that_no_pass_writes_are_told(low: float, step: float) -> None:
     good = np.array([-1.0, 0.0], F32), np.array([0.01, 0.0], F32)
-    assert linear_tables_valid(np.full(2, 8), *good)
+    require_written("linear", np.full(2, 8), good)
     good[0][1], good[1][1] = low, step
-    assert not linear_tables_valid(np.full(2, 8), *good)
+    with pytest.raises(CorruptMessage, match="range is not finite, or its width"):
+        require_written("linear", np.full(2, 8), good)
 
 
 def test_means_that_no_pass_writes_are_told() -> None:
     tables, exponents = np.zeros((2, 4), np.uint16), np.zeros(2, np.int8)
     tables[1, 2] = 0x8000 | LARGEST_MEAN
     exponents[1] = 113
-    assert quantile_tables_valid(tables, exponents)
-    assert not quantile_tables_valid(tables + np.uint16(1), exponents)
-    assert not quantile_tables_valid(tables, exponents + np.int8(1))
+    bits = np.full(2, 2)
+    require_written("quantile", bits, (exponents, tables))
+    for wrong in ((exponents, tables + np.uint16(1)), (exponents + np.int8(1), tables)):
+        with pytest.raises(CorruptMessage, match="a bin's value is not finite"):
+            require_written("quantile", bits, wrong)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..segments import Numbers
@@ -42,12 +41,3 @@ def write_values(
             into += own
         else:
             into[:] = own
-
-
-@njit(nogil=True, cache=True)
-def any_has(symbols, bits):  # type: ignore[no-untyped-def]
-    """Whether some symbol has all of some bits."""
-    many = 0
-    for symbol in symbols:
-        many |= (symbol & bits) == bits
-    return many != 0

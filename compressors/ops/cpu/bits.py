@@ -1,4 +1,4 @@
-"""64-bit loads and stores at any byte, and trailing zeros: what bit streams are read and written with.
+"""Bits: 64-bit loads and stores at any byte, and trailing zeros: what bit streams are read and written with.
 
 None of them checks its address. Streams are little endian, the lowest bit of a byte first.
 """
@@ -6,7 +6,7 @@ None of them checks its address. Streams are little endian, the lowest bit of a 
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 _I1, _I8, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(64)
@@ -53,3 +53,12 @@ def _trailing_zeros(typing_context: Any, word: Any) -> Any:
 load64: Any = intrinsic(_load64)
 store64: Any = intrinsic(_store64)
 trailing_zeros: Any = intrinsic(_trailing_zeros)
+
+
+@njit(nogil=True, cache=True)
+def any_has(symbols, bits):  # type: ignore[no-untyped-def]
+    """Whether some symbol has all of some bits."""
+    many = 0
+    for symbol in symbols:
+        many |= (symbol & bits) == bits
+    return many != 0

@@ -1,27 +1,19 @@
-"""The k largest magnitudes of every chunk on the CPU, and the packing of their indices.
+"""The k largest magnitudes of every chunk on the CPU.
 
 A chunk lies in the first-level cache once its magnitudes are taken, and counting there what reaches
 a magnitude costs a fraction of reading it. So the cut, the magnitude from which on to send, is
 searched by counting: from the last chunk's cut outward, then by halves. Then the fused threshold pass
 runs over the chunk. What is sent does not depend on where the search began.
-
-The packing is SparseLoCo's (arXiv 2508.15706): log2(chunk) bits for an index within its chunk.
 """
-
-from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ...errors import CorruptMessage
-from ...method.base import SMALLEST_TAU
+from ...method.base import SMALLEST_TAU, check_chunks
 from ..results import Selected
-from .bitpack import pack, packed_bytes, symbol_type, unpack
 from .rows import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
-
-LARGEST_CHUNK = 1 << 16
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _BROKEN = np.float32(-1)
@@ -142,14 +134,6 @@ def _send_rows(lanes, rows, chunk, keep, words, values, ends, tallies):  # type:
         ends[i] = sent
 
 
-def check_chunks(chunk: int, keep: int) -> None:
-    """Raises ValueError for a chunk or a number to keep that is out of its range."""
-    if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1):
-        raise ValueError(f"chunk must be a power of two, 2 to {LARGEST_CHUNK}, not {chunk}")
-    if not 0 <= keep <= chunk:
-        raise ValueError(f"keep must be 0 to chunk = {chunk}, not {keep}")
-
-
 def chunked_rows(
     rows: Rows,
     chunk: int,
@@ -179,81 +163,3 @@ def chunked_rows(
     ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
     _send_rows(lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
     return selected(ends, tallies, [SMALLEST_TAU] * len(rows))
-
-
-def _bits(chunk: int) -> int:
-    return chunk.bit_length() - 1
-
-
-def index_count(n: Any, chunk: int, keep: int) -> Any:
-    """How many of n elements (a number, or an array of them) `chunked_rows` sends.
-
-    Raises:
-        ValueError: chunk or keep is out of its range.
-    """
-    check_chunks(chunk, keep)
-    found = n // chunk * keep + np.minimum(n % chunk, keep)
-    return int(found) if isinstance(n, int) else found
-
-
-def index_bytes(k: int, chunk: int) -> int:
-    """Bytes of k packed indices."""
-    return int(packed_bytes(k, _bits(chunk)))
-
-
-def write_indices(
-    words: NDArray[np.uint32],
-    firsts: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    chunk: int,
-    out: NDArray[np.uint8],
-) -> None:
-    """Packs the positions of what `chunked_rows` sent.
-
-    log2(chunk) bits an index within its chunk, lowest bit first; chunks in order, indices ascending;
-    the last byte is filled up with zeros.
-
-    Args:
-        words: uint32 [k], those of all parameters.
-        firsts: int64 [m], the first position of each parameter.
-        counts: int64 [m], how many words are of each.
-        chunk: elements of a chunk.
-        out: uint8 [index_bytes], every byte of it written.
-    """
-    bits = _bits(chunk)
-    indices = (words >> np.uint32(1)).astype(np.int64) - np.repeat(firsts, counts) & chunk - 1
-    pack(indices.astype(symbol_type(bits)), bits, out)
-
-
-def read_indices(
-    body: NDArray[np.uint8],
-    firsts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    chunk: int,
-    keep: int,
-) -> NDArray[np.uint32]:
-    """Reads what `write_indices` wrote.
-
-    Args:
-        body: uint8 [index_bytes], untrusted.
-        firsts: int64 [m], the first position of each parameter of which anything was sent.
-        sizes: int64 [m], their elements.
-        chunk: elements of a chunk.
-        keep: how many are sent of each chunk.
-
-    Returns:
-        uint32 [k], position << 1, ascending; the signs stand elsewhere.
-
-    Raises:
-        CorruptMessage: an index does not follow the one before it or lies beyond its chunk, or the padding is
-            not zero.
-    """
-    chunks = -(-sizes // chunk)
-    ordinals = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-    lengths = np.minimum(chunk, np.repeat(sizes, chunks) - ordinals * chunk)
-    sent = np.minimum(keep, lengths)
-    indices = unpack(body, _bits(chunk), int(sent.sum()))
-    positions = np.repeat(np.repeat(firsts, chunks) + ordinals * chunk, sent) + indices
-    if (indices >= np.repeat(lengths, sent)).any() or (np.diff(positions) <= 0).any():
-        raise CorruptMessage("positions: packed indices do not ascend within their chunks")
-    return positions.astype(np.uint32) << np.uint32(1)

@@ -241,29 +241,3 @@ def quantize_between(
     tops = np.array([(1 << width) - 1 for width in bits], np.int32)
     broken = np.array([each.nonfinite for each in ranges])
     return over_taken_up(work, partial(_quantize_rows, lows, steps, tops), broken, threads)
-
-
-def linear_tables_valid(
-    bits: NDArray[np.int64], lows: NDArray[np.float32], steps: NDArray[np.float32]
-) -> bool:
-    """Whether tables from the wire are such as `linear_rows` writes, and all their values finite.
-
-    Args:
-        bits: int64 [blocks], of the symbols of each block.
-        lows: float32 [blocks].
-        steps: float32 [blocks].
-    """
-    return bool(_tables_valid(lows, steps, ((1 << bits) - 0.5).astype(np.float32)))
-
-
-@njit(nogil=True, cache=True)
-def _tables_valid(lows, steps, highest_bins):  # type: ignore[no-untyped-def]
-    """In one loop: most tables are short, and NumPy would need eleven calls."""
-    valid = True
-    for b in range(lows.size):
-        low, step = lows[b], steps[b]
-        half = low * _HALF + (step * _HALF) * highest_bins[b]
-        step_fits = np.float32(step).view(np.uint32) == np.uint32(0) or step >= _SMALLEST_STEP
-        low_fits = abs(low) <= _LARGEST and np.float32(low).view(np.uint32) != np.uint32(0x80000000)
-        valid &= step_fits and low_fits and abs(half + half) <= _LARGEST
-    return valid

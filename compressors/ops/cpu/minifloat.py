@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import HalfFormat, QuantizedPass, Quantizing
+from ..results import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
 from .blockwise import (
     LINE,
     PutBack,
@@ -37,9 +37,6 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
-
-FP8_EXPONENTS = (-126, 119)
-"""The smallest and the largest exponent of a block."""
 
 _INFINITY = np.int32(0x7F800000)
 

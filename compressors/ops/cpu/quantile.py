@@ -23,7 +23,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..array import host
-from ..results import QuantizedPass, Quantizing
+from ..results import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
 from ..segments import block_length
 from .blockwise import (
     BLOCK,
@@ -42,12 +42,6 @@ from .float_formats import from_fp16, round_to_fp16
 from .rows import Rows
 from .search16 import build_tree, find_bins, tree_size
 from .threads import portions, run_all
-
-EXPONENTS = (-128, 113)
-"""The smallest and the largest exponent of a block."""
-
-LARGEST_MEAN = np.int32(0x77FF)
-"""The float16 bits of 32752, the largest magnitude in a table: times 2^113 it is finite."""
 
 _SORTED_AT_ONCE = 1 << 17
 """Elements, about, whose keys are sorted before they are looked at again: they stay in the caches."""
@@ -77,7 +71,7 @@ def _power(exponent):  # type: ignore[no-untyped-def]
 def _exponent(ordered):  # type: ignore[no-untyped-def]
     # The key of a negative number is the complement of its magnitude's bits.
     largest = max(np.int64(ordered[-1]), ~np.int64(ordered[0]))
-    return max((largest >> 23) - 127 - 14, EXPONENTS[0]) if largest > 0 else 0
+    return max((largest >> 23) - 127 - 14, QUANTILE_EXPONENTS[0]) if largest > 0 else 0
 
 
 @njit(nogil=True, cache=True)
@@ -253,9 +247,3 @@ def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-
         else:
             for j in range(s.size):
                 o[j] = values[s[j]]
-
-
-def quantile_tables_valid(tables: NDArray[np.uint16], exponents: NDArray[np.int8]) -> bool:
-    """Whether tables from the wire are such as `quantile_rows` writes; then all values are finite."""
-    means_fit = not tables.size or int((tables & np.uint16(0x7FFF)).max()) <= LARGEST_MEAN
-    return bool(means_fit and exponents.max(initial=0) <= EXPONENTS[1])

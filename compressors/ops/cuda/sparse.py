@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...method.base import ThresholdRule
-from ..cpu.chunked import check_chunks
+from ...method.base import ThresholdRule, check_chunks
 from .device import Device, float_bits
 from .quantizing import lay_out
 from .reports import Reports
