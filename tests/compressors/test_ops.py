@@ -22,7 +22,7 @@ from oracles import F32, MAX, Floats, Quantized, Sent
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method.base import ThresholdRule
-from taugrad.compressors.ops.cpu import avx512, blockwise, topk
+from taugrad.compressors.ops.cpu import blockwise, topk
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.interface import Addends, Ops, Sample
@@ -49,8 +49,6 @@ GPU = pytest.param("gpu", marks=pytest.mark.gpu)
 @pytest.fixture(scope="module", params=["portable", "avx512", "emulator", GPU])
 def ops(request: pytest.FixtureRequest) -> Ops:
     """The devices; NVRTC's part is in tests/cuda."""
-    if request.param == "avx512" and not avx512.supported():
-        pytest.skip("this CPU has no AVX-512")
     if request.param == "gpu":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device here")
@@ -658,7 +656,7 @@ TAME = st.floats(-float(MAX) / 2, float(MAX) / 2, width=32) | st.sampled_from([0
 def test_sparse_passes_over_any_floats(
     data: st.DataObject, pairs: list[tuple[float, float]], fast: bool
 ) -> None:
-    cpu = CpuOps(vectorized=fast and avx512.supported())
+    cpu = CpuOps(vectorized=fast)
     residual, gradient = (
         (np.array(column, F32) for column in zip(*pairs, strict=True)) if pairs else ([np.empty(0, F32)] * 2)
     )
@@ -683,7 +681,7 @@ def test_a_guess_that_is_too_high_is_mended(monkeypatch: pytest.MonkeyPatch) -> 
     rng = np.random.default_rng(14)
     gradients = [rng.standard_normal(n).astype(F32) for n in (20_000, 5, 30_000, 100)]
     residuals = [rng.standard_normal(each.size).astype(F32) for each in gradients]
-    for fast in {False, avx512.supported()}:
+    for fast in (False, True):
         check_largest(
             CpuOps(vectorized=fast), [each.copy() for each in residuals], gradients, [5000, 2, 100, 7]
         )

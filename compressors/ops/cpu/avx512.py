@@ -6,8 +6,9 @@ few groups, which costs more than sending nothing does. The compressed vector is
 the masked form that writes to memory is microcoded on some CPUs: output arrays need sixteen spare
 elements.
 
-The loop is written as LLVM IR since no numba expression compiles to `vpcompressd`. Only whole
-groups of sixteen are handled here; a parameter's tail goes through the portable loop (`threshold.py`).
+The loop is written as LLVM IR since no numba expression compiles to `vpcompressd`. Any CPU can run it, though
+slowly: tests do. Only whole groups of sixteen are handled here; a parameter's tail goes through the portable
+loop (`threshold.py`).
 """
 
 from typing import Any
@@ -59,7 +60,7 @@ def _call(builder: Any, name: str, result: ir.Type, *arguments: Any) -> Any:
 
 def _compress(builder: Any, vector: Any, mask: Any) -> Any:
     undefined = ir.Constant(vector.type, ir.Undefined)
-    return _call(builder, "llvm.x86.avx512.mask.compress.v16i32", _VI, vector, undefined, mask)
+    return _call(builder, "llvm.experimental.vector.compress.v16i32", _VI, vector, mask, undefined)
 
 
 def _send_groups(
