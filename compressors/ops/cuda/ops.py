@@ -81,6 +81,8 @@ class CudaOps(Device, Ops):
         self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
     ) -> list[Tensor]:
         """See `Ops.samples`."""
+        if not gradients:
+            return []  # without waiting
         taken = []
         for residual, gradient in zip(residuals, gradients, strict=True):
             places = _places(gradient.numel(), min(most, gradient.numel()), self.device)
