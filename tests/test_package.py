@@ -85,3 +85,49 @@ def test_help_needs_none_of_the_heavy_packages(arguments):
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+
+
+LIGHT = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from taugrad.compressors import compress_gradients
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+ddp = DistributedDataParallel(torch.nn.Linear(20, 4))
+state = compress_gradients(ddp, "strom(density(0.1), momentum=0.9) | golomb_rice")
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    ddp(torch.randn(8, 20)).square().mean().backward()
+    optimizer.step()
+heavy = {"ray", "mlflow", "pandas", "matplotlib", "optuna", "plotly"} & set(sys.modules)
+print(state.totals.steps, state.totals.wire_bytes > 0, heavy)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_a_light_install_trains_and_says_what_commands_need(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = {"cwd": tmp_path, "env": environment, "text": True, "capture_output": True, "timeout": 600}
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    constraints = str(ROOT / "constraints.txt")
+    install = [python, "-m", "pip", "install", "-q", "-c", constraints, str(wheel)]
+    answer = subprocess.run(install, check=False, **options)
+    assert answer.returncode == 0, answer.stderr
+    installed = subprocess.run([python, "-m", "pip", "list"], check=True, **options).stdout.lower()
+    assert not {"ray", "mlflow", "optuna", "plotly", "pandas"} & set(installed.split())
+    (tmp_path / "script.py").write_text(LIGHT)
+    run = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
+    answer = subprocess.run(run, check=False, **options)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split("\n")[:2] == ["5 True set()"] * 2
+    command = [str(tmp_path / "bare" / "bin" / "taugrad"), "train", "spec.yaml"]
+    answer = subprocess.run(command, check=False, **options)
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "taugrad: ray is not installed, which commands need beside the library; "
+        "pip install 'taugrad[platform]'\n"
+    )

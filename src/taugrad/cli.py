@@ -12,6 +12,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,6 +40,8 @@ _NO_DEFAULT = {"", "None", "required", "()", "{}"}
 _SUBMITTED = ("train", "search", "auto")
 _CONTINUED = (*_SUBMITTED, "submit")
 """Commands that go on, or begin again, when they are given once more after Ctrl-C."""
+_PLATFORM = ("ray", "mlflow", "optuna", "plotly", "rich")
+"""Packages without which no command runs."""
 _VALUE_TYPES = {"bool", "dict", "float", "int", "list", "Path", "str"}
 
 
@@ -57,6 +60,13 @@ def _main(arguments: Sequence[str]) -> int:
     options, overrides = parser.parse_known_args(arguments)
     if overrides and not getattr(options, "takes_fields", False):
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
+    if lacking := [name for name in _PLATFORM if find_spec(name) is None]:
+        print(
+            f"taugrad: {lacking[0]} is not installed, which commands need beside the library; "
+            "pip install 'taugrad[platform]'",
+            file=sys.stderr,
+        )
+        return WRONG_INPUT
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
     from taugrad.platform.user_code import TRACEBACK  # noqa: PLC0415
