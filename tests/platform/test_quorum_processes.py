@@ -95,5 +95,5 @@ def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(w
     # Who notices first ends, too, and may be what another one notices; they have gone on until all must meet.
     noticed = [worker for worker in workers[:3] if worker.lines[-1].startswith("PeerLost: worker 3 is gone")]
     assert all(worker.lines[-1].startswith("PeerLost: worker") for worker in workers[:3])
-    assert [step_of(worker) for worker in noticed] == [99] * len(noticed)
+    assert all(step_of(worker) in (98, 99) for worker in noticed)  # in the last step before it, or behind
     assert noticed
