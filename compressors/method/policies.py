@@ -30,8 +30,11 @@ class Policy(Settings):
 
         Args:
             share: above 0, at most 1.
+
+        Raises:
+            ValueError: it has no `aim`.
         """
-        raise NotImplementedError(f"{self.kind} has no target density")
+        raise ValueError(f"{self.kind} has no target density")
 
 
 class Warmup(Group):

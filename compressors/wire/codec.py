@@ -102,7 +102,7 @@ class Codec(ABC):
 
     def values(self, section: Bytes, head: Head, words: Words) -> Array:
         """The values that a section of a codec `with_values` holds, as `Update.values` has them."""
-        raise NotImplementedError
+        raise TypeError(f"codec {self.name} writes no values")
 
 
 def need(body: Bytes, size: int, what: str) -> None:

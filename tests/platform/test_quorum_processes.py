@@ -92,8 +92,16 @@ def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(w
     assert 0 < left_out < 50 // H
     last.kill()
     assert [worker.ended(TIMEOUT_S) for worker in workers[:3]] == [3] * 3
-    # Who notices first ends, too, and may be what another one notices; they have gone on until all must meet.
-    noticed = [worker for worker in workers[:3] if worker.lines[-1].startswith("PeerLost: worker 3 is gone")]
-    assert all(worker.lines[-1].startswith("PeerLost: worker") for worker in workers[:3])
-    assert all(step_of(worker) in (98, 99) for worker in noticed)  # in the last step before it, or behind
-    assert noticed
+    # They go on without it until all must meet. Who notices first ends, too, so that too few may be left for a
+    # round of another one, which then ends where it is.
+    said = [worker.lines[-1] for worker in workers[:3]]
+    assert all(each.startswith("PeerLost: worker") for each in said)
+    met = [
+        worker
+        for worker in workers[:3]
+        if "evaluations and checkpoints need every worker" in worker.lines[-1]
+    ]
+    assert [step_of(worker) for worker in met] == [99] * len(met)
+    assert any(worker.lines[-1].startswith("PeerLost: worker 3 is gone") for worker in met)
+    others = [worker for worker in workers[:3] if worker not in met]
+    assert all("workers are left, a round needs" in worker.lines[-1] for worker in others)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from taugrad.compressors.method import read_config
-from taugrad.platform.advice import SETTINGS, USUAL
+from taugrad.platform.advice import METHODS, SETTINGS, USUAL
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import (
     AllGatherSync,
@@ -222,7 +222,11 @@ def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer)
     (way,) = [each for each in ways_of(spec, 16) if str(each) == str(best)]
     said = yaml.safe_load("\n".join(changes(spec, way.spec)))
     assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
-    assert read_config(said["compressor"]) == read_config(USUAL.line)
+    name = "sgd" if optimizer == "sgd" else "adaptive optimizer"
+    box = next(each.fields for each in METHODS if each.name == name)  # filled in for 4 workers
+    assert said["sync"] | {"unsent": 0.25} == box["sync"]
+    assert read_config(said["compressor"]) == read_config(box["compressor"]) == read_config(USUAL.line)
+    assert said.keys() == box.keys()
     if optimizer == "adamw":
         assert said["training"] == {"optimizer": {"kind": "adamw", "lr": 0.012}}
     else:
