@@ -92,8 +92,8 @@ def test_a_slow_worker_holds_nobody_up_and_is_heard_and_a_dead_one_is_left_out(w
     assert 0 < left_out < 50 // H
     last.kill()
     assert [worker.ended(TIMEOUT_S) for worker in workers[:3]] == [3] * 3
-    # They go on without it until all must meet. Who notices first ends, too, so that too few may be left for a
-    # round of another one, which then ends where it is.
+    # They go on without it until all must meet. Who notices first ends, too, so that too few may be left for
+    # a round of another one, which then ends where it is.
     said = [worker.lines[-1] for worker in workers[:3]]
     assert all(each.startswith("PeerLost: worker") for each in said)
     met = [
