@@ -11,6 +11,8 @@ from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
+from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
+from taugrad.compressors.exchange.runner import Counting, ProcessRunner, Runner, SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
@@ -31,13 +33,11 @@ from .hybrid.parts import two_parts
 from .hybrid.wire import Wire
 from .hybrid.worker import Manner
 from .hybrid.worker import Worker as HybridWorker
-from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .quorum.decisions import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.mailroom import Mailroom
 from .quorum.schedule import Drawn, Schedule, Synchronous
 from .quorum.scheduled import ScheduledRounds
-from .runner import Counting, ProcessRunner, Runner, SimulatedRunner
 from .validation import needed_of
 from .weights import LocalTraining, OwnWorkers
 

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.exchange.patterns import Pattern
+from taugrad.compressors.exchange.rounds import Participant
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch
@@ -15,9 +18,6 @@ from ..training.replica import Replica
 from .base import Moment
 from .in_rounds import InRounds, require_own
 from .ledger import Iteration
-from .patterns import Pattern
-from .rounds import Participant
-from .runner import Runner
 
 
 class GradientsInRounds(InRounds):

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient, Totals
 from taugrad.compressors.bucket.layout import PartTally
+from taugrad.compressors.exchange.patterns import Pattern, Spent
+from taugrad.compressors.exchange.resizing import ranks_together, resized, share_of
+from taugrad.compressors.exchange.rounds import Participant, Rounds
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Links, RefusedUpdate, Traffic
 
 from .base import Synchronization
 from .ledger import Ledger
-from .patterns import Pattern, Spent
-from .resizing import ranks_together, resized, share_of
-from .rounds import Participant, Rounds
-from .runner import Runner
-from .traffic import Links, RefusedUpdate, Traffic
 
 STATE_VERSION = 2
 """Since 2 the workers' states say whose they are."""

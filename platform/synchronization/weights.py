@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.exchange.patterns import Pattern
+from taugrad.compressors.exchange.resizing import merged, model_of, owed, ranks_together, share_of
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import Method
 from taugrad.compressors.observe import gradient_statistics
 
@@ -22,9 +25,6 @@ from .base import Moment
 from .config import WeightsSync
 from .in_rounds import InRounds, require_own
 from .ledger import Iteration
-from .patterns import Pattern
-from .resizing import merged, model_of, owed, ranks_together, share_of
-from .runner import Runner
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from pydantic import ValidationError
 from resizing_process import saved_by
 from sync_process import Recorder, result
 
+from taugrad.compressors.exchange.pieces import cut
+from taugrad.compressors.exchange.resizing import merged, share_of
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import check_present, with_present, with_workers
 from taugrad.platform.synchronization.in_rounds import InRounds
-from taugrad.platform.synchronization.pieces import cut
-from taugrad.platform.synchronization.resizing import merged, share_of
 from taugrad.platform.synchronization.weights import LocalTraining
 from taugrad.platform.training.checkpoint import Saved
 from taugrad.platform.training.manifest import CheckpointError

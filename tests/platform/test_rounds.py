@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
+from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
+from taugrad.compressors.exchange.pieces import cut
+from taugrad.compressors.exchange.rounds import Participant, Passing, Sending
+from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.traffic import RefusedUpdate, Traffic
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
-from taugrad.platform.synchronization.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
-from taugrad.platform.synchronization.pieces import cut
-from taugrad.platform.synchronization.rounds import Participant, Passing, Sending
-from taugrad.platform.synchronization.runner import SimulatedRunner
-from taugrad.platform.synchronization.traffic import RefusedUpdate, Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors import Totals
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
@@ -19,8 +21,6 @@ from ...training.generators import Randomness
 from ..base import Moment, Synchronization
 from ..in_rounds import require_own
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
-from ..runner import Runner
-from ..traffic import Links
 from .mail import Mail
 from .message import Message
 from .schedule import Course, Schedule

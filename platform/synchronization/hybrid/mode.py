@@ -9,6 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.exchange.patterns import Pattern, Spent
+from taugrad.compressors.exchange.resizing import ranks_together
+from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.spans import RECORDER
 
@@ -18,11 +23,6 @@ from ...training.replica import Replica
 from ..base import Moment
 from ..in_rounds import InRounds, require_own
 from ..ledger import Iteration
-from ..patterns import Pattern, Spent
-from ..resizing import ranks_together
-from ..rounds import Participant, Rounds, Sending
-from ..runner import Runner
-from ..traffic import Traffic
 from .layers import Layer, cut_optimizer
 from .moves import Course, Fetch, Moves, Post, Posts
 from .parts import Parts

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.patterns.base import Spent
+from taugrad.compressors.exchange.rounds import Participant, Sending
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
@@ -22,8 +24,6 @@ from ...tracking import names
 from ..base import Moment
 from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
-from ..patterns.base import Spent
-from ..rounds import Participant, Sending
 from ..weights import LocalTraining, OwnWorkers
 from .agreed_model import AgreedModel, to_bytes
 from .mailroom import Mailroom

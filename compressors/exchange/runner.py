@@ -13,15 +13,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.exchange.buckets import ExchangeForm
-from taugrad.compressors.exchange.carrier import Carrier, Payload
-from taugrad.compressors.exchange.lost_peers import reaching
-from taugrad.compressors.exchange.memory import in_memory
-from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.spans import RECORDER
-
+from ..errors import CorruptMessage
+from ..spans import RECORDER
+from .buckets import ExchangeForm
+from .carrier import Carrier, Payload
+from .lost_peers import reaching
+from .memory import in_memory
 from .rounds import Participant, Passed, Passing, Received, Result, Sending
+from .sites import Sites
 from .traffic import HEAD, Heads, Known, Links, Traffic
 
 _TAG = "round"
