@@ -131,6 +131,7 @@ class LocalRounds:
         self.agreed, self._agreed_buffers, self._workers = list(agreed), list(agreed_buffers), list(workers)
         self._runner, self._traffic = fragments[0].averaging.runner, traffic
         self.steps, self.progress = 0, 0.0
+        self._weighted = False
         self._unit: float | None = None
         """The mean number of a worker's examples at the first sending: they weigh 1."""
         for number, fragment in enumerate(self.fragments, 1):
@@ -193,6 +194,7 @@ class LocalRounds:
         """
         self.steps, self.progress = self.steps + 1, self.progress + amount
         every, merged = self.merging.every, False
+        self._weighted = bool(examples)
         for fragment in self.fragments:
             for local, number in enumerate(examples):
                 fragment.examples[local] += number
@@ -201,15 +203,19 @@ class LocalRounds:
         for fragment in self.fragments:
             if due or (every and self.progress - fragment.sent_at >= every):
                 merged |= self._merge(fragment, step)  # where one is still on its way
-                self._send(fragment, weighted=bool(examples))
+                self._send(fragment, weighted=self._weighted)
                 if not self.merging.delay:
                     merged |= self._merge(fragment, step)
         return merged
 
     def finish(self, step: Step) -> None:
-        """Merges all that is on its way; raises as `advance` does."""
+        """Sends what has moved since it was sent, and merges everything; raises as `advance` does."""
         for fragment in self.fragments:
             self._merge(fragment, step)
+        for fragment in self.fragments:
+            if self.steps > fragment.sent_step:
+                self._send(fragment, weighted=self._weighted)
+                self._merge(fragment, step)
 
     def _send(self, fragment: Fragment, *, weighted: bool) -> None:
         """Compresses a fragment of every worker here, and starts its rounds."""

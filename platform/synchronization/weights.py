@@ -83,7 +83,7 @@ class LocalTraining(InRounds):
         if self.adapter is not None:
             self.local.merging = replace(self.local.merging, every=self.adapter.choice.local_steps)
         ends = not self.local.merging.every and moment.position.ends_epoch
-        self.local.advance(iteration.step, due=ends or moment.last)
+        self.local.advance(iteration.step, due=ends)
         if moment.last:
             self.local.finish(iteration.step)
         if self.adapter is not None:

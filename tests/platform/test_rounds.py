@@ -260,9 +260,12 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
     _, threes = simulated(3, mode)
     with pytest.raises(ValueError, match=r"states of ranks \[0, 1, 2\] of 3 workers.* ranks \[0, 1\] of 2"):
         two.load(shared, threes)
-    other = own | {"patterns": own["patterns"] | {"ranks": {"1": own["patterns"]["ranks"]["1"]}}}
+    unsent = own["patterns"] if mode == "ring" else own["local"]["fragments"][0]["unsent"]
+    everybody = unsent["ranks"]
+    unsent["ranks"] = {"1": everybody["1"]}
     with pytest.raises(ValueError, match=r"states of ranks \[1\] of 2 workers"):
-        two.load(shared, other)
-    older = own | {"patterns": {key: each for key, each in own["patterns"].items() if key != "version"}}
+        two.load(shared, own)
+    unsent["ranks"] = everybody
+    del unsent["version"]
     with pytest.raises(ValueError, match="version None of workers' states; this program reads 2"):
-        two.load(shared, older)
+        two.load(shared, own)
