@@ -50,7 +50,7 @@ class Unimportable(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname == "mlflow" else None
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def exec_module(self, module: ModuleType) -> None:
         raise ImportError("mlflow was imported")
 
 
