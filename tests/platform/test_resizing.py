@@ -169,11 +169,14 @@ def test_what_is_owed_and_agreed_stays_what_it_was(name, workers, begun, tmp_pat
 
 def _moved(sync: Any) -> torch.Tensor:
     """float64 [P], the mean over workers of the way from where they went on to their present weights."""
+    (fragment,) = sync.local.fragments
     ways = [
         torch.cat(
             [
                 start.double() - own.detach().reshape(-1).double()
-                for start, own in zip(sync.local.starts(sync.local.fragments[0], local), each.parameters, strict=True)
+                for start, own in zip(
+                    sync.local.starts(sync.local.fragments[0], local), each.parameters, strict=True
+                )
             ]
         )
         for local, each in enumerate(sync._replicas)
