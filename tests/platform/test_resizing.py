@@ -174,9 +174,7 @@ def _moved(sync: Any) -> torch.Tensor:
         torch.cat(
             [
                 start.double() - own.detach().reshape(-1).double()
-                for start, own in zip(
-                    sync.local.starts(sync.local.fragments[0], local), each.parameters, strict=True
-                )
+                for start, own in zip(sync.local.starts(fragment, local), each.parameters, strict=True)
             ]
         )
         for local, each in enumerate(sync._replicas)
