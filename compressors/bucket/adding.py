@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from ..ops.array import host
-from ..ops.cpu.blockwise import pieces
 from ..ops.cpu.summing import joined, kind_of, levels_and_floats, sum_updates
 from ..ops.interface import Ops
-from ..ops.segments import Numbers, Offsets
+from ..ops.segments import Numbers, Offsets, pieces
 from ..wire.update import Update
 from .layout import Part
 from .reader import Received
@@ -27,7 +26,7 @@ def add_update(update: Update, total: Tensor, ops: Ops) -> None:
     out, segments = ops.array(total), update.segments
     if update.words is None:
         rows, tables = update.offsets.table, update.tables
-        ops.write_values(update.form, update.values, update.block, tables, rows, out, segments.starts, True)
+        ops.add_values(update.form, update.values, update.block, tables, rows, out, segments.starts)
         return
     beside = update.values if update.taus is not None else update.signed_floats(ops)
     ops.add_words(update.words, np.cumsum(update.counts), segments.shifts, update.taus, beside, out)
@@ -96,13 +95,13 @@ def _sum_dense(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops)
         at, low, high = slice(first, last), int(starts[first]), int(starts[last - 1] + rows[last - 1, 1])
         out[low:high] = 0
         for each in updates:
-            ops.write_values(each.form, each.values, each.block, each.tables, rows[at], out, starts[at], True)
+            ops.add_values(each.form, each.values, each.block, each.tables, rows[at], out, starts[at])
         if divisor != 1:
             out[low:high] /= np.float32(divisor)
 
 
 def _cut(offsets: Offsets, block: int) -> tuple[Numbers, Numbers]:
-    """Pieces of parameters that fill a bucket, as `Ops.write_values` takes them, and their starts there."""
+    """Pieces of parameters that fill a bucket, as `Ops.add_values` takes them, and their starts there."""
     rows = [
         (begin + piece.elements.start, piece.elements.stop - piece.elements.start,
          first + piece.blocks.start, piece.blocks.stop - piece.blocks.start)

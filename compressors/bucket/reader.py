@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from ..errors import CorruptMessage
+from ..method.base import Form
 from ..ops.array import Bytes
 from ..ops.segments import Segments
 from ..wire import message
-from ..wire.forms import Form
 from ..wire.message import NonFinite
 from ..wire.update import Update
 from .layout import Layout

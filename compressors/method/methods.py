@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from .base import Group, Settings
-from .line import line
+from .calls import line
 from .quantizers import Quantizer
 
 

@@ -50,10 +50,6 @@ class Clip(Group):
 class SparseMethod(CompressedMethod):
     """Sends the elements that are selected by residual + gradient, and keeps the rest."""
 
-    rule = "taugrad.compressors.rules.sparse:SparseRule"
-    selects: ClassVar[str]
-    """Address of the `rules.selection.Selection` at work."""
-
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, instead of
     in the optimizer. It is reset where an element is sent."""
@@ -80,7 +76,7 @@ class ThresholdedMethod(SparseMethod):
     """Sends the elements that reach, or exceed, a threshold."""
 
     first_field: ClassVar[str] = "tau"
-    selects = "taugrad.compressors.rules.selection:ByThreshold"
+    rule = "taugrad.compressors.rules.selection:ByThreshold"
     sends: ClassVar[ThresholdRule]
     """What stands for an element."""
 
@@ -226,7 +222,7 @@ class TopK(WholeValues):
     """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
 
     first_field = "density"
-    selects = "taugrad.compressors.rules.selection:ByRank"
+    rule = "taugrad.compressors.rules.selection:ByRank"
 
     kind: Literal["topk"] = "topk"
     density: Share
@@ -263,7 +259,7 @@ class ChunkedTopK(WholeValues):
     """SparseLoCo's message (arXiv 2508.15706): the largest elements of every chunk, in few bits."""
 
     first_field = "keep"
-    selects = "taugrad.compressors.rules.selection:ByChunk"
+    rule = "taugrad.compressors.rules.selection:ByChunk"
 
     kind: Literal["chunked_topk"] = "chunked_topk"
     chunk: int = Field(default=4096, ge=2, le=LARGEST_CHUNK)

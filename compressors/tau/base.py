@@ -15,8 +15,6 @@ from ..method.sparse import ThresholdedMethod
 
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""
-SAMPLE = 2**14
-"""Number of elements of a parameter that are sampled to choose its tau."""
 _FLOAT32 = struct.Struct("f")
 
 
@@ -84,8 +82,8 @@ class ThresholdPolicy(ABC, Generic[M]):
         """The thresholds for some parameters in one iteration.
 
         Args:
-            parts: the parameters; a residual does not hold the gradient yet. One that `needs_sample` may be
-                a sample of its magnitudes instead, without a residual.
+            parts: the parameters; a residual does not hold the gradient yet. One that `needs_sample` has the
+                magnitudes of a sample (`sampling.magnitudes_of`).
             iteration: backward passes before this one, over the whole run.
             memories: theirs, in the same order; may be changed.
 
@@ -94,7 +92,7 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def needs_sample(self, part: Part, iteration: int, memory: M) -> bool:
-        """Whether `taus` is going to look at a part's tensors, at a sample of SAMPLE elements at most."""
+        """Whether `taus` is going to look at a part's magnitudes."""
         return False
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[M]) -> None:

@@ -122,7 +122,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             memory.again = self.again if memory.again is None else memory.again - 1
         memory.target = self.target(iteration, memory)
         memory.tau = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
-        memory.forget_band()  # the part may be a sample
+        memory.forget_band()
         return memory.tau
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:

@@ -30,11 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import LARGEST_TAU, SMALLEST_TAU
+from ..method.base import LARGEST_TAU, SMALLEST_TAU, Form
 from ..ops.array import Bytes, aligned
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
-from .forms import FORM_OF_CODE, FORMS, Form
+from .forms import FORM_OF_CODE, FORMS
 from .positions import EVERY, OURS, codec_by_code, codec_by_name, every_section, read_every
 from .update import Update
 from .values import PlannedValues, copied, joined, plan_values, read_values

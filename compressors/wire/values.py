@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
+from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bits import any_has
 from ..ops.cpu.threads import run_all
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
-from .forms import FORMS, Form
-from .tables import require_written, table_layout
+from .forms import FORMS, require_written, table_layout
 from .update import Update
 
 LEVEL_BITS = 8

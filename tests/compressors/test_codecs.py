@@ -13,10 +13,11 @@ from messages import write
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method import read_config
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS, codec_by_code, codec_by_name
 from taugrad.compressors.wire.update import Update
 

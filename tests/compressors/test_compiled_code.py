@@ -86,8 +86,8 @@ def test_a_package_and_a_home_that_cannot_be_written_compile_all_the_same(tmp_pa
     (there / "compressors" / "ops" / "cpu" / "__pycache__").touch()  # a file, which stops root, too
     program = (
         "import numpy as np\nfrom taugrad.compressors.ops import cpu\n"
-        "from taugrad.compressors.ops.cpu import sparse\n"
-        "kept = np.ones(4, np.float32)\nprint(sparse.all_zero(kept), cpu.CACHE)"
+        "from taugrad.compressors.ops.cpu import looking\n"
+        "kept = np.ones(4, np.float32)\nprint(looking.all_zero(kept), cpu.CACHE)"
     )
     environment = {"PATH": os.environ["PATH"], "HOME": "/proc", "TMPDIR": str(tmp_path)}
     environment |= {"PYTHONPATH": str(there.parent), "PYTHONDONTWRITEBYTECODE": "1"}

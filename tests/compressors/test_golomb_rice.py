@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu import golomb_rice, golomb_rice_blocks
+from taugrad.compressors.ops.cpu import golomb_rice
 
 Words = NDArray[np.uint32]
 LAST_N = 2**31 - 1
@@ -178,7 +178,7 @@ def test_limits_are_those_of_the_formula() -> None:
     with localcontext() as context:
         context.prec = 80
         root = (Decimal(5).sqrt() - 1) / 2
-        for limit in golomb_rice_blocks.LIMITS.tolist():
+        for limit in golomb_rice.LIMITS.tolist():
             assert limit == int(2**16 / (1 - root))
             root = root.sqrt()
 
@@ -187,7 +187,7 @@ def test_limits_are_those_of_the_formula() -> None:
 @given(count=st.integers(1, 2**14), data=st.data())
 def test_parameter_is_kielys(count: int, data: st.DataObject) -> None:
     span = data.draw(st.one_of(st.integers(count, 4 * count), st.integers(count, LAST_N)))
-    assert golomb_rice_blocks.parameter(span, count) == kiely(count / span)
+    assert golomb_rice.parameter(span, count) == kiely(count / span)
 
 
 @in_turn("block_log2", [4, 14])
@@ -195,7 +195,7 @@ def test_no_block_passes_what_its_size_field_holds(block_log2: int) -> None:
     """The worst gaps for a mean: all in one, so that the quotients' sum is largest."""
     count = 2**block_log2
     for b in range(int(31 - block_log2)):
-        span = count * int(golomb_rice_blocks.LIMITS[b]) >> 16
+        span = count * int(golomb_rice.LIMITS[b]) >> 16
         words = words_of([*range(count - 1), min(span, LAST_N) - 1])
         assert size_of(words, True, block_log2=block_log2) - 7 < 2**16
 

@@ -14,10 +14,11 @@ from messages import write
 from taugrad.compressors.bucket.layout import lay_out
 from taugrad.compressors.bucket.reader import Reader
 from taugrad.compressors.errors import CompressionError, CorruptMessage
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
 from taugrad.compressors.wire.positions import EVERY, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update

@@ -161,7 +161,7 @@ def test_bits_are_those_of_a_codec(density: float) -> None:
     ],
 )
 def test_a_value_takes_as_many_bits_as_its_message_has_for_it(line: str, bits: int) -> None:
-    assert rule_of(read_config(line)).selection.policy.method.value_bits == bits  # type: ignore[attr-defined, arg-type]
+    assert rule_of(read_config(line)).policy.method.value_bits == bits  # type: ignore[attr-defined, arg-type]
 
 
 def test_bits_grow_with_what_is_sent() -> None:

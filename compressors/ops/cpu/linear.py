@@ -138,18 +138,14 @@ def _quantize_rows(lows, steps, tops, rows, symbols, squares):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True)
-def dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, what symbols [n] stand for."""
+def add_values(symbols, block, lows, steps, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], what symbols [n] stand for."""
     for b in range(lows.size):
         half_low, half_step = lows[b] * _HALF, steps[b] * _HALF
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o = symbols[first:last], out[first:last]
-        if add:
-            for j in range(s.size):
-                o[j] += _value(half_low, half_step, s[j])
-        else:
-            for j in range(s.size):
-                o[j] = _value(half_low, half_step, s[j])
+        for j in range(s.size):
+            o[j] += _value(half_low, half_step, s[j])
 
 
 def linear_rows(

@@ -143,34 +143,27 @@ def _round_fp8_rows(exponents, rows, symbols, squares):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, cache=True)
-def from_halves(symbols, brain, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, the finite numbers that symbols [n] stand for."""
-    if brain and add:
-        for j in range(symbols.size):
-            out[j] += from_bf16(symbols[j])
-    elif brain:
-        for j in range(symbols.size):
-            out[j] = from_bf16(symbols[j])
-    elif add:
-        for j in range(symbols.size):
-            out[j] += from_fp16(symbols[j])
-    else:
-        for j in range(symbols.size):
-            out[j] = from_fp16(symbols[j])
+def add_fp16(symbols, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], the finite numbers that symbols [n] stand for."""
+    for j in range(symbols.size):
+        out[j] += from_fp16(symbols[j])
 
 
 @njit(nogil=True, cache=True)
-def from_fp8s(symbols, block, exponents, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, what symbols [n], none of them NaN, stand for."""
+def add_bf16(symbols, out):  # type: ignore[no-untyped-def]
+    """As `add_fp16`."""
+    for j in range(symbols.size):
+        out[j] += from_bf16(symbols[j])
+
+
+@njit(nogil=True, cache=True)
+def add_fp8(symbols, block, exponents, out):  # type: ignore[no-untyped-def]
+    """As `add_fp16`, of blocks."""
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o, up = symbols[first:last], out[first:last], power_of_two(exponents[b])
-        if add:
-            for j in range(s.size):
-                o[j] += from_fp8(s[j]) * up
-        else:
-            for j in range(s.size):
-                o[j] = from_fp8(s[j]) * up
+        for j in range(s.size):
+            o[j] += from_fp8(s[j]) * up
 
 
 def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:

@@ -234,16 +234,12 @@ def _quantize_some(
 
 
 @njit(nogil=True, cache=True)
-def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, what symbols [n] stand for."""
+def add_values(symbols, block, tables, exponents, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], what symbols [n] stand for."""
     values = np.empty(tables.shape[1], np.float32)
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o = symbols[first:last], out[first:last]
         _read_table(tables[b], exponents[b], values)
-        if add:
-            for j in range(s.size):
-                o[j] += values[s[j]]
-        else:
-            for j in range(s.size):
-                o[j] = values[s[j]]
+        for j in range(s.size):
+            o[j] += values[s[j]]

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.exchange.carrier import Carrier, Payload
-from taugrad.compressors.intervals import Interval, seconds, united
-from taugrad.compressors.spans import RECORDER
+from taugrad.compressors.spans import RECORDER, Interval, seconds, united
 
 from ..rounds import Received
 from ..runner import Runner
