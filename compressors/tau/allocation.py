@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
-from ..ops.cpu.curves import common_log_tau, walk
+from ..method.base import ThresholdRule
+from ..ops.cpu.curves import walk
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRul
         `sent`, `taus` and `errors` as in `Curves`, float64 [3, CHOICES].
     """
     shares = np.minimum(density * _REACHES, 1.0)
-    return walk(np.sort(magnitudes), shares, rule, SMALLEST_TAU, LARGEST_TAU)
+    return walk(np.sort(magnitudes), shares, rule)
 
 
 def bits_per_element(sent: Floats, value_bits: float) -> Floats:
@@ -159,7 +159,14 @@ def with_one_tau(curves: Curves, density: float) -> Curves:
     """The curves with one choice more, the last: the same tau for all layers, for a share of all elements."""
     log_taus = np.log(curves.taus)
     wanted = density * float(curves.elements.sum())
-    common = common_log_tau(curves.elements, log_taus, curves.sent, wanted, _BISECTIONS)
+    low, common = float(log_taus.min()), float(log_taus.max())
+    for _ in range(_BISECTIONS):
+        middle = (low + common) / 2
+        sent, _ = _at(curves, log_taus, middle)
+        if np.cumsum(curves.elements * sent)[-1] > wanted:  # in order
+            low = middle
+        else:
+            common = middle
     sent, errors = _at(curves, log_taus, common)
     tau = np.full(curves.elements.size, math.exp(common))
     tau = np.clip(tau, curves.taus[:, -1], curves.taus[:, 0])
