@@ -62,26 +62,21 @@ class NonFinite:
     """Which of the bucket's parameters, from 0."""
 
 
-def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
-    """The update as a message.
+def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int = 1) -> Bytes:
+    """Messages, one after the other.
 
     Args:
-        update: at most LARGEST_N elements, in the CPU's memory.
-        codec: a codec's name, or `auto` for the smallest.
+        updates: each of at most LARGEST_N elements, in the CPU's memory; and the name of its codec, or `auto`
+            for the smallest.
         symbols: `raw`, `huffman`, or `auto` for the smaller.
         threads: how many may work at once; the bytes do not depend on it.
 
     Returns:
-        uint8 in the CPU's memory, HEADER_BYTES and the body.
+        uint8 in the CPU's memory; of each, HEADER_BYTES and the body.
 
     Raises:
-        ValueError: the update has more elements than a message can hold, or the codec cannot write it.
+        ValueError: an update has more elements than a message can hold, or its codec cannot write it.
     """
-    return write_all([(update, codec)], symbols, threads)
-
-
-def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int = 1) -> Bytes:
-    """Several messages, one after the other: each update, and the name of its codec; see `write`."""
     planned = [_plan(update, codec, symbols, threads) for update, codec in updates]
     payload, at = np.zeros(sum(HEADER_BYTES + each.body.size for each in planned), np.uint8), 0
     for each in planned:
@@ -232,7 +227,7 @@ def read(message: Bytes, segments: Segments, threads: int = 1) -> Update:
         threads: how many may work at once.
 
     Raises:
-        CorruptMessage: it is no message that `write` could have made, or of other parameters.
+        CorruptMessage: it is no message that `write_all` could have made, or of other parameters.
     """
     header, body = _read_header(message), message[HEADER_BYTES:]
     if header.flags == _NONFINITE:

@@ -5,6 +5,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Sequence
 
+import messages
 import numpy as np
 import pytest
 from cases import in_turn
@@ -120,7 +121,7 @@ def assert_canonical(data: bytes, sizes: Sequence[int] | None = None) -> None:
     if codec == "chunked":
         found.chunks = Chunks(*struct.unpack_from("<II", data, HEADER_BYTES))
     symbols = "huffman" if data[5] & HUFFMAN else "raw"
-    written = message.write(found, codec, symbols).tobytes()
+    written = messages.write(found, codec, symbols).tobytes()
     plain = not data[5] & (HUFFMAN | OWN_CODES)
     if plain and (data[4] != CODEC_CODE["golomb_rice"] or data[:40] == written[:40]):
         assert written == data
@@ -447,7 +448,7 @@ def test_a_payload_has_the_messages_that_are_due() -> None:
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:
     segments = Segments.side_by_side([LARGEST_N + 1])
     with pytest.raises(ValueError, match="at most 2147483647 elements"):
-        message.write(Update("f32", segments, np.empty(0, np.uint32), np.zeros(1, np.int64)))
+        messages.write(Update("f32", segments, np.empty(0, np.uint32), np.zeros(1, np.int64)))
 
 
 @pytest.mark.parametrize("form", ["fp8", "linear", "quantile"])

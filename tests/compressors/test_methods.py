@@ -41,7 +41,7 @@ def test_messages_of_every_method_come_back(
             codec = "auto" if update.words is None else worker.config.position_codec
             if codec == "chunked":
                 update.chunks = worker.compressor.rule.chunks
-            written = message.write(update, codec, symbols)
+            written = messages.write(update, codec, symbols)
             assert written.tobytes() == rest[: written.size].tobytes()
             assert_same_update(message.read(written, update.segments), update)
             rest = rest[written.size :]
