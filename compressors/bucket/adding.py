@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,7 +14,9 @@ from ..ops.interface import Ops
 from ..ops.segments import Numbers, Offsets, pieces
 from ..wire.update import Update
 from .layout import Part
-from .reader import Received
+
+Received: TypeAlias = Sequence[Update]
+"""What one worker sent: what it compressed, and what it sent whole; what there is of both."""
 
 _PIECE = 1 << 18
 """Elements, about, that are summed before the next ones; with fewer, calls take longer than memory."""

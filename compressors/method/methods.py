@@ -37,25 +37,28 @@ class Method(Settings):
     def __repr__(self) -> str:
         return f"chain({str(self)!r})"
 
+    # What some kinds have a field for
+
     @property
     def quantizer(self) -> Quantizer | None:
         """The quantizer of the selected values."""
-        return None
+        found: Quantizer | None = getattr(self, "quantize", None)
+        return found
 
     @property
     def position_codec(self) -> str:
         """The name of the codec of positions, or `auto`."""
-        return "auto"
+        return str(getattr(self, "codec", "auto"))
 
     @property
     def symbol_codec(self) -> str:
         """The name of the codec of symbols, or `auto`."""
-        return "auto"
+        return str(getattr(self, "symbols", "auto"))
 
     @property
     def own_momentum(self) -> float:
         """Of a momentum correction; 0 for none."""
-        return 0.0
+        return float(getattr(self, "momentum", 0.0))
 
     @property
     def aim(self) -> float | None:

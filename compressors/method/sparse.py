@@ -8,7 +8,7 @@ from .base import LARGEST_CHUNK, Group, Share, Symbols, ThresholdRule
 from .calls import expand_link
 from .methods import CompressedMethod
 from .policies import Policy, Warmup, check_falling, threshold_of
-from .quantizers import QuantileLink, Quantizer, QuantizerLink
+from .quantizers import QuantileLink, QuantizerLink
 from .registry import AS_IT_IS, CODECS, POLICIES, QUANTIZERS
 
 
@@ -56,21 +56,6 @@ class SparseMethod(CompressedMethod):
     codec: Positions = "auto"
     """Encoding of the positions of what is sent; auto takes the smallest for each message."""
 
-    @property
-    def position_codec(self) -> str:
-        """See `Method.position_codec`."""
-        return self.codec
-
-    @property
-    def own_momentum(self) -> float:
-        """See `Method.own_momentum`."""
-        return self.momentum
-
-    @property
-    def clipping(self) -> Clip | None:
-        """How the residual is clipped."""
-        return None
-
 
 class ThresholdedMethod(SparseMethod):
     """Sends the elements that reach, or exceed, a threshold."""
@@ -85,11 +70,6 @@ class ThresholdedMethod(SparseMethod):
     such as density(0.01), schedule({0: 1e-4, 1000: 1e-3}) or layers(1e-3, patterns={"conv*": 1e-4})."""
     clip: Clip | None = None
     """Clips the residual every few iterations."""
-
-    @property
-    def clipping(self) -> Clip | None:
-        """See `SparseMethod.clipping`."""
-        return self.clip
 
     @property
     def value_bits(self) -> float:
@@ -126,16 +106,6 @@ class WholeValues(SparseMethod):
     """The quantizer of the values that are sent; the error stays in the residual."""
     symbols: Symbols = "auto"
     """Encoding of the quantizer's symbols."""
-
-    @property
-    def quantizer(self) -> Quantizer | None:
-        """See `Method.quantizer`."""
-        return self.quantize
-
-    @property
-    def symbol_codec(self) -> str:
-        """See `Method.symbol_codec`."""
-        return self.symbols
 
     @property
     def value_bits(self) -> float:
@@ -189,11 +159,6 @@ class QuantizedGradient(ThresholdedMethod):
     """Encoding of the multiples."""
 
     @property
-    def symbol_codec(self) -> str:
-        """See `Method.symbol_codec`."""
-        return self.symbols
-
-    @property
     def value_bits(self) -> float:
         """Multiples of tau are mostly 1 and 2, which Huffman's code writes in about 3 bits; and a sign."""
         return 4.0
@@ -239,11 +204,6 @@ class TopK(WholeValues):
     def _falling(self) -> "TopK":
         check_falling(self.density, self.warmup)
         return self
-
-    @property
-    def clipping(self) -> Clip | None:
-        """See `SparseMethod.clipping`."""
-        return self.clip
 
     @property
     def aim(self) -> float | None:

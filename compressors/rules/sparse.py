@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..bucket.layout import Part, PartTally
 from ..method.base import SMALLEST_TAU, Form, ThresholdRule
-from ..method.sparse import SparseMethod
+from ..method.sparse import Clip, SparseMethod
 from ..ops.readback import Pending
 from ..ops.results import Batch, Selected, Target
 from ..ops.segments import Numbers
@@ -36,7 +36,7 @@ class SparseRule(Rule):
         """See `Rule.__init__`."""
         super().__init__(config)
         self.quantizer = None if config.quantizer is None else quantization_of(config.quantizer)
-        self.clip = config.clipping
+        self.clip: Clip | None = getattr(config, "clip", None)
         self._selects: Form = "f32" if self.sends == "wgt" else self.sends
         self.form = self._selects if config.quantizer is None else config.quantizer.makes
 

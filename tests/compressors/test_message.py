@@ -12,9 +12,10 @@ from cases import in_turn
 from formats import FORMATS
 from messages import write
 
+from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import lay_out
-from taugrad.compressors.bucket.reader import Reader
 from taugrad.compressors.errors import CompressionError, CorruptMessage
+from taugrad.compressors.method import read_config
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
@@ -412,7 +413,7 @@ WHOLE = forged("f32", "every", 4, 4, floats(1, 2, 3, 4))
 
 
 def test_a_payload_has_the_messages_that_are_due() -> None:
-    reader, layout = Reader("bgt", 1), lay_out([5, 4, 4], lambda ordinal: ordinal == 1)
+    reader, layout = Compressor(read_config("bgt(1)")), lay_out([5, 4, 4], lambda ordinal: ordinal == 1)
     payload = np.frombuffer(BGT + WHOLE, np.uint8)
     sent, whole = reader.read(payload, layout)
     assert isinstance(sent, Update)

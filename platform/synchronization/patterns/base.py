@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from taugrad.compressors.bucket.adding import Received
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
 from taugrad.compressors.bucket.layout import PartTally
-from taugrad.compressors.bucket.reader import Received
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.method import CompressedMethod, Method, PowerSGD, read_config
