@@ -119,11 +119,8 @@ class Compressor:
         if whole:
             values = ops.array(whole[0] if len(whole) == 1 else torch.cat(whole))
             updates.append((Update("f32", layout.whole, None, layout.whole.sizes, values), "auto"))
-        if ops.on_host:
-            returned.fetch()
-        else:
-            arrays = returned.fetch_with([array for update, _ in updates for array in update.arrays()])
-            updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
+        arrays = returned.fetch_with([array for update, _ in updates for array in update.arrays()])
+        updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
         payload = message.write_all(updates, self.config.symbol_codec, self.threads)
         return Outgoing(payload, layout, self._tallies(parts, layout, given))
 
@@ -227,8 +224,6 @@ class Compressor:
 
     def _here(self, received: Received) -> Received:
         """Updates on the device of the gradients. Does not wait."""
-        if self.ops.on_host:
-            return received
         placed = self.ops.place_all([host(array) for update in received for array in update.arrays()])
         return [update.with_arrays(placed) for update in received]
 

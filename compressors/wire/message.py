@@ -1,24 +1,4 @@
-"""A message: one update as bytes. It describes itself, but for the parameters that it is about.
-
-Header, 28 bytes, little endian:
-
-| offset | type | field |
-| --- | --- | --- |
-| 0 | 2 bytes | magic, `tg` |
-| 2 | u8 | version, 2 |
-| 3 | u8 | form: 2 bgt, 3 qgt, 4 strom, 5 f32, 6 fp16, 7 bf16, 8 fp8, 9 linear, 10 quantile |
-| 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap, 3 golomb_rice, 4 every, 5 chunked; 128 to 255 others' |
-| 5 | u8 | flags: 1 Huffman coded, 2 codes by parameter, 4 taus by parameter; 128 a gradient was not finite |
-| 6 | u8 | bits of a symbol; 0 where there are none, or each parameter has its own |
-| 7 | u8 | 0 |
-| 8 | u32 | n, elements of the parameters |
-| 12 | u32 | k, elements sent; without an update the ordinal of the parameter that was not finite |
-| 16 | u64 | length of the body |
-| 24 | u32 | CRC-32 of header (with 0 here) and body |
-
-The body: taus, one float32 for all, or one for each parameter, of forms that have one; positions, by the
-codec; values.
-"""
+"""A message: one update as bytes (docs/reference/messages.md), but for the parameters that it is about."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""The built-in codecs of positions, and every codec by name and by code."""
+"""The built-in codecs of positions (docs/reference/messages.md), and every codec by name and by code."""
 
 import struct
 from functools import partial
@@ -22,10 +22,7 @@ _UNSIGNED = np.uint32(0xFFFFFFFE)
 
 
 class Packed32(Codec):
-    """One 32-bit word an element, 31 bits of position and the sign (Strom, section 2.5).
-
-    Section: k words `position << 1 | sign`, little endian, ascending.
-    """
+    """One 32-bit word an element, 31 bits of position and the sign (Strom, section 2.5)."""
 
     name = "packed32"
     code = 1
@@ -54,10 +51,7 @@ class Packed32(Codec):
 
 
 class GolombRice(Codec):
-    """About 1% more than the entropy of independent positions, and a sign where values carry none.
-
-    Section: see `ops/cpu/golomb_rice.py`, which describes the blocks and their parameters.
-    """
+    """About 1% more than the entropy of independent positions, and a sign where values carry none."""
 
     name = "golomb_rice"
     code = 3
@@ -73,11 +67,7 @@ class GolombRice(Codec):
 
 
 class Bitmap(Codec):
-    """One bit for each of the n elements says whether it is sent.
-
-    Section: ceil(n / 8) bytes, element 0 in the lowest bit of the first; where signs are apart, ceil(k / 8)
-    bytes of them (1 is minus) in the same order. Spare bits are zero.
-    """
+    """A bit for each of the n elements, whether it is sent; then a sign of each, where values carry none."""
 
     name = "bitmap"
     code = 2
@@ -109,10 +99,7 @@ class Bitmap(Codec):
 
 
 class Raw(Codec):
-    """Every element written out, zeros for those not sent; the smallest when nearly all are sent.
-
-    Section: n elements, little endian: float32 (f32), int8 -1, 0, 1 (bgt, strom), int16 -255 to 255 (qgt).
-    """
+    """Every element written out, zeros for those not sent; the smallest when nearly all are sent."""
 
     name = "raw"
     code = 0
@@ -170,12 +157,7 @@ class Raw(Codec):
 
 
 class Chunked(Codec):
-    """Short indices within chunks, a fixed number from each (SparseLoCo, arXiv 2508.15706).
-
-    Section: u32 chunk, u32 keep; a bit for each parameter, whether it is sent, filled up to whole bytes; then
-    for each chunk of `chunk` elements of these parameters its min(keep, length) indices, ascending, in
-    log2(chunk) bits each, lowest bit first; spare bits are zero. 12 bits for chunks of 4096.
-    """
+    """Short indices within chunks, a fixed number from each (SparseLoCo, arXiv 2508.15706)."""
 
     name = "chunked"
     code = 5
@@ -282,10 +264,7 @@ def read_indices(
 OURS: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
 """The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
 EVERY = 4
-"""The code of updates without positions, whose parameters are sent whole, or not at all.
-
-Section: nothing if all are sent; otherwise a bit for each, whether it is, filled up to whole bytes.
-"""
+"""The code of updates without positions, whose parameters are sent whole, or not at all."""
 _BY_NAME = {codec.name: codec for codec in OURS}
 _BY_CODE = {codec.code: codec for codec in OURS}
 

@@ -1,23 +1,10 @@
-"""Golomb-Rice coded positions: Strom, section 2.5.
+"""Golomb-Rice coded positions (Strom, section 2.5; docs/reference/messages.md has the bytes).
 
-The k words are cut into blocks of 2^s words (the last has what is left). Section, little endian:
-
-    1 byte            s
-    4 bytes a block   its last position
-    2 bytes a block   how many bytes it takes
-    the blocks
-
-No words make no bytes. A block codes the gap before each position, the number of positions skipped
-since the one before (which, for the first of all, is -1). Its parameter b is not written: it follows
-from the mean distance of its positions, hence adapts to layers of different density, see `parameter`.
-A block is two runs of bits, lowest bit of a byte first, each filled up to a whole byte with zeros:
-
-    fields            for each word its sign (1 is minus), if there are signs, then gap mod 2^b in b bits
-    quotients         for each word floor(gap / 2^b) zeros and a 1
-
-The sum of bits is that of the usual code, whose words stand one after the other. Set apart, fields lie
-where their number says, and quotients are found as fast as a word's set bits, so that no word waits
-until the length of the one before is known. Blocks are independent: threads share them.
+A block codes the gap before each position, with a parameter that follows from the mean distance of its
+positions, hence adapts to layers of different density. The sum of bits is that of the usual code, whose words
+stand one after the other. Set apart, fields lie where their number says, and quotients are found as fast as a
+word's set bits, so that no word waits until the length of the one before is known. Blocks are independent:
+threads share them.
 """
 
 import math

@@ -1,25 +1,10 @@
-"""Huffman-coded symbols: Oland and Raj, sections 3.3 and 4.
+"""Huffman-coded symbols (Oland and Raj, sections 3.3 and 4; docs/reference/messages.md has the bytes).
 
-Section: the codebook, then, unless one symbol alone occurs, the byte length of every stream (uint16, little
-endian) and the streams. A stream is the codes of STREAM successive symbols (the last one, of what is left),
-lowest bit of a byte first; zeros fill its last byte. No symbols make no bytes. Streams are independent:
-threads share them.
-
-A code is canonical, so its lengths are all that a decoder needs: codes ascend with (length, symbol).
-Lengths are limited, so that a decoder needs one table lookup a symbol. Bits are written lowest
-first; a code's first bit is its lowest.
-
-Codebook: one token for each symbol from 0 on, relative to the last length that was not 0 (at the
-start: the limit), because neighbours among quantized values are about equally likely:
-
-    0                 the same length
-    1 0 s             longer by 1 (s = 0) or shorter by 1 (s = 1)
-    1 1 0 gamma(z)    z >= 1 symbols that do not occur; never twice in a row
-    1 1 1 s gamma(d)  longer or shorter by d + 1, d >= 1
-
-gamma(v) is Elias's: as many zeros as v has bits below its highest, then v from its highest bit down.
-The tokens end with the alphabet; zeros fill the last byte. If one symbol alone occurs, its length is
-written as 1 and its code has no bits.
+A section is a codebook and streams, which are independent, so that threads share them. The code is
+canonical: its lengths are all that a decoder needs, codes ascend with (length, symbol). Lengths are
+limited, so that a decoder needs one table lookup a symbol. Bits are written lowest first; a code's first
+bit is its lowest. In the codebook lengths stand relative to the one before, because neighbours among
+quantized values are about equally likely.
 """
 
 from dataclasses import dataclass
@@ -130,7 +115,9 @@ def _lengths_of(counts, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _fill_entries(lengths, entries):  # type: ignore[no-untyped-def]
+def code_entries(lengths):  # type: ignore[no-untyped-def]
+    """The canonical code: uint32 [symbols] of code << 6 | length, 0 where the length is 0."""
+    entries = np.zeros(lengths.size, np.uint32)
     # following[l]: the next code of l bits, from how many codes are shorter.
     following = np.zeros(_LONGEST + 2, np.int64)
     for length in lengths:
@@ -148,12 +135,6 @@ def _fill_entries(lengths, entries):  # type: ignore[no-untyped-def]
                 backwards = backwards << 1 | code & 1
                 code >>= 1
             entries[symbol] = backwards << LENGTH_BITS | length
-
-
-def code_entries(lengths: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The canonical code: uint32 [symbols] of code << 6 | length, 0 where the length is 0."""
-    entries = np.zeros(lengths.size, np.uint32)
-    _fill_entries(lengths, entries)
     return entries
 
 
@@ -223,14 +204,9 @@ def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
     return at
 
 
-def write_codebook(lengths: NDArray[np.uint8], limit: int) -> NDArray[np.uint8]:
-    """The codebook of these lengths, none above `limit`; see the module's text for the bytes."""
-    codebook: NDArray[np.uint8] = _codebook_of(lengths, limit)
-    return codebook
-
-
 @njit(nogil=True, cache=True)
-def _codebook_of(lengths, limit):  # type: ignore[no-untyped-def]
+def write_codebook(lengths, limit):  # type: ignore[no-untyped-def]
+    """The codebook, uint8, of lengths, none above `limit`."""
     # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
     bits = np.zeros(16 * lengths.size + 48, np.uint8)
     used = _write_tokens(lengths, limit, bits)
