@@ -167,7 +167,7 @@ def add_fp8(symbols, block, exponents, out):  # type: ignore[no-untyped-def]
 
 
 def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
-    """Rounds residual + gradient to a 16-bit format and keeps what that leaves out; symbols are its bits."""
+    """See `Ops.half_pass`; `put_back` adds what symbols stand for to a residual."""
     brain = (0, 0) if kind == "bf16" else (0,)
     return over_rows(work, partial(_round_halves, brain), put_back, threads)
 
@@ -175,14 +175,7 @@ def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: in
 def fp8_rows(
     work: Quantizing, exponents: NDArray[np.int8], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """Rounds residual + gradient to scaled float8 e4m3fn and keeps what that leaves out.
-
-    Args:
-        work: the parameters; symbols are the bits of a 2^-e.
-        exponents: int8 [blocks]; receives e.
-        put_back: adds what symbols stand for to a residual.
-        threads: how many to use; the result does not depend on it.
-    """
+    """See `Ops.fp8_pass`; `put_back` adds what symbols stand for to a residual."""
     if fits_pieces(work):
         return over_rows(work, partial(_take_up_and_round_fp8, exponents), put_back, threads)
     keys, broken = take_up_all(work, threads)

@@ -187,16 +187,10 @@ def _quantize_rows(rows, symbols, begins, ordered, bits, means, exponents, tree,
 def quantile_rows(
     work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], threads: int
 ) -> list[QuantizedPass]:
-    """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
+    """See `Ops.quantile_pass`; means are uint16 [blocks, 2^bits].
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
-
-    Args:
-        work: the parameters.
-        means: uint16 [blocks, 2^bits]; receives the float16 bits of the bins' means times 2^-e.
-        exponents: int8 [blocks]; receives e.
-        threads: how many to use; the result does not depend on it.
     """
     _, broken = take_up_all(work, threads)
     # A larger block is sorted whole.

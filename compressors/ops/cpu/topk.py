@@ -136,22 +136,10 @@ def topk_rows(
     threads: int,
     vectorized: bool,
 ) -> Selected:
-    """Adds gradients to residuals, moves the k largest magnitudes of each into the output, keeps the rest.
+    """See `Ops.take_largest`, and `threshold_rows` for the arguments; `values` are float32.
 
-    Of equal magnitudes the lower indices are sent. Fewer than k are sent where fewer reach
-    SMALLEST_TAU, and none where an element's sum is not finite (it keeps its old residual).
-
-    Args:
-        rows: of the parameters, see `rows.py`; residuals are changed in place.
-        counts: how many to send of each at most.
-        words: see `threshold_rows`.
-        values: float32, as long as `words`; receives the elements sent.
-        threads: at most so many work at once on the threshold pass.
-        vectorized: use AVX-512.
-
-    Returns:
-        By parameter, and as tau the smallest magnitude sent, but at most LARGEST_TAU, as messages want;
-        SMALLEST_TAU if nothing was.
+    As tau it returns the smallest magnitude sent, but at most LARGEST_TAU, as messages want; SMALLEST_TAU if
+    nothing was.
 
     Raises:
         ValueError: a count is negative.
