@@ -145,8 +145,8 @@ def chunked_rows(
     """See `Ops.take_largest_of_chunks`, and `threshold_rows` for the arguments; `values` are float32.
 
     Every chunk sends exactly min(keep, its length) elements, zeros too where it must; of equal magnitudes the
-    lower indices. An element whose sum is not finite keeps its old residual and is neither sent nor counted, so
-    that its chunk may send fewer.
+    lower indices. An element whose sum is not finite keeps its old residual and is neither sent nor counted:
+    its chunk may send fewer.
 
     Raises:
         ValueError: chunk or keep is out of its range.
