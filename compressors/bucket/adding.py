@@ -1,7 +1,6 @@
 """Adds updates to buckets, on the device where both are. Nothing here waits."""
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from ..ops.array import host
 from ..ops.cpu.summing import joined, kind_of, levels_and_floats, sum_updates
+from ..ops.cpu.threads import portions
 from ..ops.interface import Ops
 from ..ops.segments import Numbers, Offsets, pieces
 from ..wire.update import Update
@@ -92,10 +92,8 @@ def _sum_dense(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops)
     """The same of every element, piece by piece: a piece stays in the caches until all are added to it."""
     rows, starts = _cut(updates[0].offsets, updates[0].block)
     out = total.numpy()
-    numbers = (rows[:, 1].cumsum() - 1) // _PIECE
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-    for first, last in pairwise([*begins, len(rows)]):
-        at, low, high = slice(first, last), int(starts[first]), int(starts[last - 1] + rows[last - 1, 1])
+    for at in portions(rows[:, 1], 2, _PIECE):
+        low, high = int(starts[at.start]), int(starts[at.stop - 1] + rows[at.stop - 1, 1])
         out[low:high] = 0
         for each in updates:
             ops.add_values(each.form, each.values, each.block, each.tables, rows[at], out, starts[at])

@@ -31,6 +31,8 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
 from torch.futures import Future
 
+from ..method import PowerSGD as Fields
+
 _STATE_VERSION = 1
 _COUNTS = ("iteration", "elements_before", "elements_after")
 
@@ -63,14 +65,8 @@ class PowerSGD:
         self,
         process_group: dist.ProcessGroup | None,
         parameters: Mapping[str, Tensor],
-        known: Mapping[str, Tensor] | None = None,
-        *,
-        rank: int = 1,
-        start: int = 10,
-        min_compression_rate: float = 2.0,
-        feedback: bool = True,
-        warm_start: bool = True,
-        seed: int = 0,
+        known: Mapping[str, Tensor],
+        config: Fields,
     ) -> None:
         """Prepares to synchronize `parameters`; the same on every worker.
 
@@ -78,46 +74,34 @@ class PowerSGD:
             process_group: whose workers synchronize; None for all.
             parameters: by name, everything that DDP synchronizes.
             known: further parameters, whose memory is kept without use when a state has some.
-            rank: columns of P and Q; lowered to what a matrix allows.
-            start: iterations of plain all-reduce before compression; at least 2.
-            min_compression_rate: a matrix is compressed where its elements are more than this times those of
-                P and Q. The first dimension of a parameter is its rows.
-            feedback: whether what a step misses is added to the next gradient (algorithm 2).
-            warm_start: whether a step begins with the Q of the last one (section 4.2), or with a random one.
-            seed: of the random Qs; not negative.
+            config: the method.
 
         Raises:
-            ValueError: a setting out of range; or a parameter that torch's hook fails on: a scalar, one with
-                no elements, one whose memory is not contiguous, or one in the CPU's memory where torch
-                finds a GPU.
+            ValueError: a parameter that torch's hook fails on: a scalar, one without elements, one whose
+                memory is not contiguous, or one in the CPU's memory where torch finds a GPU.
         """
-        if rank < 1:
-            raise ValueError(f"rank {rank}; it must be at least 1")
-        if seed < 0:
-            raise ValueError(f"seed {seed}; it must not be negative")
         _quiet()
         self.layers: dict[str, int] = {}
         self.under_way = 0.0
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
             process_group,
-            matrix_approximation_rank=rank,
-            start_powerSGD_iter=start,
-            min_compression_rate=min_compression_rate,
-            use_error_feedback=feedback,
+            matrix_approximation_rank=config.rank,
+            start_powerSGD_iter=config.start,
+            min_compression_rate=config.min_rate,
+            use_error_feedback=config.feedback,
             warm_start=True,
         )
-        self._warm_start = warm_start
-        self._seed = seed
+        self._warm_start, self._seed = config.warm_start, config.seed
         self._parameters = dict(parameters)
-        self._known = {**(known or {}), **parameters}
+        self._known = {**known, **parameters}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         for name, parameter in self._parameters.items():
             _refuse_what_torch_fails_on(name, parameter)
         self._matrices = {
             matrix.name: matrix
             for name, each in self._known.items()
-            if _torch_takes(each) and (matrix := _compressed(name, each, rank, min_compression_rate))
+            if _torch_takes(each) and (matrix := _compressed(name, each, config.rank, config.min_rate))
         }
         self._errors: dict[str, Tensor] = {}
         """By parameter, [numel]."""

@@ -193,9 +193,5 @@ def _signed(words: Any) -> Tensor:
 
 def _selected(reports: Reports, taus: list[float] | None) -> Selected:
     found = reports.fetched()
-    return Selected(
-        [report.sent for report in found],
-        [report.squares for report in found],
-        [report.nonfinite for report in found],
-        [report.tau for report in found] if taus is None else taus,
-    )
+    broken, by = (found["nonfinite"] > 0).tolist(), found["tau"].tolist() if taus is None else taus
+    return Selected(found["sent"].tolist(), found["squares"].tolist(), broken, by)

@@ -284,4 +284,5 @@ def _known(ranges: Sequence[AnyRanges]) -> list[Ranges]:
 
 
 def _quantized(reports: Reports) -> list[QuantizedPass]:
-    return [QuantizedPass(report.squares, report.nonfinite) for report in reports.fetched()]
+    found = reports.fetched()
+    return list(map(QuantizedPass, found["squares"].tolist(), (found["nonfinite"] > 0).tolist()))
