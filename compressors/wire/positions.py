@@ -58,12 +58,12 @@ class GolombRice(Codec):
 
     def measure(self, update: Update, threads: int) -> Section:
         """See `Codec.measure`."""
-        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau, threads)
-        return Section(planned.size, partial(golomb_rice.write, planned, threads=threads))
+        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau)
+        return Section(planned.size, partial(golomb_rice.write, planned))
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
         """See `Codec.read`."""
-        return golomb_rice.read(body, head.n, head.k, head.signed, threads)
+        return golomb_rice.read(body, head.n, head.k, head.signed)
 
 
 class Bitmap(Codec):

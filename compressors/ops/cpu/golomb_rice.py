@@ -3,13 +3,11 @@
 A block codes the gap before each position, with a parameter that follows from the mean distance of its
 positions, hence adapts to layers of different density. The sum of bits is that of the usual code, whose words
 stand one after the other. Set apart, fields lie where their number says, and quotients are found as fast as a
-word's set bits, so that no word waits until the length of the one before is known. Blocks are independent:
-threads share them.
+word's set bits, so that no word waits until the length of the one before is known.
 """
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from numpy.typing import NDArray
 from ...errors import CorruptMessage
 from ..array import Bytes
 from .bits import SPARE, load64, store64, trailing_zeros
-from .threads import run_all, shares
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 """Short blocks follow layers of different density more closely, long ones say less about themselves."""
@@ -31,8 +28,6 @@ FEW = 2**16
 
 LEAST_LOG2, MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
 TABLE = 6
-_SHARE = 16
-"""Blocks that are worth a thread."""
 
 MOST_BITS = 30
 """The largest parameter: that of one update at position 2^31 - 2."""
@@ -219,16 +214,10 @@ def _base_of(words, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def]
-    """Writes to sizes how many bytes each block of `length` words from number `first` on takes.
-
-    Returns:
-        Whether positions ascend.
-    """
+def _measure(words, length, signed, sizes):  # type: ignore[no-untyped-def]
+    """Writes to sizes how many bytes each block of `length` words takes; returns whether positions ascend."""
     for s in range(sizes.size):
-        start = (first + s) * length
-        block = words[start : start + length]
-        base = _base_of(words, start)
+        block, base = words[s * length : (s + 1) * length], _base_of(words, s * length)
         last = np.int64(block[-1] >> _ONE)
         if last - base < block.size:
             return False
@@ -241,24 +230,19 @@ def _measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _write_blocks(words, length, signed, starts, first, stop, out):  # type: ignore[no-untyped-def]
-    """Writes blocks first to stop into out[starts[s] : starts[s + 1]]."""
-    # Stores of eight bytes pass a block's end: into a scratch, not into what another thread writes.
-    scratch = np.empty(np.max(starts[first + 1 : stop + 1] - starts[first:stop]) + SPARE, np.uint8)
-    for s in range(first, stop):
-        block = words[s * length : (s + 1) * length]
-        base = _base_of(words, s * length)
+def _write_blocks(words, length, signed, starts, out):  # type: ignore[no-untyped-def]
+    """Writes blocks from out[starts[s]] on, in order: SPARE bytes behind the last are written, too."""
+    for s in range(starts.size - 1):
+        block, base = words[s * length : (s + 1) * length], _base_of(words, s * length)
         b = parameter(np.int64(block[-1] >> _ONE) - base, block.size)
-        size = starts[s + 1] - starts[s]
-        _write_block(block, base, b, signed, scratch[: size + SPARE])
-        out[starts[s] : starts[s + 1]] = scratch[:size]
+        _write_block(block, base, b, signed, out[starts[s] : starts[s + 1] + SPARE])
 
 
 @njit(nogil=True, cache=True)
-def _read_blocks(body, length, signed, lasts, starts, first, stop, words):  # type: ignore[no-untyped-def]
-    """Reads blocks first to stop of body, which ends in SPARE bytes more; whether all are valid."""
+def _read_blocks(body, length, signed, lasts, starts, words):  # type: ignore[no-untyped-def]
+    """Reads the blocks of body, which ends in SPARE bytes more; whether all are valid."""
     good = True
-    for s in range(first, stop):
+    for s in range(lasts.size):
         block = words[s * length : (s + 1) * length]
         base = lasts[s - 1] if s else np.int64(-1)
         good &= _read_block(body, starts[s], starts[s + 1], base, lasts[s], signed, block)
@@ -280,10 +264,6 @@ def _check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped
     return True
 
 
-def _shares(blocks: int, threads: int) -> list[tuple[int, int]]:
-    return shares(blocks, max(1, min(threads, blocks // _SHARE)))
-
-
 @dataclass(frozen=True, eq=False)
 class RicePlan:
     """What is known of a section before it is written."""
@@ -301,13 +281,12 @@ class RicePlan:
         return 1 + TABLE * blocks + int(self.block_sizes.sum()) if blocks else 0
 
 
-def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = None) -> RicePlan:
+def plan(words: Words, signed: bool, block_log2: int | None = None) -> RicePlan:
     """Finds the block length that makes the section the shortest; the longest of equals.
 
     Args:
         words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
         signed: whether signs are written.
-        threads: how many share the work; the plan does not depend on it.
         block_log2: s, 4 to 14, instead of the best one.
 
     Raises:
@@ -320,7 +299,7 @@ def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = 
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
     best: RicePlan | None = None
     for log2 in several if block_log2 is None else (block_log2,):
-        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2, threads))
+        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2))
         if best is None or found.size < best.size:
             best = found
         elif several is BLOCK_LOG2S_OF_MANY:
@@ -329,39 +308,33 @@ def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = 
     return best
 
 
-def _block_sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray[np.int64]:
+def _block_sizes(words: Words, signed: bool, block_log2: int) -> NDArray[np.int64]:
     if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
         raise ValueError(f"blocks of 2^{block_log2} words; {LEAST_LOG2} to {MOST_LOG2} are possible")
     length = 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
-    pieces = [
-        partial(_measure, words, length, int(signed), start, sizes[start:stop])
-        for start, stop in _shares(sizes.size, threads)
-    ]
-    if not all(run_all(pieces, threads)):
+    if not _measure(words, length, int(signed), sizes):
         raise ValueError("positions do not ascend")
     return sizes
 
 
-def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:
-    """Writes the section to uint8 [size]; the bytes do not depend on the number of threads."""
+def write(planned: RicePlan, out: Bytes) -> None:
+    """Writes the section to uint8 [size]."""
     words, sizes, length = planned.words, planned.block_sizes, 1 << planned.block_log2
     blocks = sizes.size
     if not blocks:
         return
     starts = np.concatenate(([1 + TABLE * blocks], sizes)).cumsum()
     lasts = np.append(words[length - 1 : -1 : length], words[-1]) >> 1
-    out[0] = planned.block_log2
-    out[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
-    out[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
-    pieces = [
-        partial(_write_blocks, words, length, int(planned.signed), starts, first, stop, out)
-        for first, stop in _shares(blocks, threads)
-    ]
-    run_all(pieces, threads)
+    section = np.empty(out.size + SPARE, np.uint8)
+    section[0] = planned.block_log2
+    section[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
+    section[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
+    _write_blocks(words, length, int(planned.signed), starts, section)
+    out[:] = section[: out.size]
 
 
-def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[Words, int]:
+def read(body: Bytes, n: int, k: int, signed: bool) -> tuple[Words, int]:
     """Reads the section that a body begins with.
 
     Args:
@@ -369,7 +342,6 @@ def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[W
         n: positions are below it; at most 2^31 - 1.
         k: how many words there are.
         signed: whether signs were written.
-        threads: how many share the work.
 
     Returns:
         uint32 [k], position << 1 | sign, sign 0 where none was written; and bytes of the section.
@@ -395,11 +367,7 @@ def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[W
     if not _check_table(lasts, sizes, n, k, length, int(signed)):
         raise CorruptMessage(f"positions: the Golomb-Rice table is not one of {k} ascending ones below {n}")
     section, words = np.append(body[: starts[-1]], np.zeros(SPARE, np.uint8)), np.empty(k, np.uint32)
-    pieces = [
-        partial(_read_blocks, section, length, int(signed), lasts, starts, first, stop, words)
-        for first, stop in _shares(blocks, threads)
-    ]
-    if not all(run_all(pieces, threads)):
+    if not _read_blocks(section, length, int(signed), lasts, starts, words):
         raise CorruptMessage(
             "positions: a Golomb-Rice block does not end where its last position and its size say"
         )

@@ -39,8 +39,8 @@ class Reports:
     def fetched(self) -> NDArray[np.void]:
         """Those of all passes begun, in order, where `returned` was fetched after the last one.
 
-        Fields: `sent`, words in the output after the pass; `squares`, of the residual that was kept, summed up in
-        any order; `nonfinite`, more than 0 where a sum of residual and gradient was; `tau`, what was sent by, where
+        Fields: `sent`, words in the output after the pass; `squares`, of the residual kept, summed up in any
+        order; `nonfinite`, more than 0 where a sum of residual and gradient was; `tau`, what was sent by, if
         the pass finds it (top-k).
         """
         return self._slot.values.view(_FIELDS)[1 : self._begun + 1]
