@@ -232,19 +232,21 @@ def over_taken_up(
     kernel: Callable[[Rows, NDArray[Any], NDArray[np.float64]], None],
     broken: NDArray[np.bool_],
     threads: int,
+    at_once: int = 0,
 ) -> list[QuantizedPass]:
-    """Quantizes what stands in residuals, by tables that are known.
+    """Quantizes what stands in residuals.
 
     Args:
         work: the parameters, which were taken up.
         kernel: quantizes rows; fills in symbols and the sums of squares kept.
         broken: bool [parameters], which are left out.
         threads: how many may share the rows; no result depends on it.
+        at_once: elements of a piece, and that a kernel takes together; 0 for as many as threads make of them.
     """
-    rows, by, _wide = table_of(work)
+    rows, by, _wide = table_of(work, at_once or PIECE)
     rows, by = rows[~broken[by]], by[~broken[by]]
-    squares = np.empty(len(rows))
-    parts = portions(rows[:, ELEMENTS], threads)
+    squares, elements = np.empty(len(rows)), rows[:, ELEMENTS]
+    parts = portions(elements, 2, at_once) if at_once else portions(elements, threads)
     run_all([partial(kernel, rows[at], host(work.symbols), squares[at]) for at in parts], threads)
     return passes_of(by, squares, broken)
 

@@ -8,16 +8,14 @@ word's set bits, so that no word waits until the length of the one before is kno
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
 from ..array import Bytes
-from .bits import SPARE, load64, store64, trailing_zeros
+from .bits import SPARE, load64, ones, store64, trailing_zeros
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 """Short blocks follow layers of different density more closely, long ones say less about themselves."""
@@ -58,18 +56,6 @@ def _limits() -> list[int]:
 
 
 LIMITS = np.array(_limits(), np.int64)
-
-
-def _population(typing_context: Any, word: Any) -> Any:
-    """How many bits of a uint64 are set, as a uint64."""
-
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.ctpop(given[0])
-
-    return types.uint64(types.uint64), generate
-
-
-_ones: Any = intrinsic(_population)
 
 
 @njit(nogil=True, cache=True)
@@ -186,10 +172,10 @@ def _read_block(body, start, stop, base, last, signed, words):  # type: ignore[n
         word = load64(body, np.int64(byte))
         if stop - byte < 8:
             word &= (_ONE64 << np.uint64(8 * (stop - byte))) - _ONE64
-        ones = _ones(word)
-        if ones > np.uint64(count) - i:
+        many = ones(word)
+        if many > np.uint64(count) - i:
             return False
-        for _ in range(ones):
+        for _ in range(many):
             field = (load64(body, np.int64(at >> np.uint64(3))) >> (at & _SEVEN) & mask) << lift
             at += step
             sign = field & _ONE64

@@ -26,15 +26,6 @@ _Doubles = NDArray[np.float64]
 
 
 @njit(nogil=True, cache=True)
-def all_zero(dense):  # type: ignore[no-untyped-def]
-    """Whether every element is zero; stops at the first that is not."""
-    for value in dense:
-        if value != 0:
-            return False
-    return True
-
-
-@njit(nogil=True, cache=True)
 def hash_of(i):  # type: ignore[no-untyped-def]
     """MurmurHash3's 32-bit finalizer: every bit of i reaches every bit of the result."""
     h = np.uint32(i)
