@@ -158,7 +158,7 @@ class AllocatedTau(Policy):
     """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
 
     first_field = "density"
-    decides = "taugrad.compressors.tau.allocated:Allocated"
+    decides = "taugrad.compressors.tau.allocation:Allocated"
 
     kind: Literal["allocate"] = "allocate"
     density: Share

@@ -8,9 +8,8 @@ from ..bucket.layout import Part, PartTally
 from ..method.dense import DenseMethod
 from ..ops.readback import Readback
 from ..quantizers.base import Given, Work, quantization_of
-from ..tau.base import Memory
+from ..tau.base import Memory, with_magnitudes
 from ..tau.by_law import ByLaw, LawMemory
-from ..tau.sampling import with_magnitudes
 from ..wire.update import Update
 from .base import BucketInput, Rule, RuleOutput
 

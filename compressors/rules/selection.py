@@ -8,9 +8,8 @@ from ..method.sparse import ChunkedTopK, ThresholdedMethod, TopK
 from ..ops.cpu.topk import magnitude_at
 from ..ops.readback import Pending
 from ..ops.results import Batch, Selected
-from ..tau.base import ALL, Memory, as_tau, policy_of
+from ..tau.base import ALL, Memory, as_tau, magnitudes_of, policy_of
 from ..tau.density import density_at
-from ..tau.sampling import magnitudes_of
 from ..wire.update import Chunks
 from .base import BucketInput, Memories
 from .sparse import SparseRule

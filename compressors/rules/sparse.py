@@ -16,7 +16,7 @@ from ..ops.readback import Pending
 from ..ops.results import Batch, Selected, Target
 from ..ops.segments import Numbers
 from ..quantizers.base import Given, Quantization, Quantized, Work, quantization_of
-from ..tau.sampling import with_magnitudes
+from ..tau.base import with_magnitudes
 from ..wire.forms import FORMS
 from ..wire.update import Chunks, Update
 from .base import BucketInput, Memories, Rule, RuleOutput

@@ -14,8 +14,7 @@ from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.policies import DensityTau, Warmup
 from ..ops.cpu.topk import magnitude_at
-from .base import Memory, ThresholdPolicy, as_tau
-from .sampling import magnitudes_of
+from .base import Memory, ThresholdPolicy, as_tau, magnitudes_of
 
 BAND = 0.1
 """How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""

@@ -14,8 +14,8 @@ from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
+from taugrad.compressors.tau.base import with_magnitudes
 from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
-from taugrad.compressors.tau.sampling import with_magnitudes
 
 from .workbench import Worker
 

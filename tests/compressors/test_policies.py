@@ -18,9 +18,8 @@ from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, read_config
 from taugrad.compressors.method.policies import Warmup
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy, magnitudes_of, with_magnitudes
 from taugrad.compressors.tau.density import DensityMemory, density_at
-from taugrad.compressors.tau.sampling import magnitudes_of, with_magnitudes
 
 
 def policy_of(text: str) -> ThresholdPolicy:

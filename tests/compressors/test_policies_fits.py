@@ -17,10 +17,17 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau import fits
-from taugrad.compressors.tau.base import ThresholdPolicy
-from taugrad.compressors.tau.fits import Fit, exponential, gamma, pareto
-from taugrad.compressors.tau.sampling import with_magnitudes
-from taugrad.compressors.tau.sidco import LOOKS, STAGE, FittedMemory, most_stages
+from taugrad.compressors.tau.base import ThresholdPolicy, with_magnitudes
+from taugrad.compressors.tau.sidco import (
+    LOOKS,
+    STAGE,
+    Fit,
+    FittedMemory,
+    exponential,
+    gamma,
+    most_stages,
+    pareto,
+)
 
 fitted_tau = partial(fits.fitted_tau, stage=STAGE)
 
