@@ -4,7 +4,7 @@ A method is a lossy rule with all its options, the head of a chain. Those that s
 in `dense.py` and `sparse.py`.
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -59,22 +59,6 @@ class Method(Settings):
     def own_momentum(self) -> float:
         """Of a momentum correction; 0 for none."""
         return float(getattr(self, "momentum", 0.0))
-
-    @property
-    def aim(self) -> float | None:
-        """The target density, if it can be changed during a run."""
-        return None
-
-    def aimed_at(self, share: float) -> Self:
-        """The same method with another share, whose messages the first one's readers read.
-
-        Args:
-            share: above 0, at most 1; a method may take the nearest that it can have.
-
-        Raises:
-            ValueError: it has no `aim`.
-        """
-        raise ValueError(f"{self} has no target density")
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:

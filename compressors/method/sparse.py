@@ -78,11 +78,11 @@ class ThresholdedMethod(SparseMethod):
 
     @property
     def aim(self) -> float | None:
-        """See `Method.aim`: its policy's."""
+        """See `Settings.aim`: its policy's."""
         return self.tau.aim if isinstance(self.tau, Policy) else None
 
     def aimed_at(self, share: float) -> Self:
-        """See `Method.aimed_at`."""
+        """See `Settings.aimed_at`."""
         if self.aim is None or not isinstance(self.tau, Policy):
             return super().aimed_at(share)
         return self.model_copy(update={"tau": self.tau.aimed_at(share)})
@@ -187,6 +187,7 @@ class TopK(WholeValues):
     """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
 
     first_field = "density"
+    aims = True
     rule = "taugrad.compressors.rules.selection:ByRank"
 
     kind: Literal["topk"] = "topk"
@@ -204,15 +205,6 @@ class TopK(WholeValues):
     def _falling(self) -> "TopK":
         check_falling(self.density, self.warmup)
         return self
-
-    @property
-    def aim(self) -> float | None:
-        """See `Method.aim`."""
-        return self.density if self.warmup is None else None
-
-    def aimed_at(self, share: float) -> Self:
-        """See `Method.aimed_at`."""
-        return super().aimed_at(share) if self.aim is None else self.model_copy(update={"density": share})
 
 
 class ChunkedTopK(WholeValues):
@@ -243,9 +235,9 @@ class ChunkedTopK(WholeValues):
 
     @property
     def aim(self) -> float | None:
-        """See `Method.aim`."""
+        """See `Settings.aim`."""
         return self.keep / self.chunk
 
     def aimed_at(self, share: float) -> Self:
-        """See `Method.aimed_at`: a whole number of each chunk, at least one."""
+        """See `Settings.aimed_at`: a whole number of each chunk, at least one."""
         return self.model_copy(update={"keep": min(self.chunk, max(1, round(share * self.chunk)))})
