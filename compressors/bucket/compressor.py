@@ -74,7 +74,7 @@ class Compressor:
         """This compressor, or one of another method on the same device.
 
         Args:
-            method: this compressor's, or what `Method.aimed_at` made of it: layouts stay the same.
+            method: this compressor's, or what `Settings.aimed_at` made of it: layouts stay the same.
         """
         if method is self.config:
             return self

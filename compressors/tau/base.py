@@ -124,7 +124,7 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def turn(self, before: float, memories: Mapping[str, M]) -> None:
-        """Adapts memories from another target density (`Policy.aimed_at`).
+        """Adapts memories from another target density (`Settings.aimed_at`).
 
         Args:
             before: that density.
