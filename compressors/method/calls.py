@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from .base import Group, Settings
-from .registry import POLICIES, QUANTIZERS, Either
+from .registry import POLICIES, Either
 
 LONGEST = 10_000
 """Largest length of a chain in characters; more is taken for a mistake."""
@@ -23,31 +23,23 @@ def parse_expression(text: str) -> ast.expr | None:
         return None
 
 
-def expand(value: Any, known: Known = POLICIES) -> Any:
+def expand(value: Any, known: Known = POLICIES, *, bare: bool = False) -> Any:
     """`density(0.01)` as the dictionary that it stands for; anything else as it is.
 
-    Raises:
-        ValueError: it is text, and neither a number nor one of the policies known.
-    """
-    if not isinstance(value, str) or _is_number(value):
-        return value
-    node = parse_expression(value)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"not a number, and not a policy with its fields in brackets: {', '.join(known)}")
-    return read_call(node, known)
-
-
-def expand_link(value: Any, known: Known = QUANTIZERS) -> Any:
-    """`linear(4)` as the dictionary that it stands for; anything else as it is.
+    Args:
+        value: of a field.
+        known: what may stand there.
+        bare: whether a name may stand without brackets, and numbers may not.
 
     Raises:
-        ValueError: it is text, and no quantizer.
+        ValueError: it is text, and neither a number nor one of those known.
     """
-    if not isinstance(value, str):
+    if not isinstance(value, str) or (_is_number(value) and not bare):
         return value
-    node = parse_expression(value if "(" in value else f"{value}()")
+    node = parse_expression(f"{value}()" if bare and "(" not in value else value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError("not a quantizer such as linear(4)")
+        what = "not a quantizer" if bare else "not a number, and not a policy"
+        raise ValueError(f"{what} with its fields in brackets: {', '.join(known)}")
     return read_call(node, known)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from .base import LARGEST_CHUNK, Group, Share, Symbols, ThresholdRule
-from .calls import expand_link
+from .calls import expand
 from .methods import CompressedMethod
 from .policies import Policy, Warmup, check_falling, threshold_of
 from .quantizers import QuantileLink, QuantizerLink
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     ChunkPositions = str
 else:
     Threshold = threshold_of(POLICIES.ours())
-    AnyQuantizer = Annotated[QUANTIZERS.choice(), BeforeValidator(expand_link)]
+    AnyQuantizer = Annotated[
+        QUANTIZERS.choice(), BeforeValidator(lambda value: expand(value, QUANTIZERS, bare=True))
+    ]
     Positions = positions(*(name for name in CODECS.our_names if name != "chunked"))
     ChunkPositions = positions("packed32", "bitmap", "golomb_rice", "chunked")
 
