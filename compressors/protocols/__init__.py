@@ -45,7 +45,7 @@ def protocol_for(
         hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
     """
     if isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
-        made: Reducer = import_module(f"{__name__}.low_rank").LowRank(config, group, parameters, known, fail)
+        made: Reducer = import_module(".low_rank", __name__).LowRank(config, group, parameters, known, fail)
         return made
     if not isinstance(config, CompressedMethod):
         return AllReduce(config, group, fail)
