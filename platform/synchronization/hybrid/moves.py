@@ -17,8 +17,7 @@ from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.exchange.rounds import Received
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.traffic import Traffic
-from taugrad.compressors.intervals import Interval, seconds, united
-from taugrad.compressors.spans import RECORDER
+from taugrad.compressors.spans import RECORDER, Interval, seconds, united
 
 T = TypeVar("T")
 
