@@ -11,12 +11,12 @@ from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client
-from taugrad.platform.tracking.run_lookup import check_experiment
 
 from . import gradients, interactive, verdict
-from .experiment import all_runs, compared_runs, find_experiment, with_histories
+from .experiment import all_runs, compared_runs, with_histories
 from .gallery import CURVES, gallery
 from .groups import Group, by_metric, by_setting
 from .method_table import method_rows, methods_to_csv, methods_to_markdown
@@ -46,7 +46,6 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
     Raises:
         SpecError: There is no such experiment, no run of it has finished, or the folder cannot be written.
     """
-    check_experiment(experiment)
     _collect_seldom()
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)

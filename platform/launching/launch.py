@@ -19,7 +19,6 @@ from .fallback import fallback, keep_text, text_of
 from .job import Job
 from .run_folder import RunFolder
 from .run_status import News, RunStatus
-from .stages import stage
 from .storage import reason, storage_path
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def _fit(
 
     from .ray_train import trainer_for  # noqa: PLC0415
 
-    watch(News(stages=[stage("starting the workers")]))
+    watch(News(stages=["starting the workers"]))
     # On this machine, as Ray Train's controller is: it outlives the machines of workers. A soft affinity is
     # not enough: Ray (2.60) then takes another node now and then.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

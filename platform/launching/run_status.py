@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..training.reporting import Progress
-from .stages import Stage
 
 
 @dataclass(frozen=True)
@@ -17,8 +16,8 @@ class News:
     """Where it stood after each evaluation."""
     notices: list[str] = field(default_factory=list)
     """Lines for the user."""
-    stages: list[Stage] = field(default_factory=list)
-    """What began meanwhile."""
+    stages: list[str] = field(default_factory=list)
+    """What began meanwhile, in a few words, such as `starting Ray`."""
 
 
 class RunStatus:
@@ -28,7 +27,7 @@ class RunStatus:
         self._progress: Progress | None = None
         self._evaluations: list[Progress] = []
         self._notices: list[str] = []
-        self._stages: list[Stage] = []
+        self._stages: list[str] = []
         self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
         self._decided: dict[str, str] = {}
 
@@ -42,9 +41,9 @@ class RunStatus:
         """Adds a line for the user."""
         self._notices.append(notice)
 
-    def enter(self, begun: Stage) -> None:
+    def enter(self, stage: str) -> None:
         """Adds what the workers are doing now."""
-        self._stages.append(begun)
+        self._stages.append(stage)
 
     def decide(self, key: str, value: str) -> str:
         """Writes a value under a key where there is none yet; returns the value that is there."""

@@ -25,7 +25,6 @@ from .fallback import keep_text
 from .job import Job
 from .process_group import process_group, with_sites
 from .run_status import BoardHandle
-from .stages import stage
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0
@@ -134,7 +133,7 @@ class _Listener:
 
     def stage(self, name: str) -> None:
         if self._journal is not None:
-            self._status.enter.remote(stage(name))
+            self._status.enter.remote(name)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self._journal is not None:

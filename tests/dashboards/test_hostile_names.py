@@ -14,9 +14,10 @@ from rich.console import Console
 from taugrad.dashboards import report
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.table import render, rows
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.run_lookup import no_experiment
+from taugrad.platform.tracking.experiments import find_experiment
 
 SERVER = "http://mlflow.example:5000"
 HOSTILE = (
@@ -152,4 +153,7 @@ def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
     shown = screen.getvalue()
     assert "title" in shown
     assert all(each.isprintable() for line in shown.splitlines() for each in line)
-    assert str(no_experiment("x", [HOSTILE[7]], "sqlite:///x")).isprintable()
+    hostile.client.create_experiment(HOSTILE[7])
+    with pytest.raises(SpecError) as refused:
+        find_experiment(hostile.client, "x")
+    assert str(refused.value).isprintable()

@@ -18,7 +18,7 @@ from taugrad.compressors.spans import RECORDER
 
 from ...tasks.base import Task
 from .dropout import Examples
-from .layers import Layer, Neurons
+from .layers import Layer
 from .moves import Fetch, Moves, Post
 from .wire import Wire, nothing, to_others
 
@@ -100,10 +100,10 @@ class FullyConnected:
                 return Learned(mean.item(), part)
             gradient = yield from self._summed(part, self.layers[len(inputs) - 1].dealt, next(channels))
 
-    def _gathered(self, own: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
+    def _gathered(self, own: Tensor, dealt: Sequence[range], channel: int) -> Moves[Tensor]:
         """The outputs of all neurons, [m, neurons], gathered from each worker's [m, own neurons]."""
         rows = len(own)
-        sizes = [rows * neurons.count * self._wire.nbytes for neurons in dealt]
+        sizes = [rows * len(neurons) * self._wire.nbytes for neurons in dealt]
         payload = self._wire.pack(own)
         to = {rank: payload for rank in range(self._workers) if rank != self._rank and payload.size}
         yield Post(channel, "neurons", to, to_others(sizes), to_all=True, counts_as_values=True)
@@ -114,29 +114,29 @@ class FullyConnected:
             columns = whole[:, neurons.start : neurons.stop]
             if rank == self._rank:
                 columns.copy_(self._wire.as_received(own))
-            elif neurons.count:
+            elif neurons:
                 columns.copy_(self._wire.unpack(received[rank], columns.shape, own))
         return whole
 
-    def _summed(self, part: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
+    def _summed(self, part: Tensor, dealt: Sequence[range], channel: int) -> Moves[Tensor]:
         """The gradient [m, own neurons]: the sum of every worker's part [m, neurons], in rank order."""
         rows, own = len(part), dealt[self._rank]
         lengths = nothing(self._workers)
         for sender in range(self._workers):
             for receiver, neurons in enumerate(dealt):
                 if sender != receiver:
-                    lengths[sender, receiver] = rows * neurons.count * self._wire.nbytes
+                    lengths[sender, receiver] = rows * len(neurons) * self._wire.nbytes
         to = {
             rank: self._wire.pack(part[:, neurons.start : neurons.stop])
             for rank, neurons in enumerate(dealt)
-            if rank != self._rank and neurons.count
+            if rank != self._rank and neurons
         }
         yield Post(channel, "neurons' gradients", to, lengths, to_all=False, counts_as_values=True)
         received = yield Fetch(channel)
         assert received is not None
-        parts = {rank: self._wire.unpack(each, (rows, own.count), part) for rank, each in received.items()}
+        parts = {rank: self._wire.unpack(each, (rows, len(own)), part) for rank, each in received.items()}
         parts[self._rank] = self._wire.as_received(part[:, own.start : own.stop])
-        return added(parts, part.new_zeros(rows, own.count))
+        return added(parts, part.new_zeros(rows, len(own)))
 
 
 def added(parts: dict[int, Tensor], total: Tensor) -> Tensor:

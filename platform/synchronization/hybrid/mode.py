@@ -260,7 +260,7 @@ def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
             size = row.numel() * own.element_size()
             payload = packed(own)
             to = {rank: payload for rank in range(worker.workers) if rank != worker.rank and payload.size}
-            lengths = to_others([neurons.count * size for neurons in layer.dealt])
+            lengths = to_others([len(neurons) * size for neurons in layer.dealt])
             yield Post(channel, "weights", to, lengths, to_all=True, counts_as_values=False)
             received = yield Fetch(channel)
             assert received is not None
@@ -269,7 +269,7 @@ def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
                 rows = whole[neurons.start : neurons.stop]
                 if rank == worker.rank:
                     rows.copy_(own.detach())
-                elif neurons.count:
+                elif neurons:
                     rows.copy_(unpacked(received[rank], rows.shape, own.dtype))
             wholes.append(whole)
     return wholes

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import accumulate, count
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from .fully_connected import FullyConnected, added
 from .layers import share_of
 from .moves import Fetch, Moves, Post
 from .parts import Parts
-from .turns import Rows, Scheme, Turn, first_rows, turns_of
+from .turns import Scheme, Turn, turns_of
 from .wire import Wire, nothing, packed, to_others, unpacked
 
 
@@ -163,7 +163,8 @@ class Worker:
 
         While one turn is computed, the features of the next and the gradients of the last one are under way.
         """
-        turns, firsts, whole = turns_of(self._manner.scheme, counts), first_rows(counts), sum(counts)
+        turns, whole = turns_of(self._manner.scheme, counts), sum(counts)
+        firsts = list(accumulate(counts, initial=0))  # of each worker's examples in the whole batch
         gradient = torch.zeros_like(mine)
         loss = 0.0
         returning: tuple[Turn, int, Tensor, float] | None = None
@@ -175,8 +176,10 @@ class Worker:
                 arriving = next(channels)
                 yield self._features_of(following[0], mine, arriving)
             features = yield from self._assembled(turn, mine, fetched)
-            wanted = torch.cat([targets[rows.worker][rows.start : rows.stop] for rows in turn.rows])
-            places = [np.arange(rows.start, rows.stop) + firsts[rows.worker] for rows in turn.rows]
+            wanted = torch.cat([own[rows.start : rows.stop] for own, rows in zip(targets, turn, strict=True)])
+            places = [
+                first + np.arange(rows.start, rows.stop) for first, rows in zip(firsts, turn, strict=False)
+            ]
             examples = Examples(
                 self._manner.seed,
                 position.done,
@@ -184,7 +187,7 @@ class Worker:
             )
             factor, back = self._factors(turn, wanted, whole)
             learned = yield from self._fully_connected.learn(features, wanted, examples, factor, channels)
-            loss += turn.examples / whole * learned.loss
+            loss += _examples(turn) / whole * learned.loss
             if self._manner.per_worker:
                 self._look_at_gradients()
                 self.step(position)
@@ -202,7 +205,7 @@ class Worker:
         A worker's convolutions get the gradient that they would get in data parallelism: of its own weighted
         loss, K times its part of the batch's.
         """
-        share = turn.examples / whole
+        share = _examples(turn) / whole
         together = 1.0 if self._manner.summed else 1 / self.workers
         if self._training.loss_reduction == "sum":
             terms = float(self._task.terms(targets))
@@ -234,26 +237,22 @@ class Worker:
 
     def _features_of(self, turn: Turn, mine: Tensor, channel: int) -> Post:
         """Starts to gather a turn's features."""
-        rows = turn.by_worker(self.workers)
         row_bytes = mine.shape[1] * self._manner.wire.nbytes
-        own = rows[self.rank]
+        own = turn[self.rank]
         payload = self._manner.wire.pack(mine[own.start : own.stop])
-        lengths = to_others([each.count * row_bytes for each in rows])
+        lengths = to_others([len(rows) * row_bytes for rows in turn])
         return Post(channel, "features", self._to_all(payload), lengths, to_all=True, counts_as_values=True)
 
     def _assembled(self, turn: Turn, mine: Tensor, channel: int) -> Moves[Tensor]:
         """A turn's features [m, width], in the order of workers."""
         received = yield Fetch(channel)
         assert received is not None
-        whole = mine.new_empty(turn.examples, mine.shape[1])
-        behind = 0
-        for rows in turn.rows:
-            into = whole[behind : behind + rows.count]
-            if rows.worker == self.rank:
+        whole = mine.new_empty(_examples(turn), mine.shape[1])
+        for rank, (rows, into) in enumerate(zip(turn, whole.split([*map(len, turn)]), strict=True)):
+            if rank == self.rank:
                 into.copy_(self._manner.wire.as_received(mine[rows.start : rows.stop]))
-            else:
-                into.copy_(self._manner.wire.unpack(received[rows.worker], into.shape, mine))
-            behind += rows.count
+            elif rows:
+                into.copy_(self._manner.wire.unpack(received[rank], into.shape, mine))
         return whole
 
     def _gradients_of(self, turn: Turn, part: Tensor, channel: int) -> Post:
@@ -261,13 +260,11 @@ class Worker:
         row_bytes = part.shape[1] * self._manner.wire.nbytes
         lengths = nothing(self.workers)
         to = {}
-        behind = 0
-        for rows in turn.rows:
-            lengths[:, rows.worker] = rows.count * row_bytes
-            lengths[rows.worker, rows.worker] = 0
-            if rows.worker != self.rank:
-                to[rows.worker] = self._manner.wire.pack(part[behind : behind + rows.count])
-            behind += rows.count
+        for rank, theirs in enumerate(part.split([*map(len, turn)])):
+            lengths[:, rank] = len(theirs) * row_bytes
+            lengths[rank, rank] = 0
+            if rank != self.rank and len(theirs):
+                to[rank] = self._manner.wire.pack(theirs)
         return Post(channel, "features' gradients", to, lengths, to_all=False, counts_as_values=True)
 
     def _returned(
@@ -276,14 +273,16 @@ class Worker:
         """Adds up what workers send of a turn's gradient, for this worker's rows of it."""
         received = yield Fetch(channel)
         assert received is not None
-        rows: Rows = turn.by_worker(self.workers)[self.rank]
-        if not rows.count:
+        rows, shape = turn[self.rank], (len(turn[self.rank]), part.shape[1])
+        if not rows:
             return
-        behind = sum(each.count for each in turn.rows if each.worker < self.rank)
-        shape = (rows.count, part.shape[1])
         parts = {rank: self._manner.wire.unpack(each, shape, part) for rank, each in received.items()}
-        parts[self.rank] = self._manner.wire.as_received(part[behind : behind + rows.count])
+        parts[self.rank] = self._manner.wire.as_received(part.split([*map(len, turn)])[self.rank])
         gradient[rows.start : rows.stop] = factor * added(parts, part.new_zeros(shape))
+
+
+def _examples(turn: Turn) -> int:
+    return sum(map(len, turn))
 
 
 def _is_finite(values: Tensor) -> bool:
