@@ -22,7 +22,7 @@ from .judging import common
 from .live import LiveRun
 from .palette import color_tag
 from .runs import RunHistory, read_run
-from .table import Row, render, rows, to_csv, to_markdown
+from .table import render, to_csv, to_markdown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -57,11 +57,10 @@ class ConsoleDisplay:
         console, histories = self.console, self._histories
         if not histories:
             return
-        table = rows(histories)
         console.print()
-        console.print(render(table))
+        console.print(render(histories))
         folder = output_folder(home() / names.RUNS) / _FIGURES / experiments[0]
-        paths = _draw([run for run in histories if run.metrics], folder) + _write(table, folder)
+        paths = _draw([run for run in histories if run.metrics], folder) + _write(histories, folder)
         charts = _interactive(histories, experiments[0], folder)
         kept_too = ""
         with suppress(Exception):  # the files are on disk; a store that is away must not end the command
@@ -137,9 +136,9 @@ def _interactive(histories: Sequence[RunHistory], experiment: str, folder: Path)
     return [path]
 
 
-def _write(table: Sequence[Row], folder: Path) -> list[Path]:
+def _write(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {folder / "table.csv": to_csv(table), folder / "table.md": to_markdown(table)}
+    texts = {folder / "table.csv": to_csv(histories), folder / "table.md": to_markdown(histories)}
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     return list(texts)

@@ -23,7 +23,7 @@ from .method_table import method_rows, methods_to_csv, methods_to_markdown
 from .report_page import Report, render
 from .runs import RunHistory
 from .searches import searches
-from .table import rows, to_csv, to_markdown
+from .table import to_csv, to_markdown
 from .timelines import read_timelines
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def write_report(
     texts = {
         "methods.csv": methods_to_csv(table, groups[0].metric),
         "methods.md": methods_to_markdown(table, groups[0].metric),
-        "runs.csv": to_csv(rows(compared)),
-        "runs.md": to_markdown(rows(compared)),
+        "runs.csv": to_csv(compared),
+        "runs.md": to_markdown(compared),
         "interactive.html": interactive_page(client, experiment, shown, detailed),
         "report.html": render(
             Report(

@@ -17,7 +17,7 @@ from ..synchronization.traffic import MOST_WORKERS
 from ..tracking import names
 from ..tracking.journal import Journal
 from ..tracking.record import UNDELIVERED, records_of
-from ..training.reporting import Progress
+from ..training.reporting import Listener, Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
 from .checkpoints import Checkpoints
@@ -116,7 +116,7 @@ def _close(journal: Journal, checkpoints: Checkpoints, notify: Callable[[str], o
     notify(f"{problem}; they are in {place}. When it answers again: taugrad deliver {shlex.quote(place)}")
 
 
-class _Listener:
+class _Listener(Listener):
     """Hands metrics to the journal, progress to the status, checkpoints to the run's folder.
 
     Args:

@@ -19,7 +19,7 @@ from ...training.batch_plan import Position
 from ...training.config import TrainingConfig
 from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
-from ...training.rates import Rates
+from ...training.rates import rate_at, set_rate
 from ..traffic import NUMBER_BYTES
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
@@ -76,8 +76,6 @@ class Worker:
         self._task = task
         self.layers = share_of(parts.fully_connected, rank, workers)
         self.optimizer = build_optimizer(training.optimizer, self.layers.parameters())
-        together = 1 if manner.per_worker else workers
-        self._rates = Rates(self.optimizer, training, together)
         device = next(parts.convolutional.parameters()).device
 
         def arithmetic() -> AbstractContextManager[object]:
@@ -137,7 +135,8 @@ class Worker:
         if self._manner.per_worker:
             position = replace(position, batch_size=-(-position.batch_size // self.workers))
         with RECORDER.computing("optimizer", "fc"):
-            self._rates.set(position)
+            together = 1 if self._manner.per_worker else self.workers
+            set_rate(self.optimizer, rate_at(self._training, position, together))
             self.optimizer.step()
             self.forget()
 
