@@ -19,8 +19,8 @@ from taugrad.compressors.spans import RECORDER
 from ...tasks.base import Task
 from .dropout import Examples
 from .layers import Layer
-from .moves import Fetch, Moves, Post
-from .wire import Wire, nothing, to_others
+from .moves import Moves, Post, fetched
+from .wire import Wire, nothing
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,8 @@ class FullyConnected:
         """The outputs of all neurons, [m, neurons], gathered from each worker's [m, own neurons]."""
         rows = len(own)
         sizes = [rows * len(neurons) * self._wire.nbytes for neurons in dealt]
-        payload = self._wire.pack(own)
-        to = {rank: payload for rank in range(self._workers) if rank != self._rank and payload.size}
-        yield Post(channel, "neurons", to, to_others(sizes), to_all=True, counts_as_values=True)
-        received = yield Fetch(channel)
-        assert received is not None
+        yield Post.to_everybody(channel, "neurons", self._rank, self._wire.pack(own), sizes, values=True)
+        received = yield from fetched(channel)
         whole = own.new_empty(rows, dealt[-1].stop)
         for rank, neurons in enumerate(dealt):
             columns = whole[:, neurons.start : neurons.stop]
@@ -132,8 +129,7 @@ class FullyConnected:
             if rank != self._rank and neurons
         }
         yield Post(channel, "neurons' gradients", to, lengths, to_all=False, counts_as_values=True)
-        received = yield Fetch(channel)
-        assert received is not None
+        received = yield from fetched(channel)
         parts = {rank: self._wire.unpack(each, (rows, len(own)), part) for rank, each in received.items()}
         parts[self._rank] = self._wire.as_received(part[:, own.start : own.stop])
         return added(parts, part.new_zeros(rows, len(own)))

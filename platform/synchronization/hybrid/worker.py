@@ -24,10 +24,10 @@ from ..traffic import NUMBER_BYTES
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
 from .layers import share_of
-from .moves import Fetch, Moves, Post
+from .moves import Moves, Post, fetched
 from .parts import Parts
 from .turns import Scheme, Turn, turns_of
-from .wire import Wire, nothing, packed, to_others, unpacked
+from .wire import Wire, nothing, packed, unpacked
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,13 @@ class Worker:
         channels = count()
         own = len(batch) if batch.weight else 0
         counting = next(channels)
-        told = self._to_all(packed(torch.tensor([own])))
-        numbers = to_others([NUMBER_BYTES] * self.workers)
-        yield Post(counting, "counts", told, numbers, to_all=True, counts_as_values=False)
+        yield self._to_all(counting, "counts", packed(torch.tensor([own])), [NUMBER_BYTES] * self.workers)
         buffers = [(name, each.clone()) for name, each in self._convolutional.named_buffers()]
         features: Tensor | None = None
         if own:
             with RECORDER.computing("forward", "conv"), alone(), self._autocast():
                 features = functional_call(self._convolutional, dict(buffers), (batch.inputs,))
-        received = yield Fetch(counting)
-        assert received is not None
+        received = yield from fetched(counting)
         counts = [
             own if rank == self.rank else int(unpacked(received[rank], (1,), torch.int64))
             for rank in range(self.workers)
@@ -213,18 +210,16 @@ class Worker:
             return 1.0, self.workers * share
         return self.workers * share * together, 1 / together
 
-    def _to_all(self, payload: Payload) -> dict[int, Payload]:
-        return {rank: payload for rank in range(self.workers) if rank != self.rank and payload.size}
+    def _to_all(
+        self, channel: int, label: str, payload: Payload, sizes: Sequence[int], *, values: bool = False
+    ) -> Post:
+        return Post.to_everybody(channel, label, self.rank, payload, sizes, values=values)
 
     def _all_targets(self, own: Tensor, counts: Sequence[int], channel: int) -> Moves[list[Tensor]]:
         """Every worker's targets, by rank."""
         size = int(np.prod(own.shape[1:])) * own.element_size()
-        lengths = to_others([size * each for each in counts])
-        yield Post(
-            channel, "targets", self._to_all(packed(own)), lengths, to_all=True, counts_as_values=False
-        )
-        received = yield Fetch(channel)
-        assert received is not None
+        yield self._to_all(channel, "targets", packed(own), [size * each for each in counts])
+        received = yield from fetched(channel)
         found = []
         for rank, each in enumerate(counts):
             if rank == self.rank or not each:
@@ -239,13 +234,12 @@ class Worker:
         row_bytes = mine.shape[1] * self._manner.wire.nbytes
         own = turn[self.rank]
         payload = self._manner.wire.pack(mine[own.start : own.stop])
-        lengths = to_others([len(rows) * row_bytes for rows in turn])
-        return Post(channel, "features", self._to_all(payload), lengths, to_all=True, counts_as_values=True)
+        sizes = [len(rows) * row_bytes for rows in turn]
+        return self._to_all(channel, "features", payload, sizes, values=True)
 
     def _assembled(self, turn: Turn, mine: Tensor, channel: int) -> Moves[Tensor]:
         """A turn's features [m, width], in the order of workers."""
-        received = yield Fetch(channel)
-        assert received is not None
+        received = yield from fetched(channel)
         whole = mine.new_empty(_examples(turn), mine.shape[1])
         for rank, (rows, into) in enumerate(zip(turn, whole.split([*map(len, turn)]), strict=True)):
             if rank == self.rank:
@@ -270,8 +264,7 @@ class Worker:
         self, turn: Turn, channel: int, part: Tensor, factor: float, gradient: Tensor
     ) -> Moves[None]:
         """Adds up what workers send of a turn's gradient, for this worker's rows of it."""
-        received = yield Fetch(channel)
-        assert received is not None
+        received = yield from fetched(channel)
         rows, shape = turn[self.rank], (len(turn[self.rank]), part.shape[1])
         if not rows:
             return
