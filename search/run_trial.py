@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taugrad.platform.launching.launch import RunResult, launch
+from taugrad.platform.launching.launch import launch
 from taugrad.platform.launching.run_status import News
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
@@ -162,7 +162,7 @@ def _launched(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
 ) -> Outcome:
     """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
-    heard: queue.SimpleQueue[Progress | RunResult | BaseException] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Progress | dict[str, float] | BaseException] = queue.SimpleQueue()
 
     def watch(news: News) -> None:
         for progress in news.evaluations:
@@ -183,7 +183,7 @@ def _launched(
                 reached = _reached(spec, metric, progress.value)
                 share = 1.0 if reached else progress.iteration / progress.iterations
                 tell(Standing(progress.evaluation, share, Outcome(progress.value, progress.wire_bytes)))
-            case RunResult(metrics=metrics):
+            case dict() as metrics:
                 return _whole(outcome_of(metrics, metric))
             case BaseException() as error:
                 raise error

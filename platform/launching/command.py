@@ -31,7 +31,7 @@ from ..training.manifest import CheckpointError, newest_good
 from ..user_code import TRACEBACK
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
-from .launch import RunResult, Watch, launch
+from .launch import Watch, launch
 from .run_folder import RunFolder
 from .storage import above, check_storage, storage_path
 
@@ -61,8 +61,8 @@ class Display(Protocol):
             Takes the news, from whichever thread.
         """
 
-    def add(self, client: "MlflowClient", spec: RunSpec, result: RunResult) -> None:
-        """Takes a run that came to its end."""
+    def add(self, client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Takes a run that came to its end, with its last evaluation and its totals."""
 
     def compare(self, client: "MlflowClient", experiments: Sequence[str]) -> None:
         """Shows the runs that were added, if there are any, side by side."""
@@ -184,7 +184,7 @@ def _run(
     console = display.console
     with display.live(spec.title, width) as show:
         try:
-            result = launch(spec, client, run_id, show, alone=is_local(), hold=hold)
+            metrics = launch(spec, client, run_id, show, alone=is_local(), hold=hold)
         except RunFailed as error:
             if os.environ.get(TRACEBACK) and error.worker_traceback:
                 say(console, error.worker_traceback)
@@ -195,7 +195,7 @@ def _run(
             command = f"continue with: {_resuming(client, spec, run_id)}"
             raise type(wish)(_lines(command, f"{spec.title}: {_reached(spec, run_id)}", left)) from None
     with _ended(client, [spec.experiment], left):
-        display.add(client, spec, result)
+        display.add(client, spec, run_id, metrics)
     return True
 
 

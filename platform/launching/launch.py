@@ -4,7 +4,6 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..spec import RunSpec
@@ -28,15 +27,6 @@ _READ_S = 0.3
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended."""
-
-    run_id: str
-    metrics: dict[str, float] = field(default_factory=dict)
-    """The last evaluation and the totals, by MLflow name."""
-
-
 Watch = Callable[[News], None]
 """Called from another thread a few times a second."""
 
@@ -49,7 +39,7 @@ def launch(
     *,
     alone: bool = False,
     hold: Hold | None = None,
-) -> RunResult:
+) -> dict[str, float]:
     """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
     Args:
@@ -61,7 +51,7 @@ def launch(
         hold: of the run, where the caller has taken it.
 
     Returns:
-        How it ended; the MLflow run is in its final state.
+        The last evaluation and the totals, by MLflow name; the MLflow run is in its final state.
 
     Raises:
         RunFailed: a worker failed, more often than `workers.max_restarts` allows.
@@ -82,7 +72,7 @@ def launch(
             )
             status = "FINISHED"
             watch(News(notices=list(_keep(client, artifacts, folder))))
-            return RunResult(run_id, metrics)
+            return metrics
         except RunFailed:
             status = "FAILED"
             raise

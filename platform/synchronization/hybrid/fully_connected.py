@@ -8,7 +8,6 @@ and compute the same loss.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -21,17 +20,6 @@ from .dropout import Examples
 from .layers import Layer
 from .moves import Moves, Post, fetched
 from .wire import Wire, nothing
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What a worker knows after a turn."""
-
-    loss: float
-    """The mean of the examples'."""
-    gradient: Tensor
-    """[m, features], its part of the loss's gradient with respect to the features: that of its neurons in the
-    first layer. The parts of all workers add up to the whole."""
 
 
 class FullyConnected:
@@ -65,7 +53,7 @@ class FullyConnected:
         examples: Examples,
         factor: float,
         channels: Iterator[int],
-    ) -> Moves[Learned]:
+    ) -> Moves[tuple[float, Tensor]]:
         """Forward and backward; gradients are added to those of the layers' parameters.
 
         Args:
@@ -74,6 +62,10 @@ class FullyConnected:
             examples: whose they are.
             factor: what the mean loss is multiplied by.
             channels: numbers that were not used in this iteration.
+
+        Returns:
+            The examples' mean loss, and [m, features], this worker's part of the loss's gradient with respect
+            to the features: that of its neurons in the first layer. All workers' parts add up to the whole.
         """
         inputs: list[Tensor] = []
         outputs: list[Tensor] = []
@@ -97,7 +89,7 @@ class FullyConnected:
                 part = inputs.pop().grad
             assert part is not None
             if not inputs:
-                return Learned(mean.item(), part)
+                return mean.item(), part
             gradient = yield from self._summed(part, self.layers[len(inputs) - 1].dealt, next(channels))
 
     def _gathered(self, own: Tensor, dealt: Sequence[range], channel: int) -> Moves[Tensor]:

@@ -182,15 +182,15 @@ class Worker:
                 torch.from_numpy(np.concatenate(places)).to(mine.device),
             )
             factor, back = self._factors(turn, wanted, whole)
-            learned = yield from self._fully_connected.learn(features, wanted, examples, factor, channels)
-            loss += _examples(turn) / whole * learned.loss
+            mean, part = yield from self._fully_connected.learn(features, wanted, examples, factor, channels)
+            loss += _examples(turn) / whole * mean
             if self._manner.per_worker:
                 self._look_at_gradients()
                 self.step(position)
             if returning is not None:
                 yield from self._returned(*returning, gradient)
-            returning = turn, next(channels), learned.gradient, back
-            yield self._gradients_of(turn, learned.gradient, returning[1])
+            returning = turn, next(channels), part, back
+            yield self._gradients_of(turn, part, returning[1])
         assert returning is not None
         yield from self._returned(*returning, gradient)
         return loss, gradient
