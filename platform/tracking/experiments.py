@@ -24,8 +24,8 @@ def find_experiment(client: "MlflowClient", name: str) -> str:
     if found is not None and found.lifecycle_stage != "deleted":
         return str(found.experiment_id)
     others = sorted(printable(each.name) for each in client.search_experiments(max_results=100))
-    there = f"there is: {', '.join(others) or 'none'}"
-    raise SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {masked(client.tracking_uri)}; {there}"])
+    where, there = masked(client.tracking_uri), ", ".join(others) or "none"
+    raise SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {where}; there is: {there}"])
 
 
 def every_run(
