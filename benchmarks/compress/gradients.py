@@ -29,7 +29,7 @@ from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.config import Mnist5k
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.models.config import LeNet
 
 from ..harness.report import Options, Place, Table, load, number, publish, read_options
