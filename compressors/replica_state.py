@@ -236,6 +236,9 @@ class ReplicaState(WorkerState):
             self._begin()
         if not shards:
             return
+        if any(each.unit is unit for each in self._under_way):  # the module was used several times
+            self._require_no_memory_of_steps("model.set_requires_gradient_sync(False)")
+            unit.buffer = torch.empty(0)
         buffer, sizes = unit.gather(shards)
         unit.holds_back = not unit.group.all_reduce_grads
         if unit.holds_back:

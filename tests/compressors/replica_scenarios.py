@@ -26,16 +26,17 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import compress_replicas
 
 EVERYTHING = "wgt(2e-38) | packed32"
-SPARSE = "strom(density(0.05), exempt={smaller_than: 20}) | golomb_rice"
+SPARSE = "strom(density(0.05), exempt={'smaller_than': 20}) | golomb_rice"
 WIDTH = 13
 """Odd, so that shards are padded."""
 
 
-def network(*, unused: bool = False) -> nn.Sequential:
+def network(kind: str = "") -> nn.Sequential:
     torch.manual_seed(5)
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh()) for _ in range(2)]
-    model = nn.Sequential(*blocks, nn.Linear(WIDTH, 3))
-    if unused:
+    twice = blocks[1:] if kind == "a module used twice" else []
+    model = nn.Sequential(*blocks, *twice, nn.Linear(WIDTH, 3))
+    if kind == "unused parameters":
         model[1].spare = nn.Parameter(torch.ones(2, 5))
     return model
 
@@ -129,6 +130,7 @@ CELLS: dict[str, tuple[Callable[[Any], list[float]], dict[str, Any]]] = {
     "optimizer in backward": (stepped_in_backward, {}),
     "not resharded": (plainly, {"reshard_after_forward": False}),
     "unused parameters": (partly_unused, {}),
+    "a module used twice": (plainly, {}),
     "frozen and thawed": (frozen_and_thawed, {}),
 }
 
@@ -146,12 +148,11 @@ def beside_hsdp(mesh: DeviceMesh) -> dict[str, Any]:
     """By cell and method, how far from native HSDP losses and weights are, and how far these moved."""
     found = {}
     for name, (trained, options) in CELLS.items():
-        unused = name == "unused parameters"
-        native = sharded(mesh, network(unused=unused), **options)
+        native = sharded(mesh, network(name), **options)
         before = weights(native)
         expected = trained(native)
         for method in (EVERYTHING, "none"):
-            ours = sharded(mesh["shard"], network(unused=unused), **options)
+            ours = sharded(mesh["shard"], network(name), **options)
             state = compress_replicas(ours, mesh["replicate"], method)
             losses = trained(ours)
             found[f"{name}: {method}"] = {
@@ -276,7 +277,7 @@ def resharded(mesh: DeviceMesh, folder: Path) -> dict[str, Any] | None:
 def skipping(mesh: DeviceMesh) -> dict[str, Any]:
     """One shard of one replica overflows in a step."""
     model = sharded(mesh["shard"])
-    state = compress_replicas(model, mesh["replicate"], "wgt(0.01, nonfinite=skip)")
+    state = compress_replicas(model, mesh["replicate"], "wgt(0.01, nonfinite='skip')")
     at = poisoned(state, {1: torch.nan} if dist.get_rank() == 3 else {})
     skipped = []
     for step in range(3):
@@ -301,6 +302,7 @@ def refused(mesh: DeviceMesh) -> dict[str, str]:
     hooked = sharded(shard)
     compress_replicas(hooked, replicate, "none")
     last = network()
+    typing_error = "wgt(0.1, exempt={'names': ['x*']})"
     alone = [dist.new_group([rank]) for rank in range(4)][dist.get_rank()]
 
     def first_step(method: str, model: nn.Module, scale: float = 1.0) -> str:
@@ -318,10 +320,10 @@ def refused(mesh: DeviceMesh) -> dict[str, str]:
         "no group": refusal(lambda: compress_replicas(sharded(shard), None, "none")),  # type: ignore[arg-type]
         "powersgd": refusal(lambda: compress_replicas(sharded(shard), replicate, "powersgd")),
         "twice": refusal(lambda: compress_replicas(hooked, replicate, "none")),
-        "pattern": refusal(lambda: compress_replicas(sharded(shard), replicate, "wgt(exempt={names: [x*]})")),
+        "pattern": refusal(lambda: compress_replicas(sharded(shard), replicate, typing_error)),
         "methods": first_step(f"wgt(0.0{1 + island})", sharded(shard)),
         "weights": first_step("wgt(0.01)", other),
-        "unused": first_step("wgt(0.01)", sharded(shard, network(unused=True))),
+        "unused": first_step("wgt(0.01)", sharded(shard, network("unused parameters"))),
         "nan": first_step("wgt(0.01)", sharded(shard), torch.nan),
     }
 

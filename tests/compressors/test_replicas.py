@@ -37,7 +37,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 def test_a_method_that_sends_everything_trains_as_hsdp(found: Found) -> None:
     cells = found[0]["beside_hsdp"]
-    assert len(cells) == 24
+    assert len(cells) == 26
     for name, cell in cells.items():
         assert cell["moved"] > 0.05, name
         for rank, worker in enumerate(found):
