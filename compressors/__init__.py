@@ -16,7 +16,9 @@ __all__ = [
     "CompressionState",
     "CompressorConfig",
     "CorruptMessage",
+    "LocalSteps",
     "NonFiniteGradient",
+    "Outer",
     "PeerLost",
     "ReplicaState",
     "Step",
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
     from .errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
     from .hook import compress_gradients, compressed_allgather
+    from .local_steps import LocalSteps, Outer
     from .method import CompressorConfig, chain
     from .replica_state import ReplicaState
     from .replicas import compress_replicas
@@ -43,7 +46,9 @@ else:
             "CompressionState": ".state",
             "CompressorConfig": ".method",
             "CorruptMessage": ".errors",
+            "LocalSteps": ".local_steps",
             "NonFiniteGradient": ".errors",
+            "Outer": ".local_steps",
             "PeerLost": ".errors",
             "ReplicaState": ".replica_state",
             "Step": ".bucket.ledger",
