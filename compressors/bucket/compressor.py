@@ -81,9 +81,16 @@ class Compressor:
         assert isinstance(method, CompressedMethod)
         return Compressor(method, self.ops, self.threads)
 
-    def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
-        """What the messages of a bucket of these parameters are about."""
-        exempt = [is_exempt(self.config.exempt, name, size) for name, size in zip(names, sizes, strict=True)]
+    def layout(self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = ()) -> Layout:
+        """What the messages of a bucket of these parameters are about.
+
+        Args:
+            names: of the parameters.
+            sizes: elements of each in the bucket.
+            whole: elements of each in the model, which decide what is exempt; by default the same.
+        """
+        pairs = zip(names, whole or sizes, strict=True)
+        exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
         return lay_out(sizes, exempt.__getitem__)
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:

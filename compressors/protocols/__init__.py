@@ -30,6 +30,7 @@ def protocol_for(
     exchange: Exchange,
     threads: int,
     hold_back_zeros: bool,
+    whole: Mapping[str, int] | None = None,
 ) -> Reducer:
     """The protocol that a method needs.
 
@@ -43,6 +44,7 @@ def protocol_for(
         exchange: how messages are sent.
         threads: number of CPU threads for a pass.
         hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
+        whole: by name, the elements of what `parameters` are shards of; None where they are no shards.
     """
     if isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
         made: Reducer = import_module(".low_rank", __name__).LowRank(config, group, parameters, known, fail)
@@ -58,4 +60,5 @@ def protocol_for(
         exchange=exchange,
         threads=threads,
         hold_back_zeros=hold_back_zeros,
+        whole=whole,
     )

@@ -36,6 +36,7 @@ class LowRank(Reducer):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Reducer.synchronize`."""
         buffer = bucket.buffer
+        assert bucket.ddp is not None, "refused for others"
         times, started = self._times, perf_counter()
         times.began()
         averaged = self._powersgd.synchronize(bucket.ddp)

@@ -64,7 +64,7 @@ class PassTimes:
             self._account(step)
 
     def _account(self, step: Step) -> None:
-        if self._open or self._left is None:
+        if self._open or self._left is None or not self._exchanges:
             return
         done = max(ended for _, ended in [*self._exchanges, *self._decodes])
         held = united([*self._held, (self._left, max(self._left, done))])
