@@ -199,6 +199,7 @@ class SparseRule(Rule):
         )
         ordinals = [segments.ordinals[i] for i in sent]
         residuals = [residual_of(given.parts[ordinal]) for ordinal in ordinals]
+        assert update.words is not None
         begin, left = 0, ops.array(errors)
         for i, residual in zip(sent, residuals, strict=True):  # where the pass left 0
             ends, at = update.counts[i : i + 1], slice(begin, begin + int(update.counts[i]))
