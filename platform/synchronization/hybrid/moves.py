@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.rounds import Received
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER, Interval, seconds, united
-
-from ..rounds import Received
-from ..runner import Runner
-from ..traffic import Traffic
 
 T = TypeVar("T")
 
