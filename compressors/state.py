@@ -244,7 +244,7 @@ class StateCopy(CompressionState):
         """Raises CompressionError."""
         self._refuse()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, *_: object, **__: object) -> None:
         """Raises CompressionError."""
         self._refuse()
 
