@@ -1,6 +1,6 @@
 """The page "Which method should I use?": `python docs/make_choose.py` writes docs/choose.md.
 
-The advice is in `taugrad.platform.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
+The advice is in `taugrad.search.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
 read from docs/results/, where benchmarks write them. The sentences below refer to a figure as
 {benchmark: first cells of its row: its column}.
 """
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from taugrad.platform.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
+from taugrad.search.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "choose.md"

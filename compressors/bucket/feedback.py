@@ -12,10 +12,9 @@ from ..ops.array import Bytes
 from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, Memory
-from .compressor import Compressor, Outgoing, compressor_for
+from .compressor import Compressor, Incoming, Outgoing, compressor_for
 from .layout import Layout, Part, PartTally
 from .memory_order import MemoryOrder
-from .reader import Incoming
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")

@@ -16,11 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ..bucket.compressor import Outgoing, compressor_for
+from ..bucket.compressor import Incoming, Outgoing, compressor_for
 from ..bucket.feedback import Feedback
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
-from ..bucket.reader import Incoming
 from ..errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
 from ..exchange.buckets import Exchange
 from ..exchange.carrier import Payload

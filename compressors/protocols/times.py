@@ -10,8 +10,7 @@ from threading import Lock
 from time import perf_counter
 
 from ..bucket.ledger import Step
-from ..intervals import Interval, common, seconds, united, without
-from ..spans import RECORDER
+from ..spans import RECORDER, Interval, common, seconds, united, without
 
 
 class PassTimes:
