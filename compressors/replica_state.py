@@ -28,7 +28,7 @@ from torch.futures import Future
 from .bucket.compressor import Compressor, is_exempt
 from .bucket.earlier import nonzero
 from .bucket.feedback import zeros_once
-from .bucket.memory_order import MemoryOrder
+from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .method import CompressedMethod, Method, PowerSGD
