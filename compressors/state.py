@@ -12,7 +12,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .bucket.earlier import Earlier
-from .bucket.memory_order import MemoryOrder
+from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .exchange.buckets import ExchangeForm
