@@ -10,11 +10,11 @@ import torch.distributed as dist
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
-from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.reporting import Listener, Progress
 from taugrad.platform.training.trainer import Trainer
 
 
-class Recorder:
+class Recorder(Listener):
     """Keeps everything; checkpoints go to folders by iteration, where it has a folder, which all share."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -44,9 +44,6 @@ class Recorder:
             (self.folder / str(iteration)).mkdir(parents=True, exist_ok=True)
             write(self.folder / str(iteration))
             dist.barrier()
-
-    def undelivered(self) -> list[str]:
-        return []
 
     def values(self, metric: str) -> list[float]:
         """Of all iterations that have it."""

@@ -14,6 +14,8 @@ import torch
 from cases import in_turn
 from torch import Tensor, nn
 
+from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.lenet import lenet
@@ -28,8 +30,6 @@ from taugrad.platform.synchronization.hybrid.parts import two_parts
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
 from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
-from taugrad.platform.synchronization.runner import SimulatedRunner
-from taugrad.platform.synchronization.traffic import Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
@@ -229,10 +229,10 @@ def test_every_scheme_is_one_process_forward_and_backward(name, scheme, workers,
         team, computed, tasks = run(model, batches, scheme, training)
 
         places = [
-            sum(counts[: rows.worker]) + row
+            sum(counts[:worker]) + row
             for turn in turns_of(scheme, counts)
-            for rows in turn.rows
-            for row in range(rows.start, rows.stop)
+            for worker, rows in enumerate(turn)
+            for row in rows
         ]
         assert sorted(places) == list(range(n))
         for task in tasks:
@@ -270,9 +270,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
         kept = {key: p for key, p in reference.named_parameters() if key not in learned}
         summed = {key: torch.zeros_like(p) for key, p in kept.items()}
         for turn in turns_of(scheme, counts):
-            rows = [
-                sum(counts[: each.worker]) + row for each in turn.rows for row in range(each.start, each.stop)
-            ]
+            rows = [sum(counts[:worker]) + row for worker, own in enumerate(turn) for row in own]
             scores = forward(reference, inputs, slice(0, n))[rows]
             loss = nn.functional.cross_entropy(scores, targets[rows])
             parameters = [*learned.values(), *kept.values()]

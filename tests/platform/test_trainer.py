@@ -15,7 +15,7 @@ from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.examples import Tensors
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.evaluation import evaluate
