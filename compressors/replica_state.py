@@ -183,12 +183,21 @@ class ReplicaState(WorkerState):
         self.residuals()
         return {self._title: super().state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
+    ) -> None:
         """Restores what `state_dict` returned on the same shard of the same replica.
+
+        Args:
+            state: this worker's; with `reshard`, those of this shard in all replicas that there were.
+            reshard: see `WorkerState.load_state_dict`: whether it was another number of replicas.
 
         Raises:
             ValueError: it is of another worker, or as for `WorkerState.load_state_dict`.
         """
+        if not isinstance(state, Mapping):
+            super().load_state_dict([one for each in state for one in each.values()], reshard=reshard)
+            return
         if self._title not in state:
             raise ValueError(
                 f"the state of {', '.join(map(str, state)) or 'nobody'}, this is {self._title}: for another "
