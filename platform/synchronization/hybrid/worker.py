@@ -241,7 +241,7 @@ class Worker:
         """A turn's features [m, width], in the order of workers."""
         received = yield from fetched(channel)
         whole = mine.new_empty(_examples(turn), mine.shape[1])
-        for rank, (rows, into) in enumerate(zip(turn, whole.split([*map(len, turn)]), strict=True)):
+        for rank, (rows, into) in enumerate(zip(turn, torch.split(whole, [*map(len, turn)]), strict=True)):
             if rank == self.rank:
                 into.copy_(self._manner.wire.as_received(mine[rows.start : rows.stop]))
             elif rows:
@@ -253,7 +253,7 @@ class Worker:
         row_bytes = part.shape[1] * self._manner.wire.nbytes
         lengths = nothing(self.workers)
         to = {}
-        for rank, theirs in enumerate(part.split([*map(len, turn)])):
+        for rank, theirs in enumerate(torch.split(part, [*map(len, turn)])):
             lengths[:, rank] = len(theirs) * row_bytes
             lengths[rank, rank] = 0
             if rank != self.rank and len(theirs):
@@ -269,7 +269,7 @@ class Worker:
         if not rows:
             return
         parts = {rank: self._manner.wire.unpack(each, shape, part) for rank, each in received.items()}
-        parts[self.rank] = self._manner.wire.as_received(part.split([*map(len, turn)])[self.rank])
+        parts[self.rank] = self._manner.wire.as_received(torch.split(part, [*map(len, turn)])[self.rank])
         gradient[rows.start : rows.stop] = factor * added(parts, part.new_zeros(shape))
 
 
