@@ -126,9 +126,18 @@ class Checkpoints:
             return
         spare, context = fallback(self._run_id), ray.train.get_context()
         kept = below(spare.address, folder_name(whole.iteration))
-        second = self._first(_problem(lambda: [spare.put(whole.iteration, each) for each in files.iterdir()]))
+
+        def copy() -> None:
+            for each in files.iterdir():
+                spare.put(whole.iteration, each)
+
+        def complete_copy() -> None:
+            spare.seal(whole)
+            spare.keep(whole.iteration, 1)
+
+        second = self._first(_problem(copy))
         if not second and context.get_local_rank() == 0:
-            second = _problem(lambda: (spare.seal(whole), spare.keep(whole.iteration, 1)))
+            second = _problem(complete_copy)
         second = self._first(second)
         if second:
             self._notify(f"{told}, and could not be kept in {kept} either ({second})")
