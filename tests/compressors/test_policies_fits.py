@@ -16,7 +16,7 @@ from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
-from taugrad.compressors.tau import fits
+from taugrad.compressors.tau import sidco
 from taugrad.compressors.tau.base import ThresholdPolicy, with_magnitudes
 from taugrad.compressors.tau.sidco import (
     LOOKS,
@@ -29,7 +29,7 @@ from taugrad.compressors.tau.sidco import (
     pareto,
 )
 
-fitted_tau = partial(fits.fitted_tau, stage=STAGE)
+fitted_tau = partial(sidco.fitted_tau, stage=STAGE)
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)
