@@ -196,6 +196,9 @@ class ReplicaState(WorkerState):
             ValueError: it is of another worker, or as for `WorkerState.load_state_dict`.
         """
         if not isinstance(state, Mapping):
+            _, _, shard = self._title.partition(", ")
+            if others := [title for each in state for title in each if not title.endswith(f", {shard}")]:
+                raise ValueError(f"the state of {others[0]}, this is {shard}: give those of this shard alone")
             super().load_state_dict([one for each in state for one in each.values()], reshard=reshard)
             return
         if self._title not in state:
