@@ -41,24 +41,11 @@ def test_the_bytes_are_the_bits_in_order(bits: int, k: int, seed: int, threads: 
     assert (found == symbols).all()
 
 
-@every_bits
-def test_the_largest_symbols_fill_every_bit(bits: int) -> None:
-    symbols = np.full(72, (1 << bits) - 1, symbol_type(bits))
-    body = packed(symbols, bits)
-    assert (body == 0xFF).all()
-    assert (unpack(body, bits, 72) == symbols).all()
-
-
 def test_golden_bytes() -> None:
     # 5 = 101, 3 = 011, 6 = 110, each written from its lowest bit: 101 110 01|1 -> read from the right.
     assert packed(np.array([5, 3, 6], np.uint8), 3).tolist() == [0b10_011_101, 0b1]
     # 0x123 and 0xABC in 12 bits: the low byte first, then two half bytes, then the high byte.
     assert packed(np.array([0x123, 0xABC], np.uint16), 12).tolist() == [0x23, 0xC1, 0xAB]
-
-
-@in_turn(("k", "bits", "size"), [(0, 7, 0), (1, 1, 1), (8, 1, 1), (9, 1, 2), (3, 16, 6)])
-def test_packed_bytes(k: int, bits: int, size: int) -> None:
-    assert packed_bytes(k, bits) == size
 
 
 @every_bits
@@ -72,17 +59,6 @@ def test_other_lengths_and_set_padding_are_refused(bits: int) -> None:
         flipped[-1] ^= 1 << bit % 8
         with pytest.raises(CorruptMessage):
             unpack(flipped, bits, 21)
-
-
-@settings(max_examples=100, deadline=None)
-@given(body=st.binary(max_size=60), bits=st.integers(1, 16), k=st.integers(0, 60))
-def test_any_bytes_are_symbols_or_refused(body: bytes, bits: int, k: int) -> None:
-    array = np.frombuffer(bytearray(body), np.uint8)
-    try:
-        symbols = unpack(array, bits, k)
-    except CorruptMessage:
-        return
-    assert packed(symbols, bits).tobytes() == body
 
 
 @in_turn("bits", [1, 7, 9, 15])

@@ -2,12 +2,12 @@
 
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from cases import in_turn
 from messages import write
+from updates import assert_same_update
 
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
@@ -15,8 +15,6 @@ from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, Form
 from taugrad.compressors.wire.positions import EVERY, OURS
 from taugrad.compressors.wire.update import Chunks, Update
-
-AssertSame = Callable[[Update, Update], None]
 
 # Golden messages are put together from sections: taus, positions as a codec writes them, values of a form.
 # Most are about two parameters of 5 and 6 elements, whose taus are 0.25 and 0.5. Element 1 is sent with plus,
@@ -183,9 +181,7 @@ def sections() -> list[tuple[Form, str, str]]:
 
 
 @in_turn(("form", "codec", "symbols"), sections())
-def test_golden_sections_are_written_and_read(
-    form: Form, codec: str, symbols: str, assert_same_update: AssertSame
-) -> None:
+def test_golden_sections_are_written_and_read(form: Form, codec: str, symbols: str) -> None:
     update = golden_update(form, codec, symbols)
     bits, values = VALUES[form, symbols]
     if codec == "chunked" and FORMS[form].quantized:
@@ -201,14 +197,14 @@ def test_golden_sections_are_written_and_read(
 
 
 @in_turn("form", list(DENSE))
-def test_golden_elements_written_out(form: Form, assert_same_update: AssertSame) -> None:
+def test_golden_elements_written_out(form: Form) -> None:
     update = golden_update(form, "raw")
     due = golden(form, 0, 0, 0, 11, DENSE[form])
     assert write(update, "raw").tobytes().hex(" ") == due.hex(" ")
     assert_same_update(message.read(np.frombuffer(due, np.uint8), update.segments), update)
 
 
-def test_golden_parameters_that_are_held_back(assert_same_update: AssertSame) -> None:
+def test_golden_parameters_that_are_held_back() -> None:
     values = np.array([0.5, -0.25, 3.0], np.float32)
     update = Update("f32", Segments.side_by_side([2, 3]), None, np.array([0, 3]), values)
     due = golden("f32", EVERY, 0, 0, 5, POSITIONS["every the second", False] + VALUES["f32", "raw"][1])

@@ -37,10 +37,3 @@ def update_of(form: Any, made: Quantized) -> Update:
     bits = np.array(made.bits)
     segments = Segments.side_by_side(n.tolist())
     return Update(form, segments, None, n, made.values, bits=bits, block=made.block, tables=made.tables)
-
-
-def write_amounts(form: str, symbols: Any, block: int, tables: Any, out: Any, *, add: bool = False) -> None:
-    """Writes, or adds, what the symbols of one parameter stand for."""
-    n = int(symbols.size)
-    rows = np.array([[0, n, 0, -(-n // block) if block else min(n, 1)]])
-    CPU.write_values(form, symbols, block, tables, rows, out, np.zeros(1, np.int64), add)
