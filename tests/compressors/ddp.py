@@ -5,6 +5,7 @@ A scenario is a function that all workers of a group call. It trains, asks the o
 for starting a process takes seconds and a scenario milliseconds; `test_ddp.py` says of each whether it held.
 """
 
+import gc
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,18 @@ TINY_BUCKETS = 0.0002
 
 SCENARIOS: dict[int, dict[str, Callable[[], None]]] = {workers: {} for workers in (1, 2, 3, 4)}
 """By the number of workers, all that they run."""
+
+
+GROUPS: list[dist.ProcessGroup] = []
+"""What the runs of a scenario made, each with threads of its own."""
+
+
+def clean_up() -> None:
+    """Ends what a scenario left: carriers, groups and their threads, some tens a run."""
+    gc.collect()
+    for group in GROUPS:
+        dist.destroy_process_group(group)
+    GROUPS.clear()
 
 
 def scenario(*workers: int, each: Iterable[Any] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -161,7 +174,9 @@ class Run:
     ) -> None:
         self.model = make_model() if model is None else model
         self.loss = loss
-        ddp_options.setdefault("process_group", dist.new_group())
+        if "process_group" not in ddp_options:
+            ddp_options["process_group"] = dist.new_group()
+            GROUPS.append(ddp_options["process_group"])
         self.ddp = DistributedDataParallel(self.model, **ddp_options)
         self.state: CompressionState = None  # type: ignore[assignment]
         if config is not None:

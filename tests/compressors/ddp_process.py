@@ -17,7 +17,7 @@ import ddp_sites
 import ddp_training
 import torch
 import torch.distributed as dist
-from ddp import SCENARIOS
+from ddp import SCENARIOS, clean_up
 
 MODULES = (ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts)
 """All that list scenarios."""
@@ -35,6 +35,7 @@ def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:
     )
     for done, name in enumerate(names, start=1):
         SCENARIOS[workers][name]()
+        clean_up()
         dist.barrier()
         (folder / f"done-{rank}").write_text(str(done))
     dist.destroy_process_group()

@@ -9,7 +9,7 @@ from formats import CODECS, FORMATS, FORMS_OF, WITHOUT_TAU
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import write
-from updates import assert_same_update, draw_update, random_update
+from updates import assert_same_update, check_by_the_page, draw_update, random_update
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.passes import CPU
@@ -52,8 +52,11 @@ def test_every_update_comes_back(
     symbols: str,
     data: st.DataObject,
 ) -> None:
+    """Through our reader, and through the page's."""
     update = draw_update(data, codec, form)
-    assert_same_update(message.read(write(update, codec, symbols), update.segments), update)
+    written = write(update, codec, symbols)
+    assert_same_update(message.read(written, update.segments), update)
+    check_by_the_page(written.tobytes(), tuple(update.segments.sizes.tolist()), update)
 
 
 @every_case_and_symbols

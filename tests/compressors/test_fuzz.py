@@ -9,9 +9,8 @@ from pathlib import Path
 
 import fuzzing
 import numpy as np
-import page_decoder
+from updates import check_by_the_page
 
-from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.positions import OURS
@@ -20,24 +19,6 @@ from taugrad.compressors.wire.update import Update
 MESSAGES = 30_000
 LONG, LARGEST_N = 400, 20_000
 """Bytes and elements of damaged messages that are left out: the page's decoder takes its time."""
-
-
-def check_by_the_page(data: bytes, sizes: tuple[int, ...], ours: Update | NonFinite | None) -> None:
-    """Fails unless both readers refuse a message, or find the same in it."""
-    try:
-        theirs = page_decoder.decode(data, [*sizes])
-    except page_decoder.Invalid:
-        theirs = None
-    assert (ours is None) == (theirs is None), f"the page finds {theirs}, ours {ours}"
-    if ours is None or theirs is None:
-        return
-    if isinstance(ours, NonFinite):
-        assert theirs == ours.ordinal
-        return
-    positions, amounts = theirs
-    elements = [each for where, _ in ours.places() for each in np.arange(sum(sizes))[where].tolist()]
-    assert positions == elements
-    assert np.array(amounts, np.float32).tobytes() == ours.amounts(CPU).tobytes()
 
 
 def test_what_methods_write_is_read_by_the_page() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from cases import in_turn
-from formats import FORMATS
+from formats import CODEC_CODE, FORM_CODE, FORMATS, HUFFMAN, OWN_CODES, OWN_TAUS, REFUSAL, forged, sealed
 from messages import write
 from updates import random_update
 
@@ -23,10 +23,6 @@ from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
 from taugrad.compressors.wire.positions import EVERY, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update
 
-FORM_CODE = {"bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8, "linear": 9}
-FORM_CODE |= {"quantile": 10}
-CODEC_CODE = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "every": 4, "chunked": 5}
-HUFFMAN, OWN_CODES, OWN_TAUS, REFUSAL = 1, 2, 4, 128
 NAN, INF = float("nan"), float("inf")
 
 every_case = in_turn(("codec", "form"), FORMATS)
@@ -40,37 +36,6 @@ def read(data: bytes, sizes: Sequence[int] | None = None) -> Update | NonFinite:
     if message.is_refusal(given):
         return message.read_nonfinite(given, sum(sizes))
     return message.read(given, Segments.side_by_side(sizes))
-
-
-def sealed(data: bytes) -> bytes:
-    """The same bytes with the checksum that the docstring of `message` asks for."""
-    checksum = zlib.crc32(data[:24] + bytes(4) + data[28:])
-    return data[:24] + struct.pack("<I", checksum) + data[28:]
-
-
-def forged(
-    form: int | str,
-    codec: int | str,
-    n: int,
-    k: int,
-    body: bytes,
-    *,
-    tau: float | None = 0.25,
-    flags: int = 0,
-    bits: int = 0,
-    length: int | None = None,
-    magic: bytes = b"tg",
-    version: int = 2,
-    reserved: int = 0,
-) -> bytes:
-    """A message with a valid checksum, whatever it holds; of forms with tau, tau comes before the body."""
-    form_code = FORM_CODE[form] if isinstance(form, str) else form
-    codec_code = CODEC_CODE[codec] if isinstance(codec, str) else codec
-    if form_code in (2, 3, 4) and tau is not None:
-        body = struct.pack("<f", tau) + body
-    size = len(body) if length is None else length
-    head = magic + bytes([version, form_code, codec_code, flags, bits, reserved])
-    return sealed(head + struct.pack("<IIQI", n, k, size, 0) + body)
 
 
 def words(*signed: int) -> bytes:

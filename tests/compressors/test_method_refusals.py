@@ -1,5 +1,7 @@
 """NaN and Inf in a gradient: every method refuses the bucket, says where, and loses nothing."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.ops.cpu.passes import CpuOps
 
 Floats = NDArray[np.float32]
 NAN, INF = float("nan"), float("inf")
@@ -146,3 +149,25 @@ def test_a_payload_of_another_layout_or_method_is_refused(method: str) -> None:
             compressor.read(payload[:cut], own)
     with pytest.raises(CorruptMessage):
         compressor.read(np.concatenate([payload, payload]), own)
+
+
+class Undefined(CpuOps):
+    """What a pass does not write is 0xFF, and no symbol may lie behind the end of its table."""
+
+    def empty(self, size: int, dtype: Any) -> NDArray[Any]:
+        return np.full(size * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype)
+
+    def write_values(
+        self, form: str, symbols: NDArray[Any], block: int, tables: tuple[Any, ...], *where: Any
+    ) -> None:
+        if form == "quantile":
+            assert int(symbols.max()) < tables[1].size // tables[0].size
+        super().write_values(form, symbols, block, tables, *where)
+
+
+@in_turn("line", ["quantile(3, block=100)", "quantile(10)"])
+def test_what_a_refused_parameter_has_no_symbols_for_is_not_looked_up(line: str) -> None:
+    worker = workbench.Worker(line, ops=Undefined())
+    gradients = workbench.random_gradients(1)
+    gradients[1][:] = NAN
+    assert worker.step(gradients).refused == [1]

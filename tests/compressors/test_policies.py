@@ -16,7 +16,6 @@ from taugrad.compressors.method.policies import Warmup
 from taugrad.compressors.rules.base import Context, rule_of
 from taugrad.compressors.tau.base import Memory, ThresholdPolicy
 from taugrad.compressors.tau.density import DensityMemory, density_at
-from taugrad.compressors.tau.sampling import sampled_tau
 
 
 def policy_of(text: str) -> ThresholdPolicy:
@@ -89,17 +88,6 @@ def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -
     reached = float((gradient.abs() >= float(tau)).sum()) / n
     # Of m samples, m x density reach tau; that share of all has a binomial's deviation, here five of them.
     assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
-
-
-@in_turn("n", [500, 40_000])
-@in_turn("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@in_turn("with_residual", [False, True])
-def test_other_types_have_the_tau_of_their_values(n: int, dtype: torch.dtype, with_residual: bool) -> None:
-    gradient = (gradient_of(n) * 100).to(dtype)
-    residual = gradient_of(n, 1) if with_residual else None
-    assert sampled_tau(part_of(gradient, residual), 0.05) == sampled_tau(
-        part_of(gradient.float(), residual), 0.05
-    )
 
 
 @in_turn(

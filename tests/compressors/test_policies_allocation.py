@@ -200,13 +200,3 @@ def test_layers_that_differ_save_bits_that_layers_alike_do_not() -> None:
 
     assert saved([(10_000, 1.0, 1.0), (200_000, 0.4, 1.0), (50_000, 0.5, 3.0)]) > 0.05
     assert saved([(10_000, 1.0, 1.0)] * 4) < 0.02
-
-
-def test_an_allocation_does_not_depend_on_the_order_of_layers() -> None:
-    layers = [(10_000, 1.0, 1.0), (200_000, 0.1, 2.0), (50_000, 0.3, 3.0), (7, 1.0, 1.0)]
-    curves = curves_of(layers, 0.01, "bgt", 0)
-    taus, _ = allocate(curves, 0.01, 1.0)
-    for order in itertools.permutations(range(4)):
-        at = np.array(order)
-        other = Curves(curves.elements[at], curves.sent[at], curves.taus[at], curves.errors[at])
-        assert allocate(other, 0.01, 1.0)[0] == pytest.approx(taus[at], rel=1e-6)

@@ -1,14 +1,17 @@
-"""Updates of every format, random and valid, and what it is that two of them are the same."""
+"""Updates of every format, random and valid, and what says that two of them, or two readers, are the same."""
 
 from typing import Any
 
 import numpy as np
+import page_decoder
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu.bitpack import symbol_type
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Offsets, Segments
 from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Chunks, Update
 
 
@@ -126,3 +129,21 @@ def assert_same_update(found: Update, expected: Update) -> None:
             assert there.size == due.size
             assert not due.size or there.dtype == due.dtype
             assert there.tobytes() == due.tobytes()
+
+
+def check_by_the_page(data: bytes, sizes: tuple[int, ...], ours: Update | NonFinite | None) -> None:
+    """Fails unless both readers refuse a message, or find the same in it."""
+    try:
+        theirs = page_decoder.decode(data, [*sizes])
+    except page_decoder.Invalid:
+        theirs = None
+    assert (ours is None) == (theirs is None), f"the page finds {theirs}, ours {ours}"
+    if ours is None or theirs is None:
+        return
+    if isinstance(ours, NonFinite):
+        assert theirs == ours.ordinal
+        return
+    positions, amounts = theirs
+    elements = [each for where, _ in ours.places() for each in np.arange(sum(sizes))[where].tolist()]
+    assert positions == elements
+    assert np.array(amounts, np.float32).tobytes() == ours.amounts(CPU).tobytes()
