@@ -598,6 +598,7 @@ def test_threads_change_nothing(threads: int) -> None:
     assert digest(CpuOps(threads), n) == digest(CpuOps(1), n)
 
 
+@pytest.mark.long
 def test_a_cpu_without_wide_vectors_gives_the_same_bits(tmp_path: Path) -> None:
     """The same passes, compiled for the oldest CPU that LLVM knows of this architecture."""
     environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
