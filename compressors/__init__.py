@@ -15,7 +15,9 @@ __all__ = [
     "CompressionState",
     "CompressorConfig",
     "CorruptMessage",
+    "LocalSteps",
     "NonFiniteGradient",
+    "Outer",
     "PeerLost",
     "Step",
     "Totals",
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
     from .errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
     from .hook import compress_gradients, compressed_allgather
+    from .local_steps import LocalSteps, Outer
     from .method import CompressorConfig, chain
     from .state import CompressionState
 else:
@@ -38,7 +41,9 @@ else:
             "CompressionState": ".state",
             "CompressorConfig": ".method",
             "CorruptMessage": ".errors",
+            "LocalSteps": ".local_steps",
             "NonFiniteGradient": ".errors",
+            "Outer": ".local_steps",
             "PeerLost": ".errors",
             "Step": ".bucket.ledger",
             "Totals": ".bucket.ledger",

@@ -103,6 +103,9 @@ step of your model would take, and fills the lines in for your spec. It keeps to
 another way is expected to be {clearly:g} times faster to a target. `taugrad auto SPEC --link 100mbit,20ms
 --target loss=1.9` measures what a step is worth for the most promising of them. `taugrad doctor` prints a
 short form.
+
+Where a box says `sync: {{mode: weights, ...}}`, [`LocalSteps`](how-to/local-steps.md) takes the same
+fields as arguments in a training loop of your own.
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:

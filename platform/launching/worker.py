@@ -10,10 +10,11 @@ import ray
 import torch
 from ray.train.torch import get_device
 
+from taugrad.compressors.exchange.traffic import MOST_WORKERS
+
 from ..data import load
 from ..spec import RunSpec
 from ..spec.resizing import with_present
-from ..synchronization.traffic import MOST_WORKERS
 from ..tracking import names
 from ..tracking.journal import Journal
 from ..tracking.record import UNDELIVERED, records_of

@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.alexnet import alexnet
 from taugrad.platform.models.config import AlexNet, LeNet, NetworkInNetwork, ResNet, Vgg16
@@ -31,8 +33,6 @@ from taugrad.platform.synchronization.hybrid.parts import two_parts
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
 from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
-from taugrad.platform.synchronization.runner import SimulatedRunner
-from taugrad.platform.synchronization.traffic import Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig

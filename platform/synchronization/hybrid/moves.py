@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.rounds import Received
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.intervals import Interval, seconds, united
 from taugrad.compressors.spans import RECORDER
-
-from ..rounds import Received
-from ..runner import Runner
-from ..traffic import Traffic
 
 T = TypeVar("T")
 

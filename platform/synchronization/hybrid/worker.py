@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.traffic import NUMBER_BYTES
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
@@ -20,7 +21,6 @@ from ...training.config import TrainingConfig
 from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
 from ...training.rates import Rates
-from ..traffic import NUMBER_BYTES
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
 from .layers import share_of
