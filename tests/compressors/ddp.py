@@ -33,12 +33,16 @@ SCENARIOS: dict[int, dict[str, Callable[[], None]]] = {workers: {} for workers i
 """By the number of workers, all that they run."""
 
 
+RUNS: list["Run"] = []
 GROUPS: list[dist.ProcessGroup] = []
-"""What the runs of a scenario made, each with threads of its own."""
+"""What a scenario made: carriers and groups have threads of their own."""
 
 
 def clean_up() -> None:
-    """Ends what a scenario left: carriers, groups and their threads, some tens a run."""
+    """Ends what a scenario left."""
+    for run in RUNS:
+        run.close()
+    RUNS.clear()
     gc.collect()
     for group in GROUPS:
         dist.destroy_process_group(group)
@@ -193,9 +197,19 @@ class Run:
         self.skipped: list[int] = []
         self.poison: dict[int, tuple[str, float]] = {}
         self.at = 0
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
+        self._hooks = [
+            parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        ]
+        RUNS.append(self)
+
+    def close(self) -> None:
+        """Disconnects, and lets go of what holds it in the graph."""
+        for each in self._hooks:
+            each.remove()
+        if self.state is not None:
+            self.state.exchange.close()
 
     def _note(self, name: str, gradient: Tensor) -> Tensor:
         if self.at in self.poison and self.poison[self.at][0] == name:
