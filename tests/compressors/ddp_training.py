@@ -162,13 +162,13 @@ def naming_a_stranger(own: Bytes) -> Bytes:
     return message.write_nonfinite(message.NonFinite("f32", n, 99))
 
 
-NOTHING = np.empty(0, np.uint32), np.zeros(1, np.int64)
+OTHER = Update("f32", Segments.side_by_side([3]), np.empty(0, np.uint32), np.zeros(1, np.int64))
 TAMPERED: dict[str, tuple[Callable[[Bytes], Bytes], str]] = {
     "flipped bit": (flipped, "the checksum does not match"),
     "truncated": (lambda own: own[:-1], "bytes of body, there are"),
     "nothing at all": (lambda own: own[:0], "0 bytes are less than a header"),
     "of another bucket": (
-        lambda own: message.write(Update("f32", Segments.side_by_side([3]), *NOTHING)),
+        lambda own: message.write_all([(OTHER, "auto")], "auto"),
         f"an update of 3 elements where {ELEMENTS} are due",
     ),
     "a refusal of another bucket": (

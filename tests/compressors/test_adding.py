@@ -6,9 +6,9 @@ from cases import in_turn
 from updates import random_update
 
 from taugrad.compressors.bucket.adding import sum_all
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
-from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.update import Update
 
 

@@ -5,7 +5,8 @@ import pytest
 from cases import in_turn
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.wire.chunks import index_bytes, index_count, read_indices, write_indices
+from taugrad.compressors.wire.positions import index_bytes, read_indices, write_indices
+from taugrad.compressors.wire.update import Chunks
 
 CANARY = 0xA5
 
@@ -13,7 +14,7 @@ CANARY = 0xA5
 @in_turn(("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)])
 def test_sizes_out_of_range_are_refused(chunk: int, keep: int) -> None:
     with pytest.raises(ValueError, match="must be"):
-        index_count(10, chunk, keep)
+        Chunks(chunk, keep).count(10)
 
 
 def packed(positions: list[int], chunk: int) -> list[int]:

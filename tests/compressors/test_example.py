@@ -1,5 +1,6 @@
 """The example runs by itself, and using the compressors alone stays cheap."""
 
+import os
 import re
 import subprocess
 import sys
@@ -14,12 +15,20 @@ EXAMPLE = ROOT / "examples" / "ddp_script.py"
 REPORT_IMPORTS = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
-def imported_by(statement: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has loaded after a statement."""
-    command = [sys.executable, "-c", f"{statement}; {REPORT_IMPORTS}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+def python(*arguments: str, timeout: float = 240) -> str:
+    """What a fresh interpreter prints; fails when it does not exit with 0."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    return set(done.stdout.split())
+    return done.stdout
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level modules that are loaded after a statement."""
+    return set(python("-c", f"{statement}; {REPORT_IMPORTS}").split())
 
 
 def figure(output: str, pattern: str) -> float:
@@ -29,7 +38,7 @@ def figure(output: str, pattern: str) -> float:
 
 
 def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None:
-    output = forked.run_script(EXAMPLE, ["--workers", "2"], tmp_path, timeout_s=240)
+    output = python(str(EXAMPLE), "--workers", "2")
     assert figure(output, r"accuracy +([\d.]+)") > 0.9
     assert figure(output, r"compression +([\d.]+)x") > 5
     # 17,226 gradients of 4 bytes in 230 steps of 2 workers are 31.7 MB.
@@ -38,7 +47,13 @@ def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None
 
 def test_the_example_takes_any_chain(tmp_path: Path) -> None:
     chain = "chunked_topk(8, chunk=256, decay=1) | linear(4) | chunked"
-    output = forked.run_script(EXAMPLE, ["--compressor", chain], tmp_path, timeout_s=240)
+    logs = [tmp_path / f"{rank}.txt" for rank in range(2)]
+    script = Path(__file__).with_name("example_process.py")
+    workers = [forked.start(script, (rank, tmp_path, chain), log, log) for rank, log in enumerate(logs)]
+    for worker in workers:
+        worker.join(240)
+    output = logs[0].read_text()
+    assert [worker.exitcode for worker in workers] == [0, 0], output
     assert figure(output, r"accuracy +([\d.]+)") > 0.8
     # Of 256 elements 8 are sent, in 4 bits and an index of 8: 32 x 32 / 12 times less, but for headers.
     assert 40 < figure(output, r"compression +([\d.]+)x") < 86

@@ -10,10 +10,11 @@ from formats import CODEC_CODE, FORM_CODE, OWN_TAUS, forged
 from messages import write
 from updates import assert_same_update
 
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS
 from taugrad.compressors.wire.update import Chunks, Update
 

@@ -108,7 +108,7 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
     assert corrected > 3
     for iteration in sampled:
         assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
-    policy = worker.compressor.rule.selection.policy
+    policy = worker.compressor.rule.policy
     for memory in worker.memories.values():
         assert memory.target == 0.05
         due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
@@ -134,7 +134,7 @@ def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
         ("strom(density(0.01))", True),
         ("strom(0.01)", False),
     ):
-        assert rule_of(read_config(line)).selection.needs_sample(part, 0, {}) is needed, line
+        assert rule_of(read_config(line)).needs_sample(part, 0, {}) is needed, line
 
 
 @in_turn("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])

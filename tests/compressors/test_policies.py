@@ -13,17 +13,18 @@ from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, read_config
 from taugrad.compressors.method.policies import Warmup
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy, with_magnitudes
 from taugrad.compressors.tau.density import DensityMemory, density_at
 
 
 def policy_of(text: str) -> ThresholdPolicy:
-    return rule_of(read_config({"kind": "bgt", "tau": text})).selection.policy
+    return rule_of(read_config({"kind": "bgt", "tau": text})).policy
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
-    return Part(name, values, residual)
+    return with_magnitudes([Part(name, values, residual)], [True], CPU)[0]
 
 
 NOTHING = part_of(torch.zeros(4))

@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 
 def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
     """The message of a codec; `every` is what stands for one where there are no positions."""
-    return message.write(update, "auto" if codec == "every" else codec, symbols, threads)
+    return message.write_all([(update, "auto" if codec == "every" else codec)], symbols, threads)
 
 
 def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32]) -> Quantized:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...bucket.adding import Received
 from ...bucket.feedback import FeedbackCompressor, Sent
 from ...bucket.layout import PartTally
-from ...bucket.reader import Received
 from ...errors import CorruptMessage
 from ...method import CompressedMethod, Method, PowerSGD, read_config
 from ...spans import RECORDER

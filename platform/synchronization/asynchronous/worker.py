@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.bucket.compressor import compressor_for
+from taugrad.compressors.bucket.compressor import Incoming, compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import PartTally
-from taugrad.compressors.bucket.reader import Incoming
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.patterns.base import compressed

@@ -25,9 +25,9 @@ from ..base import Moment
 from ..in_rounds import InRounds
 from ..ledger import Iteration
 from .layers import Layer, cut_optimizer
-from .moves import Course, Fetch, Moves, Post, Posts
+from .moves import Course, Moves, Post, Posts, fetched
 from .parts import Parts
-from .wire import packed, to_others, unpacked
+from .wire import packed, unpacked
 from .worker import Computed, Worker
 
 
@@ -259,18 +259,15 @@ def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
         for own in layer.parameters():
             channel, row = next(channels), own.shape[1:]
             size = row.numel() * own.element_size()
-            payload = packed(own)
-            to = {rank: payload for rank in range(worker.workers) if rank != worker.rank and payload.size}
-            lengths = to_others([neurons.count * size for neurons in layer.dealt])
-            yield Post(channel, "weights", to, lengths, to_all=True, counts_as_values=False)
-            received = yield Fetch(channel)
-            assert received is not None
+            sizes = [len(neurons) * size for neurons in layer.dealt]
+            yield Post.to_everybody(channel, "weights", worker.rank, packed(own), sizes, values=False)
+            received = yield from fetched(channel)
             whole = torch.empty((layer.neurons, *row), dtype=own.dtype)
             for rank, neurons in enumerate(layer.dealt):
                 rows = whole[neurons.start : neurons.stop]
                 if rank == worker.rank:
                     rows.copy_(own.detach())
-                elif neurons.count:
+                elif neurons:
                     rows.copy_(unpacked(received[rank], rows.shape, own.dtype))
             wholes.append(whole)
     return wholes
