@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
-from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo
+from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
@@ -28,7 +28,7 @@ from torch.futures import Future
 from .bucket.compressor import Compressor, is_exempt
 from .bucket.earlier import nonzero
 from .bucket.feedback import zeros_once
-from .bucket.memory_order import MemoryOrder
+from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .method import CompressedMethod, Method, PowerSGD
@@ -68,7 +68,7 @@ class _Unit:
                 "was not used, so call model.set_reduce_scatter_unused_params(True), or freeze it"
             )
         sizes = [each.sharded_size.numel() for each in trained]
-        shards = [share[:size] for share, size in zip(flat.split(padded), sizes, strict=True)]
+        shards = [share[:size] for share, size in zip(torch.split(flat, padded), sizes, strict=True)]
         here = [place for place, size in enumerate(sizes) if size]
         return [trained[place] for place in here], [shards[place] for place in here]
 
@@ -77,7 +77,7 @@ class _Unit:
         sizes = [each.numel() for each in shards]
         if self.buffer.numel() != sum(sizes) or self.buffer.dtype != shards[0].dtype:
             self.buffer = torch.empty(sum(sizes), dtype=shards[0].dtype, device=shards[0].device)
-        rows = list(self.buffer.split(sizes))
+        rows = list(torch.split(self.buffer, sizes))
         (torch._foreach_add_ if self.holds_back else torch._foreach_copy_)(rows, list(shards))
         return self.buffer, sizes
 
@@ -132,6 +132,7 @@ class ReplicaState(WorkerState):
             )
         self._units = _units_of(model)
         first = self._units[0].group
+        assert isinstance(first.mesh_info, FSDPMeshInfo)
         self._shards: dist.ProcessGroup = first.mesh_info.shard_process_group
         self._sharded = {name: each for unit in self._units for each, name in unit.names.items()}
         here = {
@@ -165,7 +166,9 @@ class ReplicaState(WorkerState):
         self._passes = 0
         self._agreed = False
         for unit in self._units:
-            unit.group.modules[0].set_all_reduce_hook(partial(self._reduced, unit))
+            module = unit.group.modules[0]
+            assert isinstance(module, FSDPModule)
+            module.set_all_reduce_hook(partial(self._reduced, unit))
 
     @property
     def _title(self) -> str:
@@ -180,12 +183,21 @@ class ReplicaState(WorkerState):
         self.residuals()
         return {self._title: super().state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
+    ) -> None:
         """Restores what `state_dict` returned on the same shard of the same replica.
+
+        Args:
+            state: this worker's; with `reshard`, those of this shard in all replicas that there were.
+            reshard: see `WorkerState.load_state_dict`: whether it was another number of replicas.
 
         Raises:
             ValueError: it is of another worker, or as for `WorkerState.load_state_dict`.
         """
+        if not isinstance(state, Mapping):
+            super().load_state_dict([one for each in state for one in each.values()], reshard=reshard)
+            return
         if self._title not in state:
             raise ValueError(
                 f"the state of {', '.join(map(str, state)) or 'nobody'}, this is {self._title}: for another "
@@ -217,6 +229,7 @@ class ReplicaState(WorkerState):
 
     def _distributed(self, name: str, tensors: dict[str, Tensor]) -> DTensor:
         parameter = self._sharded[name].sharded_param
+        assert isinstance(parameter, DTensor)
         return DTensor.from_local(
             zeros_once(tensors, name, self._known[name]).view(self._known[name].shape),
             parameter.device_mesh,
@@ -369,9 +382,9 @@ def _units_of(model: nn.Module) -> list[_Unit]:
     return units
 
 
-def _local(distributed: Tensor) -> Tensor:
+def _local(distributed: Tensor | None) -> Tensor:
     assert isinstance(distributed, DTensor)
-    return distributed.detach().to_local()
+    return distributed.to_local().detach()
 
 
 def _checksum(weights: Tensor) -> int:

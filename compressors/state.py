@@ -12,7 +12,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .bucket.earlier import Earlier
-from .bucket.memory_order import MemoryOrder
+from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .exchange.buckets import ExchangeForm
@@ -244,7 +244,7 @@ class StateCopy(CompressionState):
         """Raises CompressionError."""
         self._refuse()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, *_: object, **__: object) -> None:
         """Raises CompressionError."""
         self._refuse()
 

@@ -19,6 +19,7 @@ from .exchange.agreement import flattened, require_agreement
 from .exchange.buckets import Exchange, ExchangeForm
 from .exchange.keys import SHORTEST_KEY
 from .exchange.lost_peers import reaching
+from .exchange.resizing import merged, model_of, ranks_together, share_of
 from .exchange.sites import Sites
 from .method import CompressedMethod, Method
 from .names import unmatched_patterns
@@ -157,15 +158,30 @@ class WorkerState:
             **self.exchange.links_state(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
+    ) -> None:
         """Restores what `state_dict` returned.
+
+        With `reshard`, any number of workers go on from the states of another number. The mean of what is
+        still to be sent stays what it was: residuals of workers that are gone are added to those of workers
+        that are there, and all are multiplied by the ratio of the numbers; new workers have none. Ledgers
+        go on; links are counted anew.
+
+        Args:
+            state: this worker's; with `reshard`, those of all workers that saved them, in any order.
+            reshard: whether they may be another number of workers than now.
 
         Raises:
             ValueError: the state has another version, lacks a part, or belongs to another worker, another
                 number of workers or another method; or a tensor's parameter does not exist here or has
-                another shape. Nothing is restored then. A parameter that is frozen here exists: its
-                residual is kept, and saved again.
+                another shape; or with `reshard`, a worker's state is missing. Nothing is restored then. A
+                parameter that is frozen here exists: its residual is kept, and saved again.
         """
+        if reshard:
+            state = self._resharded([state] if isinstance(state, Mapping) else state)
+        if not isinstance(state, Mapping):
+            raise ValueError(f"{len(state)} states: without reshard=True, load this worker's own")
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
@@ -188,6 +204,20 @@ class WorkerState:
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)
+
+    def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """This worker's part of what all workers of another number had (`exchange/resizing.py`)."""
+        former = ranks_together(
+            [{str(each["rank"]): each} for each in states], [each["workers"] for each in states]
+        )
+        rank, share = dist.get_rank(self._group), share_of(len(former), self.workers, self.config.reduction)
+        kept = {
+            part: merged([each[part] for each in former], self.workers, share)[rank]
+            for part in ("residuals", "velocities")
+        }
+        links = self.exchange.links_state()
+        own = {key: each for key, each in former[model_of(rank, len(former))].items() if key not in links}
+        return {**own, **kept, "rank": rank, "workers": self.workers}
 
     def _begin_step(self, watched_parameters: Iterable[Tensor]) -> None:
         """The first backward pass since gradients were cleared begins."""

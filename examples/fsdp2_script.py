@@ -67,7 +67,7 @@ def train(options):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if rank == 0 and (step + 1) % 20 == 0:
+        if rank == 0 and (step + 1) % 10 == 0:
             print(f"step {step + 1}  loss {loss.item():.2f}")
 
     if rank == 0:

@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    cases.only = config.getoption("case")
+    cases.only, cases.everything = config.getoption("case"), config.getoption("all")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -85,3 +85,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
         if not torch.cuda.is_available():
             pytest.exit("no CUDA device here: the GPU tests cannot run", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs, to be copied: to make one takes MLflow seconds."""
+    from taugrad.platform.tracking.store import open_client
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    open_client(f"sqlite:///{path}").search_experiments()
+    return path

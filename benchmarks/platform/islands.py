@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
@@ -16,6 +17,7 @@ from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
 
 from ..harness.report import Table, load, number, publish, read_options
+from ..harness.trainings import Cells
 from ..harness.workers import found_by
 
 CONTEXT, BATCH = 32, 8
@@ -40,8 +42,9 @@ INTRODUCTION = (
 )
 
 
-def train(mesh: DeviceMesh, optimizer_name: str, method: str, steps: int) -> dict[str, Any]:
+def train(islands: int, workers: int, optimizer_name: str, method: str, steps: int) -> dict[str, Any]:
     """The losses of every step, over all workers, and the bytes that crossed between islands in a step."""
+    mesh = init_device_mesh("cpu", (islands, workers), mesh_dim_names=("replicate", "shard"))
     torch.manual_seed(0)
     model = GptNetwork(GPT, CONTEXT, 256)
     inner = mesh if method == HSDP else mesh["shard"]
@@ -73,15 +76,24 @@ def train(mesh: DeviceMesh, optimizer_name: str, method: str, steps: int) -> dic
     return {"losses": losses, "bytes": crossed.item() / steps}
 
 
-def train_all(islands: int, workers: int, steps: int) -> list[dict[str, Any]]:
-    """What every contender comes to."""
-    mesh = init_device_mesh("cpu", (islands, workers), mesh_dim_names=("replicate", "shard"))
-    return [train(mesh, optimizer, method, steps) for optimizer, method in CONTENDERS]
+def measured(asked: dict[str, Any]) -> dict[str, Any]:
+    """What worker 0 found of what is asked for."""
+    found: dict[str, Any] = found_by(train, tuple(asked.values()), asked["islands"] * asked["workers"])[0]
+    return found
 
 
-def table_of(islands: int, workers: int, steps: int) -> Table:
+def table_of(islands: int, workers: int, steps: int, cells: Cells) -> Table:
     """Losses and bytes of some islands."""
-    found = found_by(train_all, (islands, workers, steps), islands * workers)[0]
+    found = []
+    for optimizer, method in CONTENDERS:
+        asked = {
+            "islands": islands,
+            "workers": workers,
+            "optimizer": optimizer,
+            "method": method,
+            "steps": steps,
+        }
+        found.append(cells.of(asked, partial(measured, asked)))
     marks = [steps * part // 6 for part in (1, 2, 3, 4, 6)]
     average = max(1, steps // 15)
     whole = found[CONTENDERS.index(("AdamW", "none"))]["bytes"]
@@ -115,7 +127,8 @@ def main(arguments: Sequence[str]) -> int:
     options = read_options("platform.islands", __doc__.partition("\n")[0], arguments, parts)
     before, steps = load(), 12 if options.quick else 300
     sizes = [size for size, part in zip(SIZES, parts, strict=True) if part in options.parts]
-    tables = [table_of(*size, steps) for size in (sizes[:1] if options.quick else sizes)]
+    cells = Cells("islands", quick=options.quick)
+    tables = [table_of(*size, steps, cells) for size in (sizes[:1] if options.quick else sizes)]
     parameters = sum(each.numel() for each in GptNetwork(GPT, CONTEXT, 256).parameters())
     introduction = INTRODUCTION.format(parameters=parameters, batch=BATCH, context=CONTEXT)
     publish("islands", options, introduction, tables, before)

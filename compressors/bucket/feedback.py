@@ -13,8 +13,7 @@ from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, Memory
 from .compressor import Compressor, Incoming, Outgoing, compressor_for
-from .layout import Layout, Part, PartTally
-from .memory_order import MemoryOrder
+from .layout import Layout, MemoryOrder, Part, PartTally
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")

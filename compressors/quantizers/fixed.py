@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 
 from ..method.quantizers import Bins, Blocks, Quantizer
-from ..ops.results import HalfFormat
+from ..ops.interface import HalfFormat
 from .base import Given, Quantization, Quantized, Work
 
 

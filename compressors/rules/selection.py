@@ -6,8 +6,8 @@ from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.sparse import ChunkedTopK, ThresholdedMethod, TopK
 from ..ops.cpu.topk import magnitude_at
+from ..ops.interface import Batch, Selected
 from ..ops.readback import Pending
-from ..ops.results import Batch, Selected
 from ..tau.base import ALL, Memory, as_tau, magnitudes_of, policy_of
 from ..tau.density import density_at
 from ..wire.update import Chunks

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..bucket.layout import Part, PartTally
 from ..method.base import SMALLEST_TAU, Form, ThresholdRule
 from ..method.sparse import Clip, SparseMethod
+from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
-from ..ops.results import Batch, Selected, Target
 from ..ops.segments import Numbers
 from ..quantizers.base import Given, Quantization, Quantized, Work, quantization_of
 from ..tau.base import with_magnitudes

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..method.base import SMALLEST_TAU, Form
-from ..ops.results import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS
+from ..ops.interface import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS
 
 
 @dataclass(frozen=True)

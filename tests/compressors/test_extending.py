@@ -188,7 +188,7 @@ TRAINING = """
 import json, torch, torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from pathlib import Path
-from sync_process import Recorder
+from recorder import Recorder
 from taugrad.platform.data import load
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.training.trainer import Trainer

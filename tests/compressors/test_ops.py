@@ -25,16 +25,18 @@ from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu import blockwise, topk
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
-from taugrad.compressors.ops.interface import Addends, Ops, Sample
-from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.ops.results import (
+from taugrad.compressors.ops.interface import (
     LARGEST_MEAN,
+    Addends,
     Batch,
     HalfFormat,
+    Ops,
     QuantizedPass,
     Quantizing,
+    Sample,
     Selected,
 )
+from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.wire.forms import require_written
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")

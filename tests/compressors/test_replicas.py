@@ -37,9 +37,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 def test_a_method_that_sends_everything_trains_as_hsdp(found: Found) -> None:
     cells = found[0]["beside_hsdp"]
-    assert len(cells) == 26
+    assert len(cells) == 15
     for name, cell in cells.items():
-        assert cell["moved"] > 0.05, name
+        assert cell["moved"] > 0.03, name
         for rank, worker in enumerate(found):
             assert worker["beside_hsdp"][name]["off"] < 1e-6, name
             assert worker["beside_hsdp"][name]["losses off"] < 1e-6, name
@@ -51,9 +51,9 @@ def test_a_method_that_sends_everything_trains_as_hsdp(found: Found) -> None:
 def test_ledgers_count_elements_without_padding_and_steps_of_the_optimizer(found: Found) -> None:
     parameters = 2 * (13 * 13 + 3 * 13) + 3 * 13 + 3
     for method in ("wgt(2e-38) | packed32", "none"):
-        for cell, exchanges in (("plain", 4), ("set_requires_gradient_sync", 4), ("several exchanges", 8)):
+        for cell, exchanges in (("plain", 3), ("several exchanges", 6)):
             counted = [each["beside_hsdp"][f"{cell}: {method}"] for each in found]
-            assert {each["steps"] for each in counted} == {4}
+            assert {each["steps"] for each in counted} == {3}
             # Replicas count for both of them: a shard's two workers, the same.
             assert counted[0]["elements"] + counted[1]["elements"] == 2 * exchanges * parameters
             assert counted[0]["elements"] == counted[2]["elements"] > counted[1]["elements"]

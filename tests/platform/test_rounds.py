@@ -1,14 +1,11 @@
 """Patterns without training: what goes in comes out or stays in a residual."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from cases import in_turn
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
@@ -62,23 +59,6 @@ def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -
     for each in patterns:
         each.commit()
     return found[0], traffic
-
-
-@given(sizes=st.lists(st.integers(0, 40), max_size=6), shards=st.integers(1, 12))
-def test_shards_cover_every_element_once_and_are_of_one_length(sizes, shards):
-    found = cut(sizes, shards)
-    owners = [
-        (piece.ordinal, element)
-        for shard in found
-        for piece in shard.pieces
-        for element in range(piece.start, piece.stop)
-    ]
-    assert owners == [(ordinal, element) for ordinal, size in enumerate(sizes) for element in range(size)]
-    assert [shard.stop for shard, _ in pairwise(found)] == [shard.start for _, shard in pairwise(found)]
-    lengths = {shard.stop - shard.start for shard in found}
-    assert max(lengths) - min(lengths) <= 1
-    for shard in found:
-        assert sum(piece.stop - piece.start for piece in shard.pieces) == shard.stop - shard.start
 
 
 @in_turn("workers", [1, 2, 3, 5, 32])
@@ -203,21 +183,6 @@ def test_messages_handed_on_with_wrong_lengths_are_refused():
             CorruptMessage, match="what worker 0 handed on is not 1 messages with their lengths"
         ):
             side.receive({0: np.frombuffer(wrong, np.uint8)})
-
-
-@in_turn("workers", [2, 4, 16])
-def test_shards_receive_what_does_not_grow_with_the_workers(workers):
-    received = {}
-    for name in ("allgather", "sharded"):
-        patterns = [pattern(name, "linear(8)", rank, workers) for rank in range(workers)]
-        traffic = synchronize(patterns, gradients(workers, 0), 0)[1]
-        received[name] = int(traffic.link_bytes.sum()) / workers
-    header, tables = 28, 8
-    assert received["allgather"] >= (workers - 1) * PARAMETERS
-    # A shard is a message, there and back, with tables of every parameter that it has a piece of.
-    pieces = len(SIZES) + workers
-    most = 2 * PARAMETERS + 2 * pieces * tables + 2 * workers * (header + 100)
-    assert received["sharded"] <= most * (workers - 1) / workers + header
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -14,7 +14,6 @@ import pytest
 
 from taugrad import cli
 from taugrad.platform.deadline import NoAnswer
-from taugrad.platform.doctor import _mlflow
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking.patience import Patience
 from taugrad.platform.tracking.probe import answering_client, probe
@@ -118,14 +117,6 @@ def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(folder: Path, sil
     assert time.monotonic() - begun < GENEROUS_S
     assert (answer.returncode, answer.stderr.count("\n")) == (2, 1), answer.stderr
     assert f"http://{silent} cannot be used: no answer within 2 s" in answer.stderr
-
-
-def test_doctor_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
-    (finding,) = _mlflow()
-    assert (finding.state, finding.remedy) == ("wrong", "start it, or correct MLFLOW_TRACKING_URI")
-    assert "http://me:***@127.0.0.1:1 cannot be used" in finding.detail
-    assert "secret" not in finding.detail
 
 
 @pytest.mark.parametrize(

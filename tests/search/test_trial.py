@@ -22,12 +22,10 @@ def broken(spec):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, uri):
     (tmp_path / "mine_of_test_trial.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield Surroundings(
-        f"sqlite:///{tmp_path}/mlflow.db", "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve"
-    )
+    yield Surroundings(uri, "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve")
     sys.modules.pop("mine_of_test_trial", None)
 
 

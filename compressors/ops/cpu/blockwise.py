@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..array import host
-from ..results import QuantizedPass, Quantizing
+from ..interface import QuantizedPass, Quantizing
 from ..segments import PIECE, Numbers, Offsets, block_length, pieces
 from .rows import Rows, floats
 from .threads import portions, run_all

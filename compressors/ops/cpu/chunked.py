@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import SMALLEST_TAU, check_chunks
-from ..results import Selected
+from ..interface import Selected
 from .rows import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
 

@@ -20,8 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..interface import Addends, Sample
-from ..results import QuantizedPass, Quantizing
+from ..interface import Addends, QuantizedPass, Quantizing, Sample
 from .blockwise import (
     LINE,
     PutBack,

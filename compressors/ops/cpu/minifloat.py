@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
+from ..interface import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
 from .blockwise import (
     LINE,
     PutBack,

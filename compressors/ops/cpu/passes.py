@@ -12,9 +12,19 @@ from torch import Tensor
 
 from ...method.base import ThresholdRule
 from ..array import host
-from ..interface import Addends, Ops, Ranges, Sample
+from ..interface import (
+    Addends,
+    Batch,
+    HalfFormat,
+    Ops,
+    QuantizedPass,
+    Quantizing,
+    Ranges,
+    Sample,
+    Selected,
+    Target,
+)
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 from ..segments import Numbers
 from . import avx512, chunked, linear, minifloat, quantile, summing, topk
 from .amounts import add_values

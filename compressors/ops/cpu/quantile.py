@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
+from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
 from ..segments import block_length
 from .blockwise import (
     BLOCK,

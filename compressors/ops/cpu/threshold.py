@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import ThresholdRule
-from ..results import Selected
+from ..interface import Selected
 from . import avx512
 from .rows import ELEMENTS, Rows, floats
 from .threads import LEAST_SHARE, portions, run_all

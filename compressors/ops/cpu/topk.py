@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
-from ..results import Selected
+from ..interface import Selected
 from .looking import kept_positions
 from .rows import BASE, ELEMENTS, RESIDUAL, Rows, floats, table
 from .threshold import SPARE, threshold_rows

@@ -11,8 +11,8 @@ from torch import Tensor
 from ...method.base import SMALLEST_TAU, ThresholdRule, check_chunks
 from ..cpu.looking import TILE
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
+from ..interface import Batch, Selected, Target
 from ..readback import Pending, Readback
-from ..results import Batch, Selected, Target
 from .device import float_bits
 from .quantizing import QuantizingOps, lay_out
 from .reports import Reports

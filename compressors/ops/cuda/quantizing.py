@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cpu.bitpack import symbol_type
-from ..interface import Addends, Ops, Sample, sampled_places
+from ..interface import Addends, HalfFormat, Ops, QuantizedPass, Quantizing, Sample, sampled_places
 from ..interface import Ranges as AnyRanges
 from ..readback import Pending, Readback, Slot
-from ..results import HalfFormat, QuantizedPass, Quantizing
 from ..segments import block_count, block_length
 from .device import Device, DeviceArray
 from .reports import Reports

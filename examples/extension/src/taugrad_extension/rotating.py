@@ -10,8 +10,8 @@ from pydantic import Field
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method.base import SMALLEST_TAU
 from taugrad.compressors.method.sparse import WholeValues
+from taugrad.compressors.ops.interface import Batch, Selected
 from taugrad.compressors.ops.readback import Pending
-from taugrad.compressors.ops.results import Batch, Selected
 from taugrad.compressors.rules.base import BucketInput, Memories
 from taugrad.compressors.rules.sparse import SparseRule
 
