@@ -27,7 +27,10 @@ TOGETHER = (COMPILING, ("tests/integration/",), ("tests/dashboards/",), ("tests/
 Two cores bear one Ray at a time, and most tests of it share one: with two at a time, in a third process, all
 took 32 minutes in place of 26. The dashboards' tests read one experiment.
 """
-FIRST = (*(start for starts in TOGETHER for start in starts), "tests/test_benchmarks.py", "tests/platform/")
+FIRST = (
+    *(start for starts in TOGETHER for start in starts),
+    *("tests/compressors/test_ddp.py", "tests/test_benchmarks.py", "tests/platform/"),
+)
 """What others wait for, then what takes longest: nobody waits for it at the end."""
 
 # A module is compiled once, not by each of some hundred processes that the tests start.

@@ -47,6 +47,11 @@ def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Colle
     segments = update.segments
     end = int(segments.starts[-1] + segments.sizes[-1])
     total = torch.zeros(end, dtype=torch.float32, device=ops.device)
+    if leaving_out:
+        # A pass leaves their symbols undefined, which could lie behind the end of a table.
+        for ordinal, own in zip(segments.ordinals, update.offsets.symbols, strict=True):
+            if ordinal in leaving_out:
+                ops.tensor(update.values[own].view(np.uint8)).zero_()
     add_update(update, total, ops)
     for ordinal, start, size in zip(segments.ordinals, segments.starts, segments.sizes, strict=True):
         residual = parts[ordinal].residual

@@ -1,6 +1,5 @@
 """One suite for every codec and form: what is written comes back, and `auto` writes the shortest."""
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import messages
@@ -11,9 +10,9 @@ from formats import CODECS, FORMATS, FORMS_OF, WITHOUT_TAU
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import write
+from updates import assert_same_update, check_by_the_page, draw_update, random_update
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.method import read_config
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
@@ -25,9 +24,6 @@ from taugrad.compressors.wire.update import Update
 FORM_NAMES: tuple[Form, ...] = tuple(FORMS)
 SYMBOLS = ("auto", "raw", "huffman")
 """How symbols may be asked for; it makes a difference for forms that have any."""
-DrawUpdate = Callable[[st.DataObject, str, Form], Update]
-RandomUpdate = Callable[..., Update]
-AssertSame = Callable[[Update, Update], None]
 
 every_form = in_turn("form", FORM_NAMES)
 every_case = in_turn(("codec", "form"), FORMATS)
@@ -50,26 +46,26 @@ def test_every_codec_and_every_form_is_listed() -> None:
 
 
 @every_case
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data(), symbols=st.sampled_from(SYMBOLS))
 def test_every_update_comes_back(
     codec: str,
     form: Form,
     symbols: str,
-    draw_update: DrawUpdate,
-    assert_same_update: AssertSame,
     data: st.DataObject,
 ) -> None:
+    """Through our reader, and through the page's."""
     update = draw_update(data, codec, form)
-    assert_same_update(message.read(write(update, codec, symbols), update.segments), update)
+    written = write(update, codec, symbols)
+    assert_same_update(message.read(written, update.segments), update)
+    check_by_the_page(written.tobytes(), tuple(update.segments.sizes.tolist()), update)
 
 
 @every_case_and_symbols
 @in_turn(
     ("n", "k"),
     [
-        *((1, 0), (1, 1), (7, 7), (8, 8), (9, 9), (8, 0), (17, 3), (64, 64), (65, 64), (1000, 1)),
-        *((70_001, 9), (70_001, 8200)),
+        *((1, 0), (1, 1), (8, 8), (9, 9), (17, 3), (64, 64), (65, 64), (70_001, 8200)),
     ],
 )
 def test_edges_come_back(
@@ -78,8 +74,6 @@ def test_edges_come_back(
     symbols: str,
     n: int,
     k: int,
-    random_update: RandomUpdate,
-    assert_same_update: AssertSame,
 ) -> None:
     update = random_update(codec, form, n, k, np.random.default_rng(n + k))
     by_threads = [write(update, codec, symbols, threads) for threads in (1, 2)]
@@ -88,29 +82,9 @@ def test_edges_come_back(
         assert_same_update(message.read(by_threads[0], update.segments, threads), update)
 
 
-@every_case_and_symbols
-def test_messages_are_read_from_any_address_and_from_read_only_memory(
-    codec: str,
-    form: Form,
-    symbols: str,
-    random_update: RandomUpdate,
-    assert_same_update: AssertSame,
-) -> None:
-    update = random_update(codec, form, 45, 20, np.random.default_rng(3))
-    written = write(update, codec, symbols)
-    for shift in (1, 2, 3):
-        moved = np.zeros(written.size + 8, np.uint8)[shift : shift + written.size]
-        moved[:] = written
-        assert_same_update(message.read(moved, update.segments), update)
-    frozen = np.frombuffer(written.tobytes(), np.uint8)
-    assert_same_update(message.read(frozen, update.segments), update)
-
-
 @every_form
 @in_turn("codec", ["packed32", "golomb_rice"])
-def test_positions_up_to_31_bits_are_told_apart(
-    codec: str, form: Form, random_update: RandomUpdate, assert_same_update: AssertSame
-) -> None:
+def test_positions_up_to_31_bits_are_told_apart(codec: str, form: Form) -> None:
     segments = Segments.side_by_side([2**30, 2**30 - 1])
     random = random_update(codec, form, 3, 3, np.random.default_rng(1), Segments.side_by_side([1, 2]))
     words = words_of([0, 2**31 - 3, 2**31 - 2]) | (random.words & 1 if FORMS[form].has_tau else 0)
@@ -129,7 +103,7 @@ def test_positions_up_to_31_bits_are_told_apart(
 
 
 @every_form
-def test_signs_of_words_mean_nothing_where_values_have_them(form: Form, random_update: RandomUpdate) -> None:
+def test_signs_of_words_mean_nothing_where_values_have_them(form: Form) -> None:
     """A pass leaves them there."""
     if FORMS[form].has_tau:
         return
@@ -150,11 +124,9 @@ def shortest(update: Update) -> int:
 
 
 @every_case
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_auto_writes_the_shortest_message(
-    codec: str, form: Form, draw_update: DrawUpdate, data: st.DataObject
-) -> None:
+def test_auto_writes_the_shortest_message(codec: str, form: Form, data: st.DataObject) -> None:
     update = draw_update(data, codec, form)
     assert messages.write(update).size <= shortest(update)
 
@@ -163,7 +135,7 @@ def test_auto_writes_the_shortest_message(
 @in_turn("density", [0.001, 0.03, 0.3, 0.9])
 @in_turn("clustered", [False, True])
 def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
-    form: Form, density: float, clustered: bool, random_update: RandomUpdate
+    form: Form, density: float, clustered: bool
 ) -> None:
     """Clustered: a tenth of the places holds nearly all of what is sent, as rows of an embedding do."""
     n, rng = 30_000, np.random.default_rng(7)
@@ -177,7 +149,7 @@ def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
     assert messages.write(update).size <= shortest(update)
 
 
-def test_each_codec_is_the_smallest_somewhere(random_update: RandomUpdate) -> None:
+def test_each_codec_is_the_smallest_somewhere() -> None:
     rng, winners = np.random.default_rng(2), set()
     for k in [*range(6), *range(10, 1000, 30), *range(980, 1001)]:
         update = random_update("packed32", "f32", 1000, k, rng)
@@ -185,7 +157,7 @@ def test_each_codec_is_the_smallest_somewhere(random_update: RandomUpdate) -> No
     assert winners == {"packed32", "golomb_rice", "bitmap", "raw"}
 
 
-def test_of_codecs_that_write_as_much_the_first_is_taken(random_update: RandomUpdate) -> None:
+def test_of_codecs_that_write_as_much_the_first_is_taken() -> None:
     update = random_update("packed32", "f32", 3, 0, np.random.default_rng(0))
     assert codec_by_code(int(messages.write(update)[4])) is OURS[0]
 
@@ -223,14 +195,8 @@ def test_codecs_are_found_by_name_and_by_code() -> None:
 
 
 @in_turn("codec", [codec.name for codec in OURS])
-def test_every_codec_of_positions_can_be_configured(codec: str) -> None:
-    head = {"kind": "chunked_topk"} if codec == "chunked" else {"kind": "wgt", "tau": 1.0}
-    assert read_config(head | {"codec": codec}).codec == codec  # type: ignore[union-attr]
-
-
-@in_turn("codec", [codec.name for codec in OURS])
 @every_form
-def test_a_codec_refuses_to_write_what_it_cannot(codec: str, form: Form, random_update: RandomUpdate) -> None:
+def test_a_codec_refuses_to_write_what_it_cannot(codec: str, form: Form) -> None:
     for kind in ("packed32", "chunked", "every"):
         if kind == "every" and form not in WITHOUT_TAU:
             continue
@@ -250,7 +216,7 @@ def test_raw_cannot_write_a_value_that_is_zero() -> None:
 
 
 @every_form
-def test_paper_bits_are_value_bits_alone(form: Form, random_update: RandomUpdate) -> None:
+def test_paper_bits_are_value_bits_alone(form: Form) -> None:
     update = random_update("packed32", form, 100, 10, np.random.default_rng(0))
     fixed = {"bgt": 1, "qgt": 8, "strom": 1, "f32": 32, "fp16": 16, "bf16": 16, "fp8": 8}
     bits = fixed.get(form)

@@ -9,6 +9,7 @@ import torch
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
+from workbench import Worker
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
@@ -16,8 +17,6 @@ from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.base import with_magnitudes
 from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
-
-from .workbench import Worker
 
 SIZES = (300, 41, 128)
 
@@ -134,18 +133,3 @@ def test_a_floor_by_law_sends_what_the_number_would() -> None:
 @in_turn(("constant", "floor"), [(50, 16), (-50, -16)])
 def test_a_floor_stays_within_its_range(constant: float, floor: float) -> None:
     assert sent_by(f"entropy(law({constant}), decay=0)") == sent_by(f"entropy({floor}, decay=0)")
-
-
-@in_turn(
-    ("line", "said"),
-    [
-        ("strom(law())", "constant"),
-        ("strom(law(1000))", "-100|100"),
-        ("entropy(law(1, tau=2))", "tau"),
-        ("entropy(density(0.1))", "law"),
-        ("wgt(0.1) | entropy(law(3))", "floor"),
-    ],
-)
-def test_what_is_no_law_is_refused(line: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_config(line)

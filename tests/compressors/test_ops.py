@@ -594,6 +594,7 @@ def test_threads_change_nothing(threads: int) -> None:
     assert digest(CpuOps(threads), n) == digest(CpuOps(1), n)
 
 
+@pytest.mark.long
 def test_a_cpu_without_wide_vectors_gives_the_same_bits(tmp_path: Path) -> None:
     """The same passes, compiled for the oldest CPU that LLVM knows of this architecture."""
     environment = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -647,7 +648,7 @@ ANY = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -1e-40, float(MAX
 TAME = st.floats(-float(MAX) / 2, float(MAX) / 2, width=32) | st.sampled_from([0.0, -0.0, 1e-45, 1.0, -1.0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.lists(st.tuples(ANY, ANY), max_size=60), st.booleans())
 def test_sparse_passes_over_any_floats(
     data: st.DataObject, pairs: list[tuple[float, float]], fast: bool
@@ -661,7 +662,7 @@ def test_sparse_passes_over_any_floats(
     check_largest(cpu, [residual], [gradient], [data.draw(st.integers(0, 70))])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.lists(TAME, min_size=1, max_size=60), st.sampled_from(FORMS), st.integers(0, 70))
 def test_quantizing_any_floats(
     data: st.DataObject, numbers: list[float], form: tuple[str, int], block: int

@@ -47,11 +47,6 @@ def test_a_pareto_tail_is_scipys_of_the_same_moments(shape: float, scale: float,
     assert pareto(mean, variance, share) == pytest.approx(of.isf(share), rel=1e-6)
 
 
-@given(st.floats(1e-3, 1e3), shares)
-def test_a_pareto_tail_of_shape_0_is_exponential(mean: float, share: float) -> None:
-    assert pareto(mean, mean**2, share) == pytest.approx(exponential(mean, share), rel=1e-9)
-
-
 @in_turn(("alpha", "off"), [(0.6, 0.25), (0.8, 0.1), (1.0, 0.01), (1.2, 0.1)])
 @in_turn("share", [0.01, 0.001])
 def test_a_gamma_tail_is_scipys_where_its_shape_is_about_1(alpha: float, off: float, share: float) -> None:
@@ -103,12 +98,6 @@ def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
 
 
 @in_turn("fit", FITS)
-def test_a_fit_of_its_own_distribution_needs_one_stage(fit: Fit) -> None:
-    values = magnitudes_of("exponential")
-    assert np.mean(values >= fitted_tau(fit, values, 0.01, 1)) == pytest.approx(0.01, rel=0.15)
-
-
-@in_turn("fit", FITS)
 @in_turn("kind", ["normal", "cubed", "pareto"])
 @in_turn("density", [0.01, 0.001])
 def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float) -> None:
@@ -121,7 +110,7 @@ def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float
 
 
 @in_turn("fit", FITS)
-@in_turn("zeros", [0.5, 0.95])
+@in_turn("zeros", [0.0, 0.5, 0.95])
 def test_zeros_count_as_elements(fit: Fit, zeros: float) -> None:
     values = magnitudes_of("exponential")
     values[np.random.default_rng(2).random(values.size) < zeros] = 0

@@ -1,19 +1,17 @@
-"""Training as people write it, in each of two processes: DDP alone, and with a method that sends everything.
+"""Training as people write it: DDP alone, and with one line for a method that sends everything; see ddp.py.
 
-Each cell of the matrix in docs/how-to/own-script.md is a function: it trains a model, calls `compress`
-on what the script has, and returns the model's parameters.
+Each cell of the matrix in docs/how-to/own-script.md trains a model, and calls `compress` on what the script
+has.
 """
 
-import json
-import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from ddp import assert_alike, refusal, scenario
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -53,10 +51,21 @@ def train(model: nn.Module, steps: int = 6, dtype: torch.dtype = torch.float32, 
     return model
 
 
-def plainly(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(network(), **OPTIONS)
-    compress(ddp)
-    return train(ddp)
+def cell(
+    model: Callable[[], nn.Module] = network,
+    wrap: Callable[[nn.Module], nn.Module] = lambda ddp: ddp,
+    kind: type[DistributedDataParallel] = DistributedDataParallel,
+    options: dict[str, Any] = OPTIONS,
+    **training: Any,
+) -> Callable[[Compress], nn.Module]:
+    """A cell that trains a model in the usual loop: what the model is, and what holds its DDP model."""
+
+    def run(compress: Compress) -> nn.Module:
+        held = wrap(kind(model(), **options))
+        compress(held)
+        return train(held, **training)
+
+    return run
 
 
 def scaler_and_clipping(compress: Compress) -> nn.Module:
@@ -114,12 +123,6 @@ def autocast(compress: Compress) -> nn.Module:
         return train(ddp)
 
 
-def bf16_parameters(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(network(dtype=torch.bfloat16), **OPTIONS)
-    compress(ddp)
-    return train(ddp, dtype=torch.bfloat16, lr=0.01)
-
-
 class Mixed(nn.Module):
     """bfloat16 and float32 parameters."""
 
@@ -132,42 +135,18 @@ class Mixed(nn.Module):
         return head
 
 
-def mixed_types(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(Mixed(), **OPTIONS)
-    compress(ddp)
-    return train(ddp, lr=0.01)
-
-
-def accumulation(compress: Compress) -> nn.Module:
+def two_passes(compress: Compress, *, exchanges: bool) -> nn.Module:
+    """Of two passes a step, the first is exchanged, too, or is not."""
     ddp = DistributedDataParallel(network(), **OPTIONS)
     compress(ddp)
     optimizer, batches = torch.optim.SGD(ddp.parameters(), lr=0.1), list(inputs(8))
     for first, second in zip(batches[::2], batches[1::2], strict=True):
         optimizer.zero_grad()
-        with ddp.no_sync():
+        with nullcontext() if exchanges else ddp.no_sync():
             loss_of(ddp, first).backward()
         loss_of(ddp, second).backward()
         optimizer.step()
     return ddp
-
-
-def second_backward(compress: Compress) -> nn.Module:
-    """As `accumulation`, but each pass is exchanged."""
-    ddp = DistributedDataParallel(network(), **OPTIONS)
-    compress(ddp)
-    optimizer, batches = torch.optim.SGD(ddp.parameters(), lr=0.1), list(inputs(8))
-    for first, second in zip(batches[::2], batches[1::2], strict=True):
-        optimizer.zero_grad()
-        loss_of(ddp, first).backward()
-        loss_of(ddp, second).backward()
-        optimizer.step()
-    return ddp
-
-
-def static_graph(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(network(), static_graph=True, **OPTIONS)
-    compress(ddp)
-    return train(ddp)
 
 
 class Forked(nn.Module):
@@ -183,15 +162,10 @@ class Forked(nn.Module):
         return branch
 
 
-def unused_parameters(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(Forked(), find_unused_parameters=True, **OPTIONS)
-    compress(ddp)
-    return train(ddp)
-
-
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(5)
         self.first, self.second = nn.Linear(6, 17), nn.Linear(17, 5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -200,23 +174,8 @@ class Checkpointed(nn.Module):
         return second
 
 
-def activation_checkpointing(compress: Compress) -> nn.Module:
-    torch.manual_seed(5)
-    ddp = DistributedDataParallel(Checkpointed(), **OPTIONS)
-    compress(ddp)
-    return train(ddp)
-
-
-def compiled_inside(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(torch.compile(network(), backend="eager"))
-    compress(ddp)
-    return train(ddp)
-
-
-def compiled_outside(compress: Compress) -> nn.Module:
-    compiled: Any = torch.compile(DistributedDataParallel(network()), backend="eager")
-    compress(compiled)
-    return train(compiled)
+class Derived(DistributedDataParallel):
+    """A subclass."""
 
 
 class Wrapper(nn.Module):
@@ -231,26 +190,15 @@ class Wrapper(nn.Module):
         return inner
 
 
-class Derived(DistributedDataParallel):
-    """A subclass."""
-
-
-def wrapped_subclass(compress: Compress) -> nn.Module:
-    wrapped = Wrapper(Derived(network(), **OPTIONS))
-    compress(wrapped)
-    return train(wrapped)
-
-
-def tied_weights(compress: Compress) -> nn.Module:
-    model = network()
+def tied() -> nn.Module:
+    """Two layers share a matrix."""
+    model: Any = network()
     model.append(nn.Tanh())
     model.append(nn.Linear(5, 11))
     model[6].weight = nn.Parameter(model[4].weight.detach().T.contiguous())
     model.append(nn.Linear(11, 5))
     model[7].weight = model[4].weight
-    ddp = DistributedDataParallel(model, **OPTIONS)
-    compress(ddp)
-    return train(ddp)
+    return model  # type: ignore[no-any-return]
 
 
 def frozen_parameters(compress: Compress) -> nn.Module:
@@ -279,14 +227,6 @@ def two_models(compress: Compress) -> nn.Module:
     return nn.ModuleList([first, second])
 
 
-def subgroup(compress: Compress) -> nn.Module:
-    """Each process in a group of its own: nothing is sent."""
-    groups = [dist.new_group([rank]) for rank in range(2)]
-    ddp = DistributedDataParallel(network(), process_group=groups[dist.get_rank()], **OPTIONS)
-    compress(ddp)
-    return train(ddp)
-
-
 def uneven_inputs(compress: Compress) -> nn.Module:
     """One worker has two batches more."""
     ddp = DistributedDataParallel(network(), **OPTIONS)
@@ -295,52 +235,72 @@ def uneven_inputs(compress: Compress) -> nn.Module:
         return train(ddp, 4 + 2 * dist.get_rank())
 
 
-CELLS = (
-    *(plainly, scaler_and_clipping, scaler_at_one, scaler_and_two_passes, autocast, bf16_parameters),
-    *(mixed_types, accumulation, second_backward, static_graph, unused_parameters, activation_checkpointing),
-    *(compiled_inside, compiled_outside, wrapped_subclass, tied_weights, frozen_parameters, two_models),
-    *(subgroup, uneven_inputs),
-)
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")  # type: ignore[return-value]
 
 
-def refused(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return ""
+def alone(compress: Compress) -> nn.Module:
+    """Each process in a group of its own: nothing is sent."""
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    return cell(options={**OPTIONS, "process_group": groups[dist.get_rank()]})(compress)
 
 
-def main(folder: str) -> None:
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo")
-    found: dict[str, Any] = {}
-    for cell in CELLS:
-        ends = []
-        for compress in (
-            lambda *_, **__: None,
-            lambda held, **more: compress_gradients(held, EVERYTHING, **more),
-        ):
-            model = cell(compress)
-            ends.append(torch.cat([each.detach().float().flatten() for each in model.parameters()]))
-        found[cell.__name__] = {
-            "off": float((ends[0] - ends[1]).abs().max()),
-            "moved": float(ends[0].abs().sum()),
-            "end": ends[1].double().sum().item(),
-        }
+CELLS: dict[str, Callable[[Compress], nn.Module]] = {
+    "plainly": cell(),
+    "scaler and clipping": scaler_and_clipping,
+    "scaler at one": scaler_at_one,
+    "scaler and two passes": scaler_and_two_passes,
+    "autocast": autocast,
+    "bf16 parameters": cell(partial(network, dtype=torch.bfloat16), dtype=torch.bfloat16, lr=0.01),
+    "mixed types": cell(Mixed, lr=0.01),
+    "accumulation": partial(two_passes, exchanges=False),
+    "second backward": partial(two_passes, exchanges=True),
+    "static graph": cell(options={**OPTIONS, "static_graph": True}),
+    "unused parameters": cell(Forked, options={**OPTIONS, "find_unused_parameters": True}),
+    "activation checkpointing": cell(Checkpointed),
+    "compiled inside": cell(lambda: compiled(network()), options={}),
+    "compiled outside": cell(wrap=compiled, options={}),
+    "wrapped subclass": cell(wrap=Wrapper, kind=Derived),
+    "tied weights": cell(tied),
+    "frozen parameters": frozen_parameters,
+    "two models": two_models,
+    "subgroup": alone,
+    "uneven inputs": uneven_inputs,
+}
+
+
+@scenario(2, each=CELLS)
+def a_method_that_sends_everything_trains_as_ddp_alone(cell: str) -> None:
+    ends = []
+    for compress in (
+        lambda *_, **__: None,
+        lambda held, **more: compress_gradients(held, EVERYTHING, **more),
+    ):
+        model = CELLS[cell](compress)
+        ends.append(torch.cat([each.detach().float().flatten() for each in model.parameters()]))
+    assert float(ends[0].abs().sum()) > 1
+    assert float((ends[0] - ends[1]).abs().max()) < 1e-7
+    if cell != "subgroup":  # each trains for itself
+        assert_alike(ends[1].tolist())
+
+
+@scenario(2)
+def what_holds_no_ddp_model_or_two_is_refused() -> None:
     both = nn.ModuleList([DistributedDataParallel(network()), DistributedDataParallel(network())])
-    found["refused"] = {
-        "none": refused(lambda: compress_gradients(network(), EVERYTHING)),
-        "no module": refused(lambda: compress_gradients(3, EVERYTHING)),
-        "two": refused(lambda: compress_gradients(both, EVERYTHING)),
-        "scaler": refused(
-            lambda: compress_gradients(both[0], "powersgd(2)", scaler=torch.amp.GradScaler("cpu"))
+    scaler = torch.amp.GradScaler("cpu")
+    for attempt, words in (
+        (
+            lambda: compress_gradients(network(), EVERYTHING),
+            "TypeError: ddp is of Sequential: it must be, or hold, a model in torch.nn",
         ),
-    }
-    Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+        (lambda: compress_gradients(3, EVERYTHING), "TypeError: ddp is of int: "),
+        (
+            lambda: compress_gradients(both, EVERYTHING),
+            "ValueError: ModuleList holds 2 DDP models: make a state for each",
+        ),
+        (
+            lambda: compress_gradients(both[0], "powersgd(2)", scaler=scaler),
+            "ValueError: powersgd with a scaler: ",
+        ),
+    ):
+        assert refusal(attempt).startswith(words)

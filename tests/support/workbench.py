@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing, is_exempt
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CpuOps
+from taugrad.compressors.ops.interface import Ops
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.tau.base import Memory
 from taugrad.compressors.wire.message import NonFinite
@@ -55,29 +56,29 @@ class Worker:
         sizes: Sequence[int] = SIZES,
         *,
         buckets: Sequence[Sequence[int]] | None = None,
-        threads: int = 1,
+        ops: Ops | None = None,
         names: Sequence[str] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config: Any = read_config(line)
-        self.compressor = Compressor(self.config, CpuOps(threads))
+        self.compressor = Compressor(self.config, ops or CpuOps(1))
+        self.device = self.compressor.ops.device
         self.sizes, self.dtype = list(sizes), dtype
         self.names = list(names or [f"p{i}" for i in range(len(sizes))])
         self.buckets = [list(bucket) for bucket in buckets or [range(len(sizes))]]
         self.context = Context()
         rule, config = self.compressor.rule, self.config
         exempt = config.exempt
-        whole = [
-            size < exempt.smaller_than or name in exempt.names
-            for name, size in zip(self.names, sizes, strict=True)
-        ]
+        whole = [is_exempt(exempt, *each) for each in zip(self.names, sizes, strict=True)]
         kept = rule.needs_residual or config.decay > 0
         self.residuals = [
-            torch.zeros(size) if kept and not out else None for size, out in zip(sizes, whole, strict=True)
+            torch.zeros(size, device=self.device) if kept and not out else None
+            for size, out in zip(sizes, whole, strict=True)
         ]
         moving = getattr(config, "momentum", 0)
         self.velocities = [
-            torch.zeros(size) if moving and not out else None for size, out in zip(sizes, whole, strict=True)
+            torch.zeros(size, device=self.device) if moving and not out else None
+            for size, out in zip(sizes, whole, strict=True)
         ]
 
     @property
@@ -87,7 +88,13 @@ class Worker:
     def residual(self, i: int) -> Floats:
         """A copy; zeros where nothing is kept."""
         kept = self.residuals[i]
-        return np.zeros(self.sizes[i], np.float32) if kept is None else kept.numpy().copy()
+        return np.zeros(self.sizes[i], np.float32) if kept is None else kept.cpu().numpy().copy()
+
+    @property
+    def state(self) -> tuple[list[bytes | None], dict[str, Memory]]:
+        """Residuals and velocities as bytes, and what policies remember."""
+        kept = [*self.residuals, *self.velocities]
+        return [None if each is None else each.cpu().numpy().tobytes() for each in kept], self.memories
 
     def step(self, gradients: Sequence[Floats], *, hold_back_zeros: bool = False) -> Step:
         """Compresses and reads every bucket, and counts the iteration."""
@@ -96,7 +103,7 @@ class Worker:
         tallies: dict[int, PartTally] = {}
         for bucket in self.buckets:
             sizes = [self.sizes[i] for i in bucket]
-            buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.dtype)
+            buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.device, self.dtype)
             views = torch.split(buffer, sizes)
             parts = [
                 Part(self.names[i], view, self.residuals[i], self.velocities[i])
@@ -105,11 +112,11 @@ class Worker:
             layout = self.compressor.layout([part.name for part in parts], sizes)
             outgoing = self.compressor.compress(parts, layout, self.context)
             incoming = self.compressor.read(outgoing.payload, layout)
-            total = torch.zeros(sum(sizes))
+            total = torch.zeros(sum(sizes), device=self.device)
             if not isinstance(incoming, NonFinite):
                 self.compressor.add(incoming, total)
             for i, amounts in zip(bucket, torch.split(total, sizes), strict=True):
-                step.decoded[i] = amounts.numpy().copy()
+                step.decoded[i] = amounts.cpu().numpy().copy()
             step.payloads.append(outgoing.payload.tobytes())
             step.incoming.append(incoming)
             step.outgoing.append((outgoing, parts))
