@@ -103,6 +103,11 @@ step of your model would take, and fills the lines in for your spec. It keeps to
 another way is expected to be {clearly:g} times faster to a target. `taugrad auto SPEC --link 100mbit,20ms
 --target loss=1.9` measures what a step is worth for the most promising of them. `taugrad doctor` prints a
 short form.
+
+In a loop of your own, `compress_gradients` takes the same text as `compressor`: in
+[your own script](how-to/own-script.md), with [torchrun](how-to/torchrun.md),
+[Lightning or Fabric](how-to/lightning.md), [Accelerate](how-to/accelerate.md),
+[Transformers' Trainer](how-to/transformers.md) or [Ray Train](how-to/ray-train.md).
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:

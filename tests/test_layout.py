@@ -16,7 +16,9 @@ MAY_IMPORT = {
 }
 """By room, the rooms whose code it may use."""
 
-FORBIDDEN_PACKAGES = {"compressors": {"ray", "mlflow"}}
+FORBIDDEN_PACKAGES = {"compressors": {"ray", "mlflow", "lightning", "accelerate", "transformers"}}
+ADAPTERS = ("integrations",)
+"""The folder of compressors/ that may import them; it is imported by those who use them."""
 
 
 def violations(source: str, room: str, folders: tuple[str, ...] = ()) -> list[str]:
@@ -33,19 +35,19 @@ def violations(source: str, room: str, folders: tuple[str, ...] = ()) -> list[st
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [problem for alias in node.names for problem in _check(alias.name, room)]
+            found += [problem for alias in node.names for problem in _check(alias.name, room, folders)]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             module = node.module or ""
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "taugrad" else [module]
-            found += [problem for name in names for problem in _check(name, room)]
+            found += [problem for name in names for problem in _check(name, room, folders)]
         elif isinstance(node, ast.ImportFrom) and node.level > len(folders) + 1:
             found.append(f"a relative import of {'.' * node.level}{node.module or ''} leaves {room}")
     return found
 
 
-def _check(name: str, room: str) -> list[str]:
+def _check(name: str, room: str, folders: tuple[str, ...]) -> list[str]:
     top, _, rest = name.partition(".")
-    if top in FORBIDDEN_PACKAGES.get(room, set()):
+    if top in FORBIDDEN_PACKAGES.get(room, set()) and folders[:1] != ADAPTERS:
         return [f"{room} imports {name}"]
     if top != "taugrad":
         return []
@@ -83,6 +85,7 @@ def test_only_main_knows_the_command_line(name: str) -> None:
     [
         ("compressors", (), "import ray"),
         ("compressors", (), "def late():\n    import ray.tune"),
+        ("compressors", (), "from transformers import Trainer"),
         ("compressors", (), "from taugrad import platform"),
         ("compressors", (), "from .. import platform"),
         ("compressors", ("ops",), "from ...platform.spec import Spec"),
@@ -103,6 +106,7 @@ def test_the_checker_finds_what_is_not_allowed(room: str, folders: tuple[str, ..
     ("room", "folders", "source"),
     [
         ("compressors", (), "from .kernels import sparse"),
+        ("compressors", ADAPTERS, "import mlflow\nfrom ..hook import compress_gradients"),
         ("compressors", ("rules",), "from ..update import SparseUpdate\nfrom . import sparse"),
         ("compressors", (), "import platform, numpy, search_engine\nfrom taugrad import __version__"),
         ("platform", (), "from taugrad.compressors import CompressionState\nimport ray, mlflow"),
@@ -152,6 +156,11 @@ def test_no_imports_go_round_in_circles() -> None:
     assert circles(graph) == []
     one, other = list(graph)[:2]
     assert circles({one: {other}, other: {one}}) == sorted([one, other])
+
+
+def test_adapters_are_imported_by_those_who_use_them() -> None:
+    ours = [path for room in ROOMS for path in modules(room) if path.parent.name != ADAPTERS[0]]
+    assert not [path for path in ours for each in imported(path) if each.parent.name == ADAPTERS[0]]
 
 
 def test_nothing_hides_the_standard_librarys_platform() -> None:
