@@ -1,6 +1,6 @@
 """The page "Which method should I use?": `python docs/make_choose.py` writes docs/choose.md.
 
-The advice is in `taugrad.platform.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
+The advice is in `taugrad.search.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
 read from docs/results/, where benchmarks write them. The sentences below refer to a figure as
 {benchmark: first cells of its row: its column}.
 """
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from taugrad.platform.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
+from taugrad.search.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "choose.md"
@@ -96,7 +96,8 @@ INTRODUCTION = """# Which method should I use?
 Go down the list and take the first method that fits. Each box has lines for your
 [spec](tutorial.md#3-a-spec). They are filled in for {workers} workers and a learning rate of {lr:g};
 remarks say how they follow from yours. [Methods](methods.md) explains the names in `compressor`, and
-[Synchronization](synchronization.md) those in `sync`.
+[Synchronization](synchronization.md) those in `sync`. Where FSDP2 shards the model, see how to
+[compress between islands](how-to/fsdp2.md) in your own script.
 
 `taugrad plan SPEC --link 100mbit,20ms --workers 4` chooses from the same ways, with the seconds that a
 step of your model would take, and fills the lines in for your spec. It keeps to this page's method unless
@@ -108,6 +109,9 @@ In a loop of your own, `compress_gradients` takes the same text as `compressor`:
 [your own script](how-to/own-script.md), with [torchrun](how-to/torchrun.md),
 [Lightning or Fabric](how-to/lightning.md), [Accelerate](how-to/accelerate.md),
 [Transformers' Trainer](how-to/transformers.md) or [Ray Train](how-to/ray-train.md).
+
+Where a box says `sync: {{mode: weights, ...}}`, [`LocalSteps`](how-to/local-steps.md) takes the same
+fields as arguments in a training loop of your own.
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.segments import Segments
@@ -23,6 +24,8 @@ class Part:
     """float32 [numel] on the same device, if momentum is corrected; otherwise None."""
     rms: float | None = None
     """Root mean square of the loss's gradient, if something else is sent instead, such as weights."""
+    magnitudes: NDArray[np.float32] | None = None
+    """Finite magnitudes of a sample of residual + gradient, on the host, where they decide what is sent."""
 
     @property
     def elements(self) -> int:

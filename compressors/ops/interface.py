@@ -10,6 +10,7 @@ ascending. Tensors are gradients and what is kept of them; arrays are what an up
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..method.base import ThresholdRule
+from .cpu.looking import stratified_positions
 from .readback import Pending, Readback
 from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 
@@ -47,6 +49,12 @@ class Sample(NamedTuple):
     """Contiguous float32 [n]."""
     size: int
     """How many of them, at most n."""
+
+
+@lru_cache(256)  # samples are taken of the same parameters again and again
+def sampled_places(n: int, m: int, device: torch.device) -> Tensor:
+    """`ops.cpu.looking.stratified_positions` on a device."""
+    return torch.from_numpy(stratified_positions(n, m)).to(device)
 
 
 class Ops(ABC):
@@ -106,11 +114,17 @@ class Ops(ABC):
     def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.looking`."""
 
-    @abstractmethod
     def samples(
         self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
-    ) -> list[Tensor]:
-        """|residual + gradient| at `most` places of each parameter, on the host. Waits once."""
+    ) -> list[NDArray[np.float32]]:
+        """The finite ones of |residual + gradient| at `most` places of each parameter; waits at most once."""
+        taken = []
+        for residual, gradient in zip(residuals, gradients, strict=True):
+            places = sampled_places(gradient.numel(), min(most, gradient.numel()), self.device)
+            sample = gradient[places].float()
+            taken.append((sample if residual is None else residual[places] + sample).abs())
+        found = self.fetch_all([self.array(each) for each in taken]) if taken else []
+        return [each[np.isfinite(each)] for each in found]
 
     # Sparse passes
 
@@ -230,7 +244,7 @@ class Ops(ABC):
     # What is sent, in float32 arrays
 
     @abstractmethod
-    def write_values(
+    def add_values(
         self,
         form: str,
         symbols: Any,
@@ -239,9 +253,8 @@ class Ops(ABC):
         rows: NDArray[np.int64],
         out: Any,
         starts: NDArray[np.int64],
-        add: bool,
     ) -> None:
-        """Writes, or adds, what values of some parameters, or pieces of them, stand for.
+        """Adds what values of some parameters, or pieces of them, stand for.
 
         Args:
             form: of the values: `f32`, `fp16`, `bf16`, `fp8`, `linear` or `quantile`.
@@ -251,7 +264,6 @@ class Ops(ABC):
             rows: int64 [r, 4], where each row's symbols begin, how many; the first of its blocks, how many.
             out: float32.
             starts: int64 [r], where each one's values begin there.
-            add: add to `out` instead of overwriting it.
         """
 
     @abstractmethod
@@ -273,18 +285,4 @@ class Ops(ABC):
             taus: float32 [m]: +-tau is added, by the words' signs, or levels times tau; None for values.
             values: float32 [k], uint8 [k] levels, or nothing beside taus alone.
             total: receives it.
-        """
-
-    @abstractmethod
-    def add_to_each(
-        self, words: Any, counts: Sequence[int], firsts: Sequence[int], values: Any, dense: Sequence[Tensor]
-    ) -> None:
-        """Adds float32 values to several float32 [n] tensors.
-
-        Args:
-            words: uint32 [k], whatever their signs.
-            counts: how many words are about each tensor.
-            firsts: the position of its first element.
-            values: float32 [k].
-            dense: the tensors.
         """

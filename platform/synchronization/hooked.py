@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, Totals, compressed_allgather
 from taugrad.compressors.adam import SparseUnderAdam
+from taugrad.compressors.exchange.resizing import merged, model_of, ranks_together, share_of
+from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
@@ -20,8 +22,6 @@ from .adapting.adapter import adapter_for
 from .base import Moment, Synchronization
 from .config import AllGatherSync
 from .ledger import Iteration
-from .resizing import merged, model_of, ranks_together, share_of
-from .traffic import Links
 
 
 class HookedGradients(Synchronization):

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
 from rich.table import Table
@@ -21,6 +21,8 @@ HEADINGS = (
     "MB received a step",
     "MB of memory",
 )
+_TEXTS = (0, 1)
+"""Columns of text; the others have numbers."""
 _LEAST = 1e-4
 LIMITS = (
     "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
@@ -71,25 +73,14 @@ def sentence(comparison: Comparison) -> str:
 
 def shown(comparison: Comparison) -> Table:
     """For a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title_of(comparison), title_justify="left")
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(
-            heading if place < 2 else _in_two(heading),
-            justify="left" if place < 2 else "right",
-            overflow="fold",
-            no_wrap=place >= 2,
-        )
-    for row in rows_of(comparison):
-        table.add_row(*map(Text, row))
-    return table
+    return as_table(HEADINGS, rows_of(comparison), title_of(comparison), _TEXTS)
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
     """All tables and sentences."""
     parts = []
     for each in comparisons:
-        lines = [HEADINGS, ("---", "---", *("---:" for _ in HEADINGS[2:])), *rows_of(each)]
-        table = "\n".join(map(_line, lines))
+        table = as_markdown(HEADINGS, rows_of(each), _TEXTS)
         parts.append(f"## {title_of(each)}\n\n{sentence(each)}\n\n{table}\n")
     return "\n".join([*parts, LIMITS]) + "\n"
 
@@ -131,14 +122,38 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"
 
 
-def _in_two(heading: str) -> str:
-    words = heading.split()
-    return " ".join(words[: len(words) // 2]) + "\n" + " ".join(words[len(words) // 2 :])
+def as_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str, texts: Collection[int]
+) -> Table:
+    """A table for a terminal.
+
+    Args:
+        headings: of the columns.
+        rows: a text for each column.
+        title: above it.
+        texts: columns of text, which is folded where it is long; the others have numbers.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for place, heading in enumerate(headings):
+        if place in texts:
+            table.add_column(heading, overflow="fold")
+            continue
+        words = heading.split()
+        above = (len(words) + 1) // 2
+        in_two = " ".join(words[:above]) + "\n" + " ".join(words[above:])
+        table.add_column(in_two, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
-def _line(cells: Sequence[str]) -> str:
-    escaped = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
+def as_markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int]) -> str:
+    """The same for a file."""
+    ruler = ["---" if place in texts else "---:" for place in range(len(headings))]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in each)} |"
+        for each in (headings, ruler, *rows)
+    )
 
 
 def _named(prediction: Prediction) -> str:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from methods import ALONE
 from numpy.typing import NDArray
 
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.bitpack import symbol_type
 from taugrad.compressors.ops.segments import Offsets, Segments
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.update import Chunks, Update
 
 torch.set_num_threads(1)

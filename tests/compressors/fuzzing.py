@@ -226,7 +226,7 @@ def check_rewritten(update: Update, data: bytearray) -> None:
     if chunked:
         at = HEADER_BYTES
         update.chunks = Chunks(*struct.unpack_from("<II", data, at))
-    again = message.read(message.write(update, codec), update.segments)
+    again = message.read(message.write_all([(update, codec)], "auto"), update.segments)
     require(again.form == update.form, "form")
     require(np.array_equal(again.counts, update.counts), "rewritten, it has other counts")
     require(again.words is None or np.array_equal(again.words, update.words), "it has other positions")

@@ -21,6 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from taugrad.compressors.method import PowerSGD as Fields
 from taugrad.compressors.peers.powersgd import PowerSGD
 
 Result = dict[str, Any]
@@ -41,7 +42,7 @@ VARIANTS: dict[str, tuple[Result, Result]] = {
     "stopped at start": ({"start": STOP}, SEVERAL),
     "stopped before start": ({"start": STOP + 1}, SEVERAL),
     "bucket view": ({"start": 2}, {**SEVERAL, "gradient_as_bucket_view": True}),
-    "other rate": ({"start": 2, "min_compression_rate": 3.5, "seed": 5}, {}),
+    "other rate": ({"start": 2, "min_rate": 3.5, "seed": 5}, {}),
 }
 """By name, the options of PowerSGD and those of DDP."""
 
@@ -92,7 +93,7 @@ class Run:
         self.model = model or Network()
         self.ddp = DistributedDataParallel(self.model, **ddp_options or {})
         self.named = dict(self.model.named_parameters())
-        self.power = PowerSGD(None, self.named, **options)
+        self.power = PowerSGD(None, self.named, {}, Fields(**options))
         self.ddp.register_comm_hook(self, Run.synchronize)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.local = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in self.named.items()}

@@ -444,7 +444,7 @@ def corrupt_messages() -> Result:
     """Worker 0 damages what it sends in the fourth step."""
     start = Exchange.start
     nothing = np.empty(0, np.uint32), np.zeros(1, np.int64)
-    other = message.write(Update("f32", Segments.side_by_side([3]), *nothing))
+    other = message.write_all([(Update("f32", Segments.side_by_side([3]), *nothing), "auto")], "auto")
     stranger = message.write_nonfinite(message.NonFinite("f32", 0, 99))
 
     def flip(own: Bytes) -> Bytes:

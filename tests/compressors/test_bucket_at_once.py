@@ -10,10 +10,10 @@ from taugrad.compressors.bucket.adding import add_update, sum_all
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire.forms import Form
 from taugrad.compressors.wire.message import is_refusal
 from taugrad.compressors.wire.update import Update
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.wire.chunks import index_bytes, index_count, read_indices, write_indices
+from taugrad.compressors.wire.positions import index_bytes, read_indices, write_indices
+from taugrad.compressors.wire.update import Chunks
 
 CANARY = 0xA5
 
@@ -15,7 +16,7 @@ CANARY = 0xA5
 @in_turn(("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)])
 def test_sizes_out_of_range_are_refused(chunk: int, keep: int) -> None:
     with pytest.raises(ValueError, match="must be"):
-        index_count(10, chunk, keep)
+        Chunks(chunk, keep).count(10)
 
 
 def packed(positions: list[int], chunk: int) -> list[int]:
@@ -99,13 +100,13 @@ def test_what_a_pass_sent_comes_back(seed: int, n: int, bits: int, share: float,
 def test_any_bytes_are_what_the_encoder_writes_or_corrupt(data: st.DataObject, n: int, bits: int) -> None:
     chunk = 1 << bits
     keep = data.draw(st.integers(0, chunk))
-    size = index_bytes(index_count(n, chunk, keep), chunk)
+    size = index_bytes(Chunks(chunk, keep).count(n), chunk)
     body = list(data.draw(st.binary(min_size=size, max_size=size)))
     try:
         positions = read(body, n, chunk, keep)
     except CorruptMessage:
         return
-    assert len(positions) == index_count(n, chunk, keep)
+    assert len(positions) == Chunks(chunk, keep).count(n)
     assert positions == sorted(set(positions))
     assert all(position < n for position in positions)
     assert packed(positions, chunk) == body

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 
+import messages
 import numpy as np
 import pytest
 from cases import in_turn
@@ -13,10 +14,11 @@ from messages import write
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method import read_config
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS, codec_by_code, codec_by_name
 from taugrad.compressors.wire.update import Update
 
@@ -143,7 +145,7 @@ def shortest(update: Update) -> int:
     for codec in ("auto",) if update.words is None else [codec.name for codec in OURS]:
         for symbols in ("raw", "huffman"):
             with suppress(ValueError):  # not every codec can write every update
-                found.append(message.write(update, codec, symbols).size)
+                found.append(messages.write(update, codec, symbols).size)
     return min(found)
 
 
@@ -154,7 +156,7 @@ def test_auto_writes_the_shortest_message(
     codec: str, form: Form, draw_update: DrawUpdate, data: st.DataObject
 ) -> None:
     update = draw_update(data, codec, form)
-    assert message.write(update).size <= shortest(update)
+    assert messages.write(update).size <= shortest(update)
 
 
 @every_form
@@ -172,20 +174,20 @@ def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
     segments = Segments.side_by_side([n])
     update = random_update("packed32", form, n, positions.size, rng, segments)
     update.words = positions << np.uint32(1) | update.words & 1
-    assert message.write(update).size <= shortest(update)
+    assert messages.write(update).size <= shortest(update)
 
 
 def test_each_codec_is_the_smallest_somewhere(random_update: RandomUpdate) -> None:
     rng, winners = np.random.default_rng(2), set()
     for k in [*range(6), *range(10, 1000, 30), *range(980, 1001)]:
         update = random_update("packed32", "f32", 1000, k, rng)
-        winners.add(codec_by_code(int(message.write(update, symbols="raw")[4])).name)
+        winners.add(codec_by_code(int(messages.write(update, symbols="raw")[4])).name)
     assert winners == {"packed32", "golomb_rice", "bitmap", "raw"}
 
 
 def test_of_codecs_that_write_as_much_the_first_is_taken(random_update: RandomUpdate) -> None:
     update = random_update("packed32", "f32", 3, 0, np.random.default_rng(0))
-    assert codec_by_code(int(message.write(update)[4])) is OURS[0]
+    assert codec_by_code(int(messages.write(update)[4])) is OURS[0]
 
 
 def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter() -> None:
@@ -196,7 +198,7 @@ def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter
         values, counts = np.concatenate([low, second]), segments.sizes
         words = words_of([*range(segments.n)])
         update = Update("qgt", segments, words, counts, values, np.ones(2, np.float32))
-        written = message.write(update)
+        written = messages.write(update)
         assert bool(written[5] & 2) == own
         both = [low, second] if own else [values]
         entropy = sum(
@@ -204,7 +206,7 @@ def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter
             for each in both
             for n in [np.bincount(each)[np.unique(each)]]
         )
-        positions = message.write(update, symbols="raw").size - values.size
+        positions = messages.write(update, symbols="raw").size - values.size
         assert written.size - positions < 1.02 * entropy / 8 + 200
         assert message.read(written, segments).values.tolist() == values.tolist()
 
@@ -234,17 +236,17 @@ def test_a_codec_refuses_to_write_what_it_cannot(codec: str, form: Form, random_
             continue
         update = random_update(kind, form, 30, 7, np.random.default_rng(0))
         if kind != "every" and form in FORMS_OF[codec] and (codec != "chunked" or kind == "chunked"):
-            message.write(update, codec)
+            messages.write(update, codec)
             continue
         with pytest.raises(ValueError, match=f"{codec} cannot write"):
-            message.write(update, codec)
+            messages.write(update, codec)
 
 
 def test_raw_cannot_write_a_value_that_is_zero() -> None:
     segments = Segments.side_by_side([5])
     update = Update("f32", segments, words_of([1, 2]), np.array([2]), np.array([1, 0], np.float32))
     with pytest.raises(ValueError, match="raw cannot write"):
-        message.write(update, "raw")
+        messages.write(update, "raw")
 
 
 @every_form
@@ -262,6 +264,6 @@ def test_an_empty_update_is_a_header_and_perhaps_a_tau(form: Form) -> None:
     taus = np.ones(1, np.float32) if FORMS[form].has_tau else None
     update = Update(form, segments, np.empty(0, np.uint32), np.zeros(1, np.int64), taus=taus)
     assert (update.n, update.k, update.paper_bits) == (9, 0, 0)
-    written = message.write(update)
+    written = messages.write(update)
     assert written.size == message.HEADER_BYTES + (4 if FORMS[form].has_tau else 0)
     assert message.read(written, segments).amounts(CPU).size == 0

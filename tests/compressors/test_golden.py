@@ -9,10 +9,11 @@ import numpy as np
 from cases import in_turn
 from messages import write
 
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS
 from taugrad.compressors.wire.update import Chunks, Update
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu import golomb_rice, golomb_rice_blocks
+from taugrad.compressors.ops.cpu import golomb_rice
 
 Words = NDArray[np.uint32]
 LAST_N = 2**31 - 1
@@ -24,27 +24,27 @@ def words_of(positions: list[int], minus: list[int] | None = None) -> Words:
     return np.array(positions, np.uint32) << np.uint32(1) | signs
 
 
-def encode(words: Words, signed: bool, threads: int = 1, block_log2: int = 12) -> bytes:
+def encode(words: Words, signed: bool, block_log2: int = 12) -> bytes:
     """The section, written between bytes that must be left alone, at an odd address."""
-    planned = golomb_rice.plan(words, signed, threads, block_log2)
+    planned = golomb_rice.plan(words, signed, block_log2)
     size = planned.size
     fenced = np.full(size + 18, 0xA5, np.uint8)
-    golomb_rice.write(planned, fenced[9 : size + 9], threads)
+    golomb_rice.write(planned, fenced[9 : size + 9])
     assert (fenced[:9] == 0xA5).all()
     assert (fenced[size + 9 :] == 0xA5).all()
     return fenced[9 : size + 9].tobytes()
 
 
-def decode(section: bytes, n: int, k: int, signed: bool, threads: int = 1) -> Words:
-    words, used = golomb_rice.read(np.frombuffer(section, np.uint8), n, k, signed, threads)
+def decode(section: bytes, n: int, k: int, signed: bool) -> Words:
+    words, used = golomb_rice.read(np.frombuffer(section, np.uint8), n, k, signed)
     if used < len(section):
         raise CorruptMessage("bytes follow the section")
     return words
 
 
-def size_of(words: Words, signed: bool, threads: int = 1, block_log2: int = 12) -> int:
+def size_of(words: Words, signed: bool, block_log2: int = 12) -> int:
     """Bytes of the section, as they are planned."""
-    return golomb_rice.plan(words, signed, threads, block_log2).size
+    return golomb_rice.plan(words, signed, block_log2).size
 
 
 # --- the format, transcribed -------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_limits_are_those_of_the_formula() -> None:
     with localcontext() as context:
         context.prec = 80
         root = (Decimal(5).sqrt() - 1) / 2
-        for limit in golomb_rice_blocks.LIMITS.tolist():
+        for limit in golomb_rice.LIMITS.tolist():
             assert limit == int(2**16 / (1 - root))
             root = root.sqrt()
 
@@ -187,7 +187,7 @@ def test_limits_are_those_of_the_formula() -> None:
 @given(count=st.integers(1, 2**14), data=st.data())
 def test_parameter_is_kielys(count: int, data: st.DataObject) -> None:
     span = data.draw(st.one_of(st.integers(count, 4 * count), st.integers(count, LAST_N)))
-    assert golomb_rice_blocks.parameter(span, count) == kiely(count / span)
+    assert golomb_rice.parameter(span, count) == kiely(count / span)
 
 
 @in_turn("block_log2", [4, 14])
@@ -195,7 +195,7 @@ def test_no_block_passes_what_its_size_field_holds(block_log2: int) -> None:
     """The worst gaps for a mean: all in one, so that the quotients' sum is largest."""
     count = 2**block_log2
     for b in range(int(31 - block_log2)):
-        span = count * int(golomb_rice_blocks.LIMITS[b]) >> 16
+        span = count * int(golomb_rice.LIMITS[b]) >> 16
         words = words_of([*range(count - 1), min(span, LAST_N) - 1])
         assert size_of(words, True, block_log2=block_log2) - 7 < 2**16
 
@@ -204,17 +204,15 @@ def test_no_block_passes_what_its_size_field_holds(block_log2: int) -> None:
 
 
 @in_turn("signed", [True, False])
-def test_threads_change_nothing(signed: bool) -> None:
+def test_many_blocks_come_back(signed: bool) -> None:
     words = random_words(16 * 100 + 5, 0.02)
     section = encode(words, signed, block_log2=4)
     n = int(words[-1] >> 1) + 1
-    for threads in (2, 3, 6):
-        assert size_of(words, signed, threads, 4) == len(section)
-        assert encode(words, signed, threads, 4) == section
-        expected = words if signed else words & ~np.uint32(1)
-        np.testing.assert_array_equal(decode(section, n, words.size, signed, threads), expected)
-        with pytest.raises(CorruptMessage):
-            decode(section[:-1] + b"\0", n, words.size, signed, threads)
+    assert size_of(words, signed, 4) == len(section)
+    expected = words if signed else words & ~np.uint32(1)
+    np.testing.assert_array_equal(decode(section, n, words.size, signed), expected)
+    with pytest.raises(CorruptMessage):
+        decode(section[:-1] + b"\0", n, words.size, signed)
 
 
 def test_bytes_behind_the_section_are_not_read() -> None:
@@ -242,7 +240,7 @@ def test_the_plan_has_the_blocks_of_the_shortest_section() -> None:
     for gaps in (rng.geometric(0.01, 3000), np.repeat([1, 1000, 3, 90], 100), np.ones(70_000, np.int64)):
         words = words_of((np.cumsum(gaps) - 1).tolist())
         tried = golomb_rice.BLOCK_LOG2S if words.size <= golomb_rice.FEW else golomb_rice.BLOCK_LOG2S_OF_MANY
-        assert golomb_rice.plan(words, True).size == min(size_of(words, True, 1, log2) for log2 in tried)
+        assert golomb_rice.plan(words, True).size == min(size_of(words, True, log2) for log2 in tried)
 
 
 # --- bytes from anywhere -----------------------------------------------------------------------

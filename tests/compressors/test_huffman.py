@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.ops.cpu import huffman, huffman_code
+from taugrad.compressors.ops.cpu import huffman
 from taugrad.compressors.ops.cpu.bitpack import symbol_type
-from taugrad.compressors.ops.cpu.huffman import STREAM
-from taugrad.compressors.ops.cpu.huffman_code import (
+from taugrad.compressors.ops.cpu.huffman import (
+    STREAM,
     code_entries,
     code_lengths,
     longest,
@@ -67,7 +67,7 @@ def canonical(lengths: list[int]) -> dict[int, str]:
 
 
 def codebook_bits(lengths: list[int], limit: int) -> str:
-    """The tokens of `huffman_code`'s text."""
+    """The tokens of `huffman`'s text."""
 
     def gamma(value: int) -> str:
         digits = format(value, "b")
@@ -379,7 +379,7 @@ def test_wrong_arguments_are_refused() -> None:
         huffman.histogram(symbols, 4)
     with pytest.raises(ValueError, match="for a section of"):
         huffman.encode(plan, out[:-1])
-    symbols[:] = int(np.flatnonzero(huffman_code.code_lengths(huffman.histogram(symbols, 8), 14))[0])
+    symbols[:] = int(np.flatnonzero(code_lengths(huffman.histogram(symbols, 8), 14))[0])
     with pytest.raises(ValueError, match="planned"):
         huffman.encode(plan, out)
 

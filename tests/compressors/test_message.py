@@ -5,19 +5,22 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Sequence
 
+import messages
 import numpy as np
 import pytest
 from cases import in_turn
 from formats import FORMATS
 from messages import write
 
+from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import lay_out
-from taugrad.compressors.bucket.reader import Reader
 from taugrad.compressors.errors import CompressionError, CorruptMessage
+from taugrad.compressors.method import read_config
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
 from taugrad.compressors.wire.positions import EVERY, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update
@@ -119,7 +122,7 @@ def assert_canonical(data: bytes, sizes: Sequence[int] | None = None) -> None:
     if codec == "chunked":
         found.chunks = Chunks(*struct.unpack_from("<II", data, HEADER_BYTES))
     symbols = "huffman" if data[5] & HUFFMAN else "raw"
-    written = message.write(found, codec, symbols).tobytes()
+    written = messages.write(found, codec, symbols).tobytes()
     plain = not data[5] & (HUFFMAN | OWN_CODES)
     if plain and (data[4] != CODEC_CODE["golomb_rice"] or data[:40] == written[:40]):
         assert written == data
@@ -410,7 +413,7 @@ WHOLE = forged("f32", "every", 4, 4, floats(1, 2, 3, 4))
 
 
 def test_a_payload_has_the_messages_that_are_due() -> None:
-    reader, layout = Reader("bgt", 1), lay_out([5, 4, 4], lambda ordinal: ordinal == 1)
+    reader, layout = Compressor(read_config("bgt(1)")), lay_out([5, 4, 4], lambda ordinal: ordinal == 1)
     payload = np.frombuffer(BGT + WHOLE, np.uint8)
     sent, whole = reader.read(payload, layout)
     assert isinstance(sent, Update)
@@ -446,7 +449,7 @@ def test_a_payload_has_the_messages_that_are_due() -> None:
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:
     segments = Segments.side_by_side([LARGEST_N + 1])
     with pytest.raises(ValueError, match="at most 2147483647 elements"):
-        message.write(Update("f32", segments, np.empty(0, np.uint32), np.zeros(1, np.int64)))
+        messages.write(Update("f32", segments, np.empty(0, np.uint32), np.zeros(1, np.int64)))
 
 
 @pytest.mark.parametrize("form", ["fp8", "linear", "quantile"])

@@ -150,7 +150,7 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered(workbench: Mod
     assert corrected > 3
     for iteration in sampled:
         assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
-    policy = worker.compressor.rule.selection.policy
+    policy = worker.compressor.rule.policy
     for memory in worker.memories.values():
         assert memory.target == 0.05
         due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
@@ -176,7 +176,7 @@ def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
         ("strom(density(0.01))", True),
         ("strom(0.01)", False),
     ):
-        assert rule_of(read_config(line)).selection.needs_sample(part, 0, {}) is needed, line
+        assert rule_of(read_config(line)).needs_sample(part, 0, {}) is needed, line
 
 
 def test_a_warmup_falls_in_stages_to_the_target() -> None:

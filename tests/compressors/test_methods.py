@@ -40,8 +40,8 @@ def test_messages_of_every_method_come_back(
         for update in step.incoming[0]:
             codec = "auto" if update.words is None else worker.config.position_codec
             if codec == "chunked":
-                update.chunks = worker.compressor.rule.selection.chunks
-            written = message.write(update, codec, symbols)
+                update.chunks = worker.compressor.rule.chunks
+            written = messages.write(update, codec, symbols)
             assert written.tobytes() == rest[: written.size].tobytes()
             assert_same_update(message.read(written, update.segments), update)
             rest = rest[written.size :]

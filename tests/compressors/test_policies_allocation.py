@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import messages
 import numpy as np
 import pytest
 from cases import in_turn
@@ -143,7 +144,7 @@ def test_bits_are_those_of_a_codec(density: float) -> None:
     words = (np.flatnonzero(np.random.default_rng(0).random(n) < density) << 1).astype(np.uint32)
     taus = np.full(1, 0.1, np.float32)
     update = Update("strom", Segments.side_by_side([n]), words, np.array([words.size]), taus=taus)
-    written = len(message.write(update)) - message.HEADER_BYTES - 4  # header and tau are not of the elements
+    written = len(messages.write(update)) - message.HEADER_BYTES - 4  # header and tau are not of the elements
     assert float(bits_per_element(np.array([density]), 1.0)[0]) == pytest.approx(8 * written / n, rel=0.06)
 
 
@@ -161,7 +162,7 @@ def test_bits_are_those_of_a_codec(density: float) -> None:
     ],
 )
 def test_a_value_takes_as_many_bits_as_its_message_has_for_it(line: str, bits: int) -> None:
-    assert rule_of(read_config(line)).selection.policy.method.value_bits == bits  # type: ignore[attr-defined, arg-type]
+    assert rule_of(read_config(line)).policy.method.value_bits == bits  # type: ignore[attr-defined, arg-type]
 
 
 def test_bits_grow_with_what_is_sent() -> None:

@@ -14,11 +14,20 @@ from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau import fits
-from taugrad.compressors.tau.base import ThresholdPolicy
-from taugrad.compressors.tau.fits import Fit, exponential, gamma, pareto
-from taugrad.compressors.tau.sidco import LOOKS, STAGE, FittedMemory, most_stages
+from taugrad.compressors.tau.base import ThresholdPolicy, with_magnitudes
+from taugrad.compressors.tau.sidco import (
+    LOOKS,
+    STAGE,
+    Fit,
+    FittedMemory,
+    exponential,
+    gamma,
+    most_stages,
+    pareto,
+)
 
 fitted_tau = partial(fits.fitted_tau, stage=STAGE)
 
@@ -140,7 +149,7 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 
 
 def policy_of(line: str) -> ThresholdPolicy:
-    return rule_of(read_config({"kind": "wgt", "tau": line})).selection.policy
+    return rule_of(read_config({"kind": "wgt", "tau": line})).policy
 
 
 def run(
@@ -148,7 +157,7 @@ def run(
 ) -> tuple[FittedMemory, list[float]]:
     """What is remembered, and the densities, where the same gradients come again and again."""
     memory, densities = FittedMemory(), []
-    part = Part("p", torch.from_numpy(values))
+    (part,) = with_magnitudes([Part("p", torch.from_numpy(values))], [True], CPU)
     for iteration in range(iterations):
         (tau,) = policy.taus([part], iteration, [memory])
         sent = int((values >= tau).sum())

@@ -136,7 +136,7 @@ def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float, work
 
 def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
     """Frozen layers come to be trained: 60 elements sent are more than half of 100, and less of 1,000."""
-    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).selection.policy  # type: ignore[arg-type]
+    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).policy  # type: ignore[arg-type]
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(70):
@@ -151,7 +151,7 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
 
 def test_dl4j_holds_where_its_target_is_met_to_the_element() -> None:
     """Also after more layers came to be trained: 500 of 1,000."""
-    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).selection.policy  # type: ignore[arg-type]
+    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).policy  # type: ignore[arg-type]
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(140):
@@ -181,7 +181,7 @@ def test_dl4j_steps_only_outside_of_its_range(workbench: ModuleType) -> None:
 def test_a_layer_is_not_sampled_again_and_again(policy: str, workbench: ModuleType) -> None:
     """Though its scale jumps back and forth, so that each tau is far off in the next iteration."""
     worker, samples = workbench.Worker(f"wgt({policy})", SIZES), 0
-    chosen = worker.compressor.rule.selection.policy
+    chosen = worker.compressor.rule.policy
     worker.context.iteration = 40  # a run begins with more samples
     for step in range(40, 160):
         part = Part("p0", torch.zeros(SIZES[0]))

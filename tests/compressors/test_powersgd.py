@@ -17,6 +17,7 @@ from cases import in_turn
 from forked import run_workers
 from torch import nn
 
+from taugrad.compressors.method import PowerSGD as Fields
 from taugrad.compressors.peers import powersgd
 from taugrad.compressors.peers.powersgd import PowerSGD
 
@@ -233,7 +234,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(no_gpu: None) -> Callable[..., PowerSGD]:
     """Makes a PowerSGD of a matrix [12, 10] and a vector [12]."""
     parameters = dict(nn.Linear(10, 12).named_parameters())
-    return lambda **options: PowerSGD(None, parameters, **{"rank": 2, "start": 2, **options})
+    return lambda **options: PowerSGD(None, parameters, {}, Fields(**{"rank": 2, "start": 2, **options}))
 
 
 def a_state(**changes: Any) -> dict[str, Any]:
@@ -297,7 +298,7 @@ def test_memory_that_a_run_does_not_keep_is_refused(
 
 @in_turn(
     ("options", "words"),
-    [({"rank": 0}, "rank 0"), ({"seed": -1}, "seed -1"), ({"start": 1}, "start_powerSGD_iter")],
+    [({"rank": 0}, "rank"), ({"seed": -1}, "seed"), ({"start": 1}, "start")],
 )
 def test_settings_out_of_range_are_refused(
     options: dict[str, Any], words: str, make: Callable[..., PowerSGD]
@@ -318,13 +319,13 @@ def test_settings_out_of_range_are_refused(
 )
 def test_parameters_that_torch_fails_on_are_refused_by_name(parameter: torch.Tensor, no_gpu: None) -> None:
     with pytest.raises(ValueError, match="'odd'"):
-        PowerSGD(None, {"even": torch.zeros(2), "odd": parameter})
+        PowerSGD(None, {"even": torch.zeros(2), "odd": parameter}, {}, Fields())
 
 
 def test_the_cpus_memory_is_refused_where_torch_finds_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
-        PowerSGD(None, {"weight": torch.zeros(2, 2)})
+        PowerSGD(None, {"weight": torch.zeros(2, 2)}, {}, Fields())
 
 
 def test_torch_says_nothing_at_info(two: Results, resumed: Results) -> None:

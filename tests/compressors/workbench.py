@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.compressor import Compressor, Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
 from taugrad.compressors.bucket.layout import Part, PartTally
-from taugrad.compressors.bucket.reader import Incoming
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.rules.base import Context

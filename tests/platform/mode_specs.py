@@ -108,6 +108,11 @@ IN_ROUNDS: dict[str, Spec] = {
             ),
             ("differences, unsent", DIFFERENCES | {"unsent": 0.5}, [STROM]),
             (
+                "differences, late fragments",
+                DIFFERENCES | {"unsent": 0.5, "fragments": 2, "delay": 2, "outer": OUTER},
+                [STROM],
+            ),
+            (
                 "differences, sharded, unsent",
                 {"mode": "weights", "every": 3, "pattern": "sharded", "unsent": 1},
                 ["wgt(0.01, exempt=exempt(names=['*.bias']))"],

@@ -68,7 +68,7 @@ def main(rank: int, workers: int, folder: Path, steps: int, sync: dict, slow: fl
         sys.exit(3)
     # What a checkpoint has, and what was learnt since the last round.
     state, kept = training.own_state(), torch.cat(training._handed_in(0)).double()
-    residuals = state["patterns"]["ranks"][str(rank)]["0"]["residuals"]
+    residuals = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
     kept += torch.cat([residuals[name] for name in training._names]).double()
     pending = state["replicas"][str(rank)]["pending"]
     if pending is not None:

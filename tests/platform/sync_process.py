@@ -18,6 +18,7 @@ from taugrad.compressors.ops.array import Bytes
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.in_rounds import InRounds
+from taugrad.platform.training.reporting import Listener
 from taugrad.platform.training.trainer import Trainer
 
 SENT = {"bytes": 0, "messages": 0}
@@ -38,7 +39,7 @@ def count_what_is_sent() -> None:
     Mesh.send = counted  # type: ignore[method-assign]
 
 
-class Recorder:
+class Recorder(Listener):
     """Keeps metrics; a checkpoint goes to a folder that all processes share."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,12 +50,6 @@ class Recorder:
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((iteration, dict(metrics)))
 
-    def stage(self, name: str) -> None:
-        pass
-
-    def progress(self, progress: object, *, evaluated: bool) -> None:
-        pass
-
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.evaluations.append(dict(metrics))
 
@@ -63,9 +58,6 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder)
         dist.barrier()
-
-    def undelivered(self) -> list:
-        return []
 
 
 def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.errors import Diverged
+from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
-from taugrad.platform.synchronization.patterns.base import compressed
 
 SIZES = {"head": 7, "empty": 0, "body": 90, "tail": 31}
 N = sum(SIZES.values())

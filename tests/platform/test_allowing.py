@@ -137,7 +137,6 @@ def test_a_run_that_a_store_describes_is_a_file_like_any_other(monkeypatch, fold
     model = {"kind": "custom", "factory": "theirs:made"}
     spec = RunSpec.model_validate({"model": model, "storage": str(folder)})
     monkeypatch.setattr(command, "probe", lambda *_, **__: None)
-    monkeypatch.setattr(command, "check_run", lambda run_id: None)
     monkeypatch.setattr(command, "usable_store", lambda: None)
     monkeypatch.setattr(command, "_spec_of", lambda client, run_id: spec)
     with pytest.raises(SpecError, match=r"^run abc: model\.factory = theirs:made: names code"):

@@ -11,7 +11,7 @@ from torch import nn
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 
 EPOCHS, FIRST, MOST, EXAMPLES, TESTS = 5, 10, 60, 250, 101

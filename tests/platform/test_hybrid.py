@@ -29,6 +29,7 @@ from mode_specs import (
 from sync_process import Recorder, result
 
 from taugrad import cli
+from taugrad.compressors.exchange.pieces import cut
 from taugrad.platform import preflight
 from taugrad.platform.data import load
 from taugrad.platform.launching import command
@@ -36,7 +37,6 @@ from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import with_workers
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining
 from taugrad.platform.synchronization.ledger import Iteration
-from taugrad.platform.synchronization.pieces import cut
 from taugrad.platform.training.checkpoint import SHARED, Saved, save_shared, save_worker, unpack, worker_file
 from taugrad.platform.training.manifest import CheckpointError, Digest, Manifest
 from taugrad.platform.training.trainer import Trainer

@@ -20,13 +20,13 @@ from pydantic import ValidationError
 from resizing_process import saved_by
 from sync_process import Recorder, result
 
+from taugrad.compressors.exchange.pieces import cut
+from taugrad.compressors.exchange.resizing import merged, share_of
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import check_present, with_present, with_workers
 from taugrad.platform.synchronization.in_rounds import InRounds
-from taugrad.platform.synchronization.pieces import cut
-from taugrad.platform.synchronization.resizing import merged, share_of
 from taugrad.platform.synchronization.weights import LocalTraining
 from taugrad.platform.training.checkpoint import Saved
 from taugrad.platform.training.manifest import CheckpointError
@@ -169,11 +169,12 @@ def test_what_is_owed_and_agreed_stays_what_it_was(name, workers, begun, tmp_pat
 
 def _moved(sync: Any) -> torch.Tensor:
     """float64 [P], the mean over workers of the way from where they went on to their present weights."""
+    (fragment,) = sync.local.fragments
     ways = [
         torch.cat(
             [
                 start.double() - own.detach().reshape(-1).double()
-                for start, own in zip(sync._starts(local), each.parameters, strict=True)
+                for start, own in zip(sync.local.starts(fragment, local), each.parameters, strict=True)
             ]
         )
         for local, each in enumerate(sync._replicas)

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
+from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
+from taugrad.compressors.exchange.pieces import cut
+from taugrad.compressors.exchange.rounds import Participant, Passing, Sending
+from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.traffic import RefusedUpdate, Traffic
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
-from taugrad.platform.synchronization.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
-from taugrad.platform.synchronization.pieces import cut
-from taugrad.platform.synchronization.rounds import Participant, Passing, Sending
-from taugrad.platform.synchronization.runner import SimulatedRunner
-from taugrad.platform.synchronization.traffic import RefusedUpdate, Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}
@@ -260,9 +260,12 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
     _, threes = simulated(3, mode)
     with pytest.raises(ValueError, match=r"states of ranks \[0, 1, 2\] of 3 workers.* ranks \[0, 1\] of 2"):
         two.load(shared, threes)
-    other = own | {"patterns": own["patterns"] | {"ranks": {"1": own["patterns"]["ranks"]["1"]}}}
+    unsent = own["patterns"] if mode == "ring" else own["local"]["fragments"][0]["unsent"]
+    everybody = unsent["ranks"]
+    unsent["ranks"] = {"1": everybody["1"]}
     with pytest.raises(ValueError, match=r"states of ranks \[1\] of 2 workers"):
-        two.load(shared, other)
-    older = own | {"patterns": {key: each for key, each in own["patterns"].items() if key != "version"}}
+        two.load(shared, own)
+    unsent["ranks"] = everybody
+    del unsent["version"]
     with pytest.raises(ValueError, match="version None of workers' states; this program reads 2"):
-        two.load(shared, older)
+        two.load(shared, own)

@@ -1,8 +1,6 @@
 """What is shown of a run whose iterations are slow; the clock is the test's."""
 
 import itertools
-from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +8,7 @@ import torch
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training import trainer as trainers
-from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.reporting import Listener, Progress
 from taugrad.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -25,25 +23,14 @@ SIMULATED = {"mode": "simulated"}
 WEIGHTS = {"mode": "simulated", "of": {"mode": "weights", "every": 20}}
 
 
-class Shown:
+class Shown(Listener):
     """A listener that keeps how far it was told that a run is."""
 
     def __init__(self) -> None:
         self.progresses: list[Progress] = []
 
-    def stage(self, name: str) -> None: ...
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
-
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
         self.progresses.append(progress)
-
-    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
-
-    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None: ...
-
-    def undelivered(self) -> list:
-        return []
 
 
 @pytest.mark.parametrize(("sync", "own_models"), [(SIMULATED, False), (WEIGHTS, True)])

@@ -13,7 +13,7 @@ from torch import nn
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 
 EPOCHS, BATCH, EXAMPLES = 3, 30, 250  # nine batches an epoch, the last of 10: uneven among 3 workers

@@ -12,9 +12,10 @@ from torch import nn
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
+from taugrad.platform.training.reporting import Listener
 from taugrad.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -45,16 +46,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Recorder:
+class Recorder(Listener):
     """A listener that keeps what it hears; checkpoints go to folders by iteration."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.evaluations: list[tuple[int, dict[str, float]]] = []
-
-    def stage(self, name: str) -> None:
-        pass
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((iteration, dict(metrics)))
@@ -69,9 +67,6 @@ class Recorder:
         if self.folder is not None:
             (self.folder / str(iteration)).mkdir(parents=True)
             write(self.folder / str(iteration))
-
-    def undelivered(self) -> list[Any]:
-        return []
 
 
 def spec_of(**training: Any) -> RunSpec:

@@ -10,7 +10,7 @@ from torch import nn
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.trainer import Trainer
 

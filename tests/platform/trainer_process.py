@@ -18,10 +18,11 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.evaluation import evaluate
+from taugrad.platform.training.reporting import Listener
 from taugrad.platform.training.trainer import Trainer
 
 
-class Recorder:
+class Recorder(Listener):
     """A listener that keeps what it hears."""
 
     def __init__(self) -> None:
@@ -32,20 +33,11 @@ class Recorder:
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((iteration, dict(metrics)))
 
-    def stage(self, name: str) -> None:
-        pass
-
-    def progress(self, progress: object, *, evaluated: bool) -> None:
-        pass
-
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.evaluations.append((iteration, dict(metrics)))
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         self.checkpoints.append(iteration)
-
-    def undelivered(self) -> list:
-        return []
 
 
 def saved(folder: Path, rank: int) -> Saved:

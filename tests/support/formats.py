@@ -1,6 +1,7 @@
 """Every format that a message can have: which codec writes which form."""
 
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.method.base import Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import OURS
 
 WITHOUT_TAU: tuple[Form, ...] = ("f32", "fp16", "bf16", "fp8", "linear", "quantile")

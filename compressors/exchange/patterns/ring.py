@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.method import Method
-from taugrad.compressors.wire.message import is_refusal
-
+from ...bucket.feedback import FeedbackCompressor, Sent
+from ...method import Method
+from ...wire.message import is_refusal
+from ..carrier import Payload
 from ..pieces import cut
 from ..resizing import Ranges
 from ..rounds import Passed, Passing, Result, Rounds

@@ -10,15 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.bucket.layout import PartTally
-from taugrad.compressors.bucket.reader import Received
-from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.method import CompressedMethod, Method, PowerSGD, read_config
-from taugrad.compressors.spans import RECORDER
-from taugrad.compressors.wire.message import NonFinite, is_refusal
-
+from ...bucket.adding import Received
+from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.layout import PartTally
+from ...errors import CorruptMessage
+from ...method import CompressedMethod, Method, PowerSGD, read_config
+from ...spans import RECORDER
+from ...wire.message import NonFinite, is_refusal
+from ..carrier import Payload
 from ..pieces import Shard
 from ..resizing import Ranges
 from ..rounds import Result, Rounds

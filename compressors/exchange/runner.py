@@ -13,15 +13,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.exchange.buckets import ExchangeForm
-from taugrad.compressors.exchange.carrier import Carrier, Payload
-from taugrad.compressors.exchange.lost_peers import reaching
-from taugrad.compressors.exchange.memory import in_memory
-from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.spans import RECORDER
-
+from ..errors import CorruptMessage
+from ..spans import RECORDER
+from .buckets import ExchangeForm
+from .carrier import Carrier, Payload
+from .lost_peers import reaching
+from .memory import in_memory
 from .rounds import Participant, Passed, Passing, Received, Result, Sending
+from .sites import Sites
 from .traffic import HEAD, Heads, Known, Links, Traffic
 
 _TAG = "round"
@@ -153,18 +152,22 @@ class Runner(ABC):
 
 
 class ProcessRunner(Runner):
-    """This process's worker, among those of the default process group."""
+    """This process's worker, among those of a process group."""
 
-    def __init__(self, device: torch.device, carrier: Carrier) -> None:
+    def __init__(
+        self, device: torch.device, carrier: Carrier, group: dist.ProcessGroup | None = None
+    ) -> None:
         """Joins the others.
 
         Args:
             device: where the process group takes its buffers from: the GPU for NCCL, the CPU for gloo.
             carrier: of this worker; it is closed with this object.
+            group: the workers'; by default all.
         """
         super().__init__([carrier])
         finalize(self, carrier.close)
-        self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
+        self._group = group
+        self._device = device if dist.get_backend(group) == "nccl" else torch.device("cpu")
 
     @contextmanager
     def _waiting(self, about: str) -> Iterator[None]:
@@ -183,14 +186,14 @@ class ProcessRunner(Runner):
             return
         with self._waiting("buffers"):
             for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+                dist.broadcast(tensor, group=self._group, group_src=0)
 
     def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         """See `Runner.gather`."""
         mine = torch.from_numpy(own[0]).to(self._device)
         everybody = [torch.empty_like(mine) for _ in range(self.workers)]
         with self._waiting("notes"):
-            dist.all_gather(everybody, mine)
+            dist.all_gather(everybody, mine, group=self._group)
         return np.stack([each.cpu().numpy() for each in everybody])
 
     def links(self, traffic: Traffic) -> Links:
@@ -201,7 +204,7 @@ class ProcessRunner(Runner):
         own[1, rank] = torch.from_numpy((traffic.link_bytes + traffic.link_told)[rank])
         own[:, rank, rank] = 0
         summed = own.to(self._device)
-        dist.all_reduce(summed)
+        dist.all_reduce(summed, group=self._group)
         messages, nbytes = summed.cpu().numpy()
         return Links(messages, nbytes)
 

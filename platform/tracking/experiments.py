@@ -1,13 +1,31 @@
-"""Reads all runs of an experiment from a store, which returns them page by page."""
+"""Finds an experiment in a store, and reads all of its runs, which a store returns page by page."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from ..spec import COMMAND_LINE, SpecError
+from ..terminal import printable
+from .masking import masked
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 _PAGE = 1000
+
+
+def find_experiment(client: "MlflowClient", name: str) -> str:
+    """An experiment's id.
+
+    Raises:
+        SpecError: there is none of this name; the message lists those that exist.
+    """
+    found = client.get_experiment_by_name(name)
+    if found is not None and found.lifecycle_stage != "deleted":
+        return str(found.experiment_id)
+    others = sorted(printable(each.name) for each in client.search_experiments(max_results=100))
+    where, there = masked(client.tracking_uri), ", ".join(others) or "none"
+    raise SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {where}; there is: {there}"])
 
 
 def every_run(

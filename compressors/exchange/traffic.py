@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.ledger import BASELINE_BYTES
-from taugrad.compressors.exchange.sites import Sites
+from ..bucket.ledger import BASELINE_BYTES
+from .sites import Sites
 
 NUMBER_BYTES = 8
 MOST_WORKERS = 64

@@ -8,8 +8,7 @@ Bytes and results are the same. A round takes one delay of the link.
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from taugrad.compressors.exchange.carrier import Payload
-
+from .carrier import Payload
 from .traffic import NUMBER_BYTES, Head, Known
 
 

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.method import Method
-
+from ...bucket.feedback import FeedbackCompressor, Sent
+from ...method import Method
 from ..pieces import Shard, cut
 from ..resizing import Ranges
 from ..rounds import Received, Result, Rounds, Sending

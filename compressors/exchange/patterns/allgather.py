@@ -6,9 +6,8 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.feedback import FeedbackCompressor, Sent
-from taugrad.compressors.method import Method
-
+from ...bucket.feedback import FeedbackCompressor, Sent
+from ...method import Method
 from ..pieces import cut
 from ..resizing import Ranges
 from ..rounds import Result, Rounds, Sending

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.method import Method
-
+from ...errors import CorruptMessage
+from ...method import Method
+from ..carrier import Payload
 from ..rounds import Result, Rounds, Sending
+from ..sites import Sites
 from ..traffic import NUMBER_BYTES
 from .allgather import AllGather
 from .base import Setting

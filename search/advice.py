@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from taugrad.compressors.method.sparse import SparseMethod
-
-from .synchronization.config import RealSync, real
+from taugrad.platform.synchronization.config import RealSync, real
 
 if TYPE_CHECKING:
-    from .spec import RunSpec
+    from taugrad.platform.spec import RunSpec
 
 PAGE = "docs/choose.md"
 LONG_S = 0.005
