@@ -1,7 +1,4 @@
-"""Lightning, Fabric, Accelerate, Transformers, torchrun, as their pages say: two processes, real libraries.
-
-Ray Train, whose workers are its own, is in tests/integration/test_ray_train.py.
-"""
+"""Lightning, Fabric, Accelerate, Transformers, torchrun, as their pages say: two processes, real libraries."""
 
 import csv
 import json
