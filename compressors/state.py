@@ -281,7 +281,8 @@ def ddp_in(model: object) -> DistributedDataParallel:
     if not isinstance(inner, DistributedDataParallel):
         raise TypeError(
             f"ddp is {'None' if model is None else f'of {type(model).__name__}'}: it must be, or hold, a "
-            "model in torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP)"
+            "model in torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP); "
+            "where there is one process only, libraries wrap none"
         )
     if getattr(inner, "_use_python_reducer", False):
         raise ValueError(

@@ -105,6 +105,11 @@ another way is expected to be {clearly:g} times faster to a target. `taugrad aut
 --target loss=1.9` measures what a step is worth for the most promising of them. `taugrad doctor` prints a
 short form.
 
+In a loop of your own, `compress_gradients` takes the same text as `compressor`: in
+[your own script](how-to/own-script.md), with [torchrun](how-to/torchrun.md),
+[Lightning or Fabric](how-to/lightning.md), [Accelerate](how-to/accelerate.md) or
+[Transformers' Trainer](how-to/transformers.md).
+
 Where a box says `sync: {{mode: weights, ...}}`, [`LocalSteps`](how-to/local-steps.md) takes the same
 fields as arguments in a training loop of your own.
 """

@@ -14,7 +14,9 @@ MAY_IMPORT = {
     "dashboards": {"dashboards", "platform", "compressors"},
 }
 """By room, the rooms whose code it may use; the command line is nobody's."""
-FORBIDDEN_PACKAGES = {"compressors": {"ray", "mlflow"}}
+FORBIDDEN_PACKAGES = {"compressors": {"ray", "mlflow", "lightning", "accelerate", "transformers"}}
+ADAPTERS = "taugrad.compressors.integrations"
+"""May import them; it is imported by those who use them."""
 
 
 def imported(source: str, package: str) -> set[str]:
@@ -36,7 +38,7 @@ def wrong(source: str, package: str) -> list[str]:
 
     def is_wrong(top: str, part: str = "", *_: str) -> bool:
         if top != "taugrad":
-            return top in FORBIDDEN_PACKAGES.get(room, set())
+            return top in FORBIDDEN_PACKAGES.get(room, set()) and package != ADAPTERS
         return part == "cli" or part in set(ROOMS) - MAY_IMPORT[room]
 
     return [name for name in imported(source, package) if is_wrong(*name.split("."))]
@@ -69,6 +71,9 @@ def test_only_main_knows_the_command_line(name: str) -> None:
     [
         ("compressors", "import ray", False),
         ("compressors", "def late():\n    import ray.tune", False),
+        ("compressors", "from transformers import Trainer", False),
+        ("compressors.integrations", "import mlflow\nfrom ..hook import compress_gradients", True),
+        ("compressors.integrations", "from taugrad.platform import spec", False),
         ("compressors", "from taugrad import platform", False),
         ("compressors", "from .. import platform", False),
         ("compressors.ops", "from ...platform.spec import Spec", False),
@@ -107,6 +112,14 @@ def test_no_imports_go_round_in_circles() -> None:
     assert circles(graph) == []
     one, other = list(graph)[:2]
     assert circles({one: {other}, other: {one}}) == sorted([one, other])
+
+
+def test_adapters_are_imported_by_those_who_use_them() -> None:
+    known = modules()
+    assert any(name.startswith(f"{ADAPTERS}.") for name in known)
+    for name, (source, package) in known.items():
+        found = [each for each in imported(source, package) if each.startswith(ADAPTERS)]
+        assert package == ADAPTERS or not found, name
 
 
 def test_nothing_hides_the_standard_librarys_platform() -> None:

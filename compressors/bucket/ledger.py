@@ -128,6 +128,23 @@ class Step(Totals):
         taus = sum(layer.tau * layer.elements for layer in self.layers if layer.tau is not None)
         return taus / weights if weights else None
 
+    def metrics(self, workers: int) -> dict[str, float]:
+        """For logs, as docs/reference/metrics.md lists them; without an exchange there is no ratio."""
+        found: dict[str, float] = {
+            "comm/fraction": self.fraction,
+            "comm/elements": self.sent,
+            "comm/paper_bytes": self.paper_bytes,
+            "comm/wire_bytes": self.wire_bytes,
+            "comm/received_bytes": self.received_bytes / workers,
+            "comm/messages": self.messages,
+            "comm/bits_per_param": self.bits_per_param,
+        }
+        if self.wire_bytes:
+            found["comm/compression_ratio"] = self.compression_ratio
+        if self.mean_tau is not None:
+            found["comm/tau"] = self.mean_tau
+        return found
+
     def skip(self, parameter: str, rank: int) -> None:
         """Notes a gradient that was not finite: every worker leaves this step out."""
         self.nonfinite.append((parameter, rank))

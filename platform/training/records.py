@@ -109,13 +109,7 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
     loss, step_s, data_s, compute_s, compress_s, wait_s, decode_s, exchange_s, overlap_s, squares = means
     metrics = {
         names.TRAIN_LOSS: loss,
-        names.COMM_FRACTION: step.fraction,
-        names.COMM_ELEMENTS: step.sent,
-        names.COMM_PAPER_BYTES: step.paper_bytes,
-        names.COMM_WIRE_BYTES: step.wire_bytes,
-        names.COMM_RECEIVED_BYTES: step.received_bytes / workers,
-        names.COMM_MESSAGES: step.messages,
-        names.COMM_BITS_PER_PARAM: step.bits_per_param,
+        **step.metrics(workers),
         names.TIME_STEP: step_s,
         names.TIME_DATA: data_s,
         names.TIME_COMPUTE: compute_s,
@@ -130,12 +124,8 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
     if exchange_s and step.wire_bytes:
         metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
         metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)
-    if step.wire_bytes:  # a step without an exchange has no ratio
-        metrics[names.COMM_COMPRESSION_RATIO] = step.compression_ratio
     if record.wire_bytes_so_far is not None:
         metrics[names.COMM_WIRE_MB_TOTAL] = record.wire_bytes_so_far / 1e6
-    if step.mean_tau is not None:
-        metrics[names.COMM_TAU] = step.mean_tau
     if step.keeps_residuals:
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0

@@ -1,0 +1,31 @@
+"""What was sent, as numbers for a log, under the names that `taugrad train` uses, too."""
+
+from typing import Protocol
+
+from ..bucket.ledger import Step, Totals
+
+
+class Counted(Protocol):
+    """What keeps ledgers: the state of the hook, of local steps, or of replicas."""
+
+    @property
+    def last_step(self) -> Step:
+        """Of the latest step."""
+
+    @property
+    def totals(self) -> Totals:
+        """Of all steps."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers exchange."""
+
+
+def ledger_metrics(state: Counted) -> dict[str, float]:
+    """The latest step's ledger, and the bytes so far, over all workers; so every rank gets nearly the same.
+
+    Returns:
+        `comm/fraction`, `comm/wire_bytes`, `comm/compression_ratio` and so on, as docs/reference/metrics.md
+        lists them. `comm/tau` is that of this rank's elements.
+    """
+    return state.last_step.metrics(state.workers) | {"comm/wire_mb_total": state.totals.wire_bytes / 1e6}

@@ -1,0 +1,87 @@
+"""Transformers' Trainer: a callback that compresses, saves and loads residuals, and logs what was sent.
+
+The Trainer makes Accelerate's handler of DDP itself, so that a hook cannot be given there.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..hook import compress_gradients
+from ..method import Method
+from ..state import CompressionState, ddp_in
+from .metrics import ledger_metrics
+from .rank_files import load_rank, save_rank
+
+
+class TaugradCallback(TrainerCallback):
+    """Compresses gradients from the first step on; each rank's residuals lie in each checkpoint's folder.
+
+        trainer.add_callback(TaugradCallback(trainer, "strom(density(0.01), momentum=0.9) | golomb_rice"))
+
+    Attributes:
+        compression: the state, once training has begun.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        method: Method | Mapping[str, Any] | str,
+        *,
+        resume_from: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Takes the trainer, whose model is wrapped when training begins.
+
+        Args:
+            trainer: the one that the callback is added to.
+            method: see `compress_gradients`.
+            resume_from: the checkpoint that `train` resumes from, where it does not lie in the trainer's
+                `output_dir` under the name that the trainer gave it.
+            options: more arguments of `compress_gradients`. Accelerate's scaler is given to it.
+        """
+        self.compression: CompressionState | None = None
+        self._trainer, self._method, self._options = trainer, method, options
+        self._resume_from = resume_from
+        self._ddp: DistributedDataParallel | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Compresses what the wrapped model synchronizes; restores residuals where training resumes.
+
+        Raises:
+            TypeError: the model is not in DDP, as with one process.
+            FileNotFoundError: as for `load_rank`.
+        """
+        ddp = ddp_in(self._trainer.model_wrapped)
+        if ddp is not self._ddp:  # not that of an earlier `train`
+            scaler = self._trainer.accelerator.scaler
+            self.compression = compress_gradients(ddp, self._method, scaler=scaler, **self._options)
+            self._ddp = ddp
+        if state.global_step and self.compression is not None:
+            load_rank(self.compression, self._resume_from or _checkpoint(args, state))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Logs the latest step wherever the trainer logs."""
+        if control.should_log and self.compression is not None:
+            self._trainer.log(ledger_metrics(self.compression))
+            control.should_log = True  # for the trainer's own; `log` has answered it
+
+    on_epoch_end = on_step_end
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Saves this rank's residuals."""
+        if self.compression is not None and not (args.save_only_model or state.is_hyper_param_search):
+            save_rank(self.compression, _checkpoint(args, state))
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> str:
+    return f"{args.output_dir}/checkpoint-{state.global_step}"
