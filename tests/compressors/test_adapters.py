@@ -1,4 +1,4 @@
-"""Lightning, Fabric, Accelerate, Transformers, torchrun, as their pages say: two processes, real libraries."""
+"""Lightning, Fabric, Accelerate, Transformers, torchrun as their pages say: two processes, real libraries."""
 
 import csv
 import json
