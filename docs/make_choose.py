@@ -107,8 +107,8 @@ short form.
 
 In a loop of your own, `compress_gradients` takes the same text as `compressor`: in
 [your own script](how-to/own-script.md), with [torchrun](how-to/torchrun.md),
-[Lightning or Fabric](how-to/lightning.md), [Accelerate](how-to/accelerate.md) or
-[Transformers' Trainer](how-to/transformers.md).
+[Lightning or Fabric](how-to/lightning.md), [Accelerate](how-to/accelerate.md),
+[Transformers' Trainer](how-to/transformers.md) or [Ray Train](how-to/ray-train.md).
 
 Where a box says `sync: {{mode: weights, ...}}`, [`LocalSteps`](how-to/local-steps.md) takes the same
 fields as arguments in a training loop of your own.

@@ -1,0 +1,32 @@
+"""A training function of one's own on Ray Train, as docs/how-to/ray-train.md has it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.ray
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_losses(tmp_path, environment):
+    paths = [ROOT / "tests" / "compressors", environment.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("ray_train_process.py"))],
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": ":".join(map(str, paths))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        plain, ours = ((tmp_path / f"{name}{rank}.txt").read_text().split() for name in ("plain", ""))
+        assert len(plain) == 48
+        assert ours == plain[:30] + plain[24:]
+    files, metrics = ast.literal_eval((tmp_path / "result.txt").read_text())
+    assert {"taugrad-rank0.pt", "taugrad-rank1.pt", "train.pt"} <= set(files)
+    assert metrics["comm/wire_bytes"] > 0
