@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from .bandwidth import SHARES, BandwidthTable
 from .planning import Comparison, Prediction
 
 HEADINGS = (
@@ -21,6 +22,9 @@ HEADINGS = (
     "MB received a step",
     "MB of memory",
 )
+NEEDS = ("method", "mode", *(f"{share:.0%}" for share in SHARES))
+NEVER = "never"
+"""In the place of a rate where none suffices."""
 _LEAST = 1e-4
 LIMITS = (
     "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
@@ -46,6 +50,30 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
+def needs_of(needed: BandwidthTable) -> list[tuple[str, ...]]:
+    """A line for each way with Mbit/s, under `NEEDS`."""
+    return [
+        (way.method, way.mode, *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
+        for way, rates in needed.rows
+    ]
+
+
+def needs_title(needed: BandwidthTable) -> str:
+    """What is tabulated, and for which link and how many workers."""
+    link, trunk = needed.link, needed.link.trunk
+    whose, lies = "worker", link if trunk is None else trunk.link
+    given = f"{needed.workers} worker{'s' * (needed.workers != 1)}"
+    if trunk is not None:
+        whose = "site"
+        own = link.model_copy(update={"trunk": None})
+        given += f" with {own} at {trunk.sites} sites"
+    lost = f", {100 * lies.loss:.4g}% lost" if lies.loss else ""
+    return (
+        f"Mbit/s of each {whose}'s link for this share of the time computing; "
+        f"{given}, delay {1000 * lies.delay:.4g} ms{lost}"
+    )
+
+
 def title_of(comparison: Comparison) -> str:
     """Link and workers."""
     return f"{comparison.link}, {comparison.workers} worker{'s' * (comparison.workers != 1)}"
@@ -69,28 +97,28 @@ def sentence(comparison: Comparison) -> str:
     return said + "."
 
 
-def shown(comparison: Comparison) -> Table:
-    """For a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title_of(comparison), title_justify="left")
-    for place, heading in enumerate(HEADINGS):
+def shown(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """For a terminal; method and mode come first, then numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for place, heading in enumerate(headings):
         table.add_column(
             heading if place < 2 else _in_two(heading),
             justify="left" if place < 2 else "right",
             overflow="fold",
             no_wrap=place >= 2,
         )
-    for row in rows_of(comparison):
+    for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
-def markdown(comparisons: Sequence[Comparison]) -> str:
+def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]) -> str:
     """All tables and sentences."""
-    parts = []
-    for each in comparisons:
-        lines = [HEADINGS, ("---", "---", *("---:" for _ in HEADINGS[2:])), *rows_of(each)]
-        table = "\n".join(map(_line, lines))
-        parts.append(f"## {title_of(each)}\n\n{sentence(each)}\n\n{table}\n")
+    parts = [
+        f"## {title_of(each)}\n\n{sentence(each)}\n\n{_lines(HEADINGS, rows_of(each))}\n"
+        for each in comparisons
+    ]
+    parts += [f"## {needs_title(each)}\n\n{_lines(NEEDS, needs_of(each))}\n" for each in needed]
     return "\n".join([*parts, LIMITS]) + "\n"
 
 
@@ -133,7 +161,14 @@ def number(value: float) -> str:
 
 def _in_two(heading: str) -> str:
     words = heading.split()
+    if len(words) == 1:
+        return heading
     return " ".join(words[: len(words) // 2]) + "\n" + " ".join(words[len(words) // 2 :])
+
+
+def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    marks = ("---", "---", *("---:" for _ in headings[2:]))
+    return "\n".join(map(_line, (headings, marks, *rows)))
 
 
 def _line(cells: Sequence[str]) -> str:
