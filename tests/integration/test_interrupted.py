@@ -52,6 +52,28 @@ class Terminal:
         os.write(self._ours, keys)
 
 
+def test_auto_is_interrupted_while_it_measures(
+    tmp_path: Path, environment: dict[str, str], command: list[str]
+) -> None:
+    """Before any run there is nothing to resume: the command itself is what to give again."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    words = ["auto", "spec.yaml", "--link", "50mbit,20ms", "--target", "accuracy=0.9", "--plan-only"]
+    terminal = Terminal([*command, *words], tmp_path, environment)
+    try:
+        terminal.read(until=lambda: "calibrating: " in terminal.said)
+        family = psutil.Process(terminal.process.pid).children(recursive=True)
+        terminal.type(CTRL_C)
+        terminal.read()
+        assert terminal.process.wait(60) == 130, terminal.said
+    finally:
+        terminal.process.kill()
+    assert "Traceback" not in terminal.said
+    again = f"taugrad {' '.join(words)}"
+    assert terminal.said.endswith(f"taugrad: interrupted; continue with: {again}\r\n")
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
 def test_train_says_how_to_continue_and_leaves_nothing_behind(
     tmp_path: Path, environment: dict[str, str], command: list[str]
 ) -> None:
