@@ -3,18 +3,19 @@
 import math
 from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from taugrad.platform.advice import PAGE
 
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..plan.table import number
+from ..tables import markdown as tabulated
+from ..tables import printed
 from .choice import NO_TIME, Choice, Judged
 
 HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
+_TEXT = (0, 5)
 _REFERENCE = "fp16 all-reduce (torch's hook)"
 
 
@@ -60,21 +61,12 @@ def times_faster(found: Judged, half: StepTime) -> float:
 
 def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
     """For a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(_in_two(heading), justify="right" if 0 < place < 5 else "left", no_wrap=place > 0)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    return printed(HEADINGS, rows, text=_TEXT, title=title)
 
 
 def markdown(rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
     """Sentences and the table, for a file."""
-    lines = [HEADINGS, ("---", *("---:" for _ in HEADINGS[1:-1]), "---"), *rows]
-    table = "\n".join(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in each)} |" for each in lines
-    )
-    return "\n\n".join([*sentences, table]) + "\n"
+    return "\n\n".join([*sentences, tabulated(HEADINGS, rows, text=_TEXT)]) + "\n"
 
 
 def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
@@ -133,8 +125,3 @@ def _limits(choice: Choice) -> str:
         )
     left = sum(each.why == NO_TIME for each in choice.dropped)
     return said + (f"; {left} more could not be compared: raise --probe-seconds" if left else "")
-
-
-def _in_two(heading: str) -> str:
-    words = heading.split()
-    return " ".join(words[: (len(words) + 1) // 2]) + "\n" + " ".join(words[(len(words) + 1) // 2 :])

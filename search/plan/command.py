@@ -99,11 +99,11 @@ def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
     needed = bandwidth_tables(calibration, comparisons)
     for each in comparisons:
         console.print()
-        console.print(table.shown(table.title_of(each), table.HEADINGS, table.rows_of(each)))
+        console.print(table.shown(each))
         say(console, table.sentence(each), "bold")
     for need in needed:
         console.print()
-        console.print(table.shown(table.needs_title(need), table.NEEDS, table.needs_of(need)))
+        console.print(table.needs_shown(need))
     console.print()
     say(
         console,

@@ -5,10 +5,10 @@ import io
 import math
 from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from ..tables import markdown as tabulated
+from ..tables import printed
 from .bandwidth import SHARES, BandwidthTable
 from .planning import Comparison, Prediction
 
@@ -97,28 +97,25 @@ def sentence(comparison: Comparison) -> str:
     return said + "."
 
 
-def shown(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """For a terminal; method and mode come first, then numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, heading in enumerate(headings):
-        table.add_column(
-            heading if place < 2 else _in_two(heading),
-            justify="left" if place < 2 else "right",
-            overflow="fold",
-            no_wrap=place >= 2,
-        )
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+def shown(comparison: Comparison) -> Table:
+    """For a terminal."""
+    return printed(HEADINGS, rows_of(comparison), text=(0, 1), title=title_of(comparison))
+
+
+def needs_shown(needed: BandwidthTable) -> Table:
+    """For a terminal."""
+    return printed(NEEDS, needs_of(needed), text=(0, 1), title=needs_title(needed))
 
 
 def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]) -> str:
     """All tables and sentences."""
     parts = [
-        f"## {title_of(each)}\n\n{sentence(each)}\n\n{_lines(HEADINGS, rows_of(each))}\n"
+        f"## {title_of(each)}\n\n{sentence(each)}\n\n{tabulated(HEADINGS, rows_of(each), text=(0, 1))}\n"
         for each in comparisons
     ]
-    parts += [f"## {needs_title(each)}\n\n{_lines(NEEDS, needs_of(each))}\n" for each in needed]
+    parts += [
+        f"## {needs_title(each)}\n\n{tabulated(NEEDS, needs_of(each), text=(0, 1))}\n" for each in needed
+    ]
     return "\n".join([*parts, LIMITS]) + "\n"
 
 
@@ -157,23 +154,6 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"
-
-
-def _in_two(heading: str) -> str:
-    words = heading.split()
-    if len(words) == 1:
-        return heading
-    return " ".join(words[: len(words) // 2]) + "\n" + " ".join(words[len(words) // 2 :])
-
-
-def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    marks = ("---", "---", *("---:" for _ in headings[2:]))
-    return "\n".join(map(_line, (headings, marks, *rows)))
-
-
-def _line(cells: Sequence[str]) -> str:
-    escaped = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
 
 
 def _named(prediction: Prediction) -> str:
