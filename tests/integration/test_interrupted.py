@@ -52,37 +52,16 @@ class Terminal:
         os.write(self._ours, keys)
 
 
-def test_auto_is_interrupted_while_it_measures(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
-    """Before any run there is nothing to resume: the command itself is what to give again."""
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    words = ["auto", "spec.yaml", "--link", "50mbit,20ms", "--target", "accuracy=0.9", "--plan-only"]
-    terminal = Terminal([*command, *words], tmp_path, environment)
+def interrupted(
+    command: list[str], folder: Path, environment: dict[str, str], begun: Callable[[str], bool]
+) -> str:
+    """What a command has said when two Ctrl-C have ended it, and all that it had started."""
+    (folder / "spec.yaml").write_text(SPEC)
+    terminal = Terminal(command, folder, environment)
     try:
-        terminal.read(until=lambda: "calibrating: " in terminal.said)
+        terminal.read(until=lambda: begun(terminal.said))
         family = psutil.Process(terminal.process.pid).children(recursive=True)
-        terminal.type(CTRL_C)
-        terminal.read()
-        assert terminal.process.wait(60) == 130, terminal.said
-    finally:
-        terminal.process.kill()
-    assert "Traceback" not in terminal.said
-    again = f"taugrad {' '.join(words)}"
-    assert terminal.said.endswith(f"taugrad: interrupted; continue with: {again}\r\n")
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
-
-
-def test_train_says_how_to_continue_and_leaves_nothing_behind(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    terminal = Terminal([*command, "train", "spec.yaml"], tmp_path, environment)
-    try:
-        terminal.read(until=lambda: any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json")))
-        family = psutil.Process(terminal.process.pid).children(recursive=True)
-        assert len(family) > 5  # Ray's
+        assert len(family) > 1
         terminal.type(CTRL_C)
         time.sleep(0.5)
         terminal.type(CTRL_C)  # must not cut the first one's cleaning up short
@@ -91,12 +70,29 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(
     finally:
         terminal.process.kill()
     assert "Traceback" not in terminal.said
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    return terminal.said
+
+
+def test_auto_says_how_to_begin_again_while_it_measures(
+    tmp_path: Path, environment: dict[str, str], command: list[str]
+) -> None:
+    words = ["auto", "spec.yaml", "--link", "50mbit,20ms", "--target", "accuracy=0.9", "--plan-only"]
+    said = interrupted([*command, *words], tmp_path, environment, lambda said: "calibrating: " in said)
+    assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\r\n" in said
+
+
+def test_train_says_how_to_continue_and_leaves_nothing_behind(
+    tmp_path: Path, environment: dict[str, str], command: list[str]
+) -> None:
+    def trained(_: str) -> bool:
+        return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
+
+    said = interrupted([*command, "train", "spec.yaml"], tmp_path, environment, trained)
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("interrupted").experiment_id])
     assert run.info.status == "KILLED"
-    resume = f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n"
-    assert resume in terminal.said
-    assert re.search(r"it continues after iteration [1-9]\d*\r\n", terminal.said)
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n" in said
+    assert re.search(r"it continues after iteration [1-9]\d*\r\n", said)
     assert (tmp_path / "taugrad-runs" / ".gitignore").read_text() == "*\n"
