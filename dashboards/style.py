@@ -343,7 +343,7 @@ def extent(text: Text) -> Bbox:
 def _measuring(dpi: float, hinting: str) -> RendererAgg:
     """One for all figures: matplotlib remembers the sizes of texts by the renderer that has measured them."""
     # Sizes depend on `hinting`, which the renderer looks up by itself.
-    return RendererAgg(1, 1, dpi)
+    return RendererAgg(1, 1, dpi)  # type: ignore[no-untyped-call]
 
 
 def as_written() -> AbstractContextManager[None]:
