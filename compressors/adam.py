@@ -115,5 +115,5 @@ def _text(optimizer: str, method: str) -> str:
     return (
         f"{optimizer} steps with gradients that {method} exchanged, and trains far worse on them than on "
         "whole ones. Use linear(8) or linear(4), which send every element; or SGD, with momentum=0.9 in the "
-        "compressor; or `taugrad train` with sync: {mode: weights, every: 4}. See docs/how-to/own-script.md"
+        "compressor; or LocalSteps(model, optimizer, every=4, ...). See docs/how-to/own-script.md"
     )

@@ -1,46 +1,30 @@
-"""The state of compression on one worker, which the hook of its DDP model uses from step to step.
-
-Before their first exchange, workers check that all of them have the same settings (`exchange/agreement.py`).
-"""
+"""The state of compression on one worker, which the hook of its DDP model uses from step to step."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 from weakref import ref
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.amp import GradScaler
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from .adam import OptimizerWatch, watched
 from .bucket.earlier import Earlier
-from .bucket.feedback import Feedback
-from .bucket.ledger import Step, Totals
-from .bucket.memory_order import MemoryOrder
-from .errors import CompressionError, PeerLost, WorkersDisagree
-from .exchange.agreement import described, flattened, require_agreement
-from .exchange.buckets import Exchange, ExchangeForm
-from .exchange.keys import SHORTEST_KEY
-from .exchange.lost_peers import reaching
-from .exchange.sites import Sites
+from .bucket.layout import MemoryOrder
+from .errors import CompressionError
+from .exchange.agreement import described
+from .exchange.buckets import ExchangeForm
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
-from .names import plain_names, unmatched_patterns
-from .observe import GradientStatistics, gradient_statistics
-from .protocols import Bucket, protocol_for
-from .protocols.base import transport_of
-
-_STATE_VERSION = 7
-"""From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
-policies; from 7 on, residuals have the shapes of their parameters: before, the order of their elements
-depended on a memory format that was not saved."""
+from .names import plain_names
+from .protocols import Bucket
+from .worker_state import WorkerState, exchange_for
 
 
-class CompressionState:
-    """The state of compression on one worker.
+class CompressionState(WorkerState):
+    """The state of compression on one worker of DDP; for attributes see also `WorkerState`.
 
     A state belongs to one DDP model, and synchronizes what that model reduces. A complex parameter counts as
     real numbers, two for each element.
@@ -49,13 +33,6 @@ class CompressionState:
     added, as in DDP without a hook; gradients must be equal on all workers between the passes.
 
     Attributes:
-        config: the method.
-        feedback: residuals, velocities and thresholds, by parameter name.
-        exchange: how messages are sent.
-        last_step: the ledger of the latest backward pass, complete once `backward()` returned; of all passes
-            since gradients were cleared, if several were exchanged. With `nonfinite: skip`, check
-            `last_step.skipped`, and skip the optimizer's step if it is set.
-        statistics: by parameter name, of the last step observed (see `observe_next_step`).
         failure: the error that made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes
             it.
         gradient_scale: a factor for gradients, applied before anything else; set it to the inverse of a
@@ -100,49 +77,31 @@ class CompressionState:
                 an unknown name; or the sites do not have each rank once, or are given for another exchange.
         """
         ddp = ddp_in(ddp)
-        self.config = _skipping(read_config(config), scaler)
+        method = _skipping(read_config(config), scaler)
         names = plain_names(ddp.module)
-        if problems := unmatched_patterns(self.config, list(names.values())):
-            raise ValueError("; ".join(problems))
-        self.feedback = Feedback(self.config)
-        if key is not None and not isinstance(self.config, CompressedMethod):
-            raise ValueError(
-                f"a key with {self.config.kind}: it goes through torch's own all-reduce, without messages"
-            )
-        threads = _whole("threads", torch.get_num_threads() if threads is None else threads)
-        self.exchange = _exchange(exchange, sites, key, ddp.process_group)
-        self.last_step = Step()
-        self.statistics: dict[str, GradientStatistics] = {}
-        self.failure: CompressionError | None = None
-        self.gradient_scale = 1.0
+        named = {names[name]: each for name, each in ddp.module.named_parameters()}
+        reduced = _reduced_by(ddp)
+        self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
+        if isinstance(method, PowerSGD):
+            _refuse_complex({name: named[name] for name in self._names.values()})
+        known = {name: _real(each) for name, each in named.items()}
+        super().__init__(
+            method,
+            ddp.process_group,
+            exchange_for(exchange, sites, key, ddp.process_group),
+            known=known,
+            parameters={name: known[name] for name in self._names.values()},
+            threads=threads,
+            hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
+        )
         self._scaler = (
             scaler if isinstance(self.config, CompressedMethod) else None
         )  # a sum needs no true ones
         self._scale: float | None = None
-        self._group: dist.ProcessGroup = ddp.process_group
-        named = {names[name]: each for name, each in ddp.module.named_parameters()}
-        reduced = _reduced_by(ddp)
-        self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
         self._earlier = Earlier({name: named[name] for name in self._names.values()}, self._fail)
-        self._known = {name: _real(each) for name, each in named.items()}
-        """All of the model, frozen ones too: what a state has of them is kept until they are thawed."""
-        self._parameters = {name: self._known[name] for name in self._names.values()}
-        if isinstance(self.config, PowerSGD):
-            _refuse_complex({name: named[name] for name in self._parameters})
         self._ddp, self._rebuilt = ref(ddp), _has_rebuilt(ddp)
         self._by_strides = not ddp.gradient_as_bucket_view
         self._lay_out()
-        self._protocol = protocol_for(
-            self.config,
-            self._group,
-            self._parameters,
-            self._known,
-            self._fail,
-            feedback=self.feedback,
-            exchange=self.exchange,
-            threads=threads,
-            hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
-        )
         self._ddp_options = {
             "find_unused_parameters": str(bool(ddp.find_unused_parameters)),
             "static_graph": str(bool(ddp.static_graph)),
@@ -151,93 +110,6 @@ class CompressionState:
         self._agreed: dict[tuple[int, ...], list[str]] = {}
         """The parameter names of buckets on which all workers agree, by index and the ids of the
         parameters."""
-        self._observing = False
-        self._before_last = Totals()
-        self._works: list[dist.Work] = []  # held as those of a protocol are
-        self._watch: OptimizerWatch | None = None
-
-    @property
-    def workers(self) -> int:
-        """The number of workers that synchronize."""
-        return dist.get_world_size(self._group)
-
-    @property
-    def totals(self) -> Totals:
-        """The ledger of all steps so far."""
-        totals = Totals(**self._before_last.state_dict())
-        totals.add(self.last_step)
-        return totals
-
-    def observe_next_step(self) -> None:
-        """Makes the next backward pass record every parameter's gradient statistics."""
-        self._observing = True
-
-    def aim_at(self, share: float) -> float:
-        """Changes the density from the next backward pass on; residuals stay as they are.
-
-        All workers must call this between the same two passes. Messages of other densities can be read, but a
-        worker that sends less than the others learns more slowly.
-
-        Args:
-            share: above 0, at most 1.
-
-        Returns:
-            The density that is used now: `chunked_topk` sends a whole number of elements of each chunk.
-
-        Raises:
-            ValueError: the share is out of range, or the method has no target density (`Method.aim`).
-        """
-        return self.feedback.aim_at(share)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
-
-        Call it between steps. Residuals have the shapes of their parameters, and names are those without
-        wrappers, so that a model which is compiled or lies otherwise in memory can load them. Most tensors
-        are the live ones, not copies.
-        """
-        self._protocol.settle(skipped=self.last_step.skipped)
-        return {
-            "version": _STATE_VERSION,
-            "rank": dist.get_rank(self._group),
-            "workers": self.workers,
-            **self.feedback.state_dict(),
-            "powersgd": self._protocol.state_dict(),
-            "totals": self.totals.state_dict(),
-            **self.exchange.links_state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` returned.
-
-        Raises:
-            ValueError: the state has another version, lacks a part, or belongs to another worker, another
-                number of workers or another method; or a tensor's parameter does not exist here or has
-                another shape. Nothing is restored then. A parameter that is frozen here exists: its
-                residual is kept, and saved again.
-        """
-        if state.get("version") != _STATE_VERSION:
-            raise ValueError(
-                f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
-                "a state has other parts since, or in another order"
-            )
-        missing = {"powersgd", "rank", "totals", "workers"} - set(state)
-        if missing:
-            raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
-        if theirs != ours:
-            raise ValueError(
-                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
-                "each worker's residual belongs to its part of the data"
-            )
-        totals = Totals.from_state_dict(state["totals"])
-        if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
-            raise ValueError(f"the state is of another method than {self.config}")
-        self.feedback.load_state_dict(state, self._known)
-        self._protocol.load_state_dict(state["powersgd"])
-        self.exchange.load_links_state(state)
-        self._before_last, self.last_step = totals, Step()
-        self._protocol.settle(skipped=False)
 
     def __reduce__(self) -> tuple[type["StateCopy"], tuple[dict[str, Any]]]:
         """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
@@ -254,25 +126,15 @@ class CompressionState:
         earlier = self._earlier_of(names)
         if earlier and not bucket.buffer().any():
             earlier = {}  # Join's, of a worker whose data have ended: what it has exchanged is not in there
-        named = Bucket(bucket, names, self._sizes_of(names), earlier, self._scale)
+        named = Bucket.of(bucket, names, self._sizes_of(names), earlier, self._scale)
         named.leave_out_earlier()
-        if (factor := self.gradient_scale / (self._scale or 1.0)) != 1:
-            named.buffer.mul_(factor)
-        if self._observing:
-            for name, gradient in zip(named.names, named.shares, strict=True):
-                self.statistics[name] = gradient_statistics(gradient)
-            self._observing = not bucket.is_last()
-        try:
-            with reaching():
-                summed = self._protocol.synchronize(named, self.last_step)
-        except PeerLost as problem:
-            raise self._fail(problem) from problem.__cause__
-        if bucket.is_last():
-            self._protocol.left(self.last_step)
+        summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
+        if named.is_last:
+            self._end_pass()
             self._earlier.end()
         mine, strides = self._parameters, self._strides
-        if self._by_strides and any(mine[name].stride() != strides[name] for name in named.names):
-            return summed.then(Once(lambda done: self._turned(done.value(), named.names)))
+        if self._by_strides and any(mine[name].stride() != strides[name] for name in names):
+            return summed.then(Once(lambda done: self._turned(done.value(), names)))
         return summed
 
     def _begin(self) -> None:
@@ -281,31 +143,12 @@ class CompressionState:
             self._scale = self._scaler.get_scale()
         self._earlier.begin()
         if self._earlier:
-            self._require_no_memory_of_steps()
+            self._require_no_memory_of_steps("ddp.no_sync(), and no Join")
             self.last_step.residual_squares = 0.0
         else:
-            self._protocol.settle(skipped=self.last_step.skipped)
-            self._watch = watched(self, self._watch, self._parameters.values())
-            self._before_last = self.totals
-            self.last_step = Step(steps=1)
-        self._works = []
-        self._protocol.begin(self._before_last.steps)
+            self._begin_step(self._parameters.values())
+        self._begin_pass()
         self._follow_rebuilt_buckets()
-        if self._observing:
-            self.statistics = {}
-
-    def _require_no_memory_of_steps(self) -> None:
-        """Refuses a further pass of one step where a method's memory fades with every exchange."""
-        if not isinstance(self.config, CompressedMethod):
-            return
-        field = "momentum" if self.config.own_momentum else "decay"
-        if self.config.own_momentum or 0 < self.config.decay < 1:  # at 0, there is no memory
-            raise self._fail(
-                CompressionError(
-                    f"a second exchange before gradients are cleared would apply the method's {field} "
-                    "twice in a step: run all backward passes but the last in ddp.no_sync(), and no Join"
-                )
-            )
 
     def _sizes_of(self, names: Sequence[str]) -> list[int]:
         return [self._parameters[name].numel() for name in names]
@@ -358,38 +201,13 @@ class CompressionState:
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
             if self.workers > 1:
-                self._require_agreement(Bucket(bucket, names, self._sizes_of(names)))
+                places = {
+                    f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)
+                }
+                self._require_agreement({**self._ddp_options, **described(self._parameters), **places})
             self._protocol.connect()
             self._agreed[key] = names
         return names
-
-    def _require_agreement(self, bucket: Bucket) -> None:
-        transport = transport_of(self._group, bucket.buffer)
-        try:
-            self._works += require_agreement(self._description(bucket), self._group, transport)
-        except (WorkersDisagree, PeerLost) as problem:
-            raise self._fail(problem) from None
-
-    def _description(self, bucket: Bucket) -> dict[str, str]:
-        """This worker's settings for a bucket, as far as they must be equal on all workers."""
-        names = {
-            f"bucket {bucket.ddp.index()}, parameter {place}": name for place, name in enumerate(bucket.names)
-        }
-        return {
-            **flattened(self.config),
-            **self._protocol.ways(bucket),
-            **self._ddp_options,
-            **described(self._parameters),
-            **names,
-            "steps done": str(self._before_last.steps),
-        }
-
-    def _fail(self, problem: CompressionError) -> CompressionError:
-        """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
-        self.failure = self.failure or problem
-        if isinstance(problem, PeerLost):
-            self._protocol.disconnect()
-        return problem
 
 
 class StateCopy(CompressionState):
@@ -426,7 +244,7 @@ class StateCopy(CompressionState):
         """Raises CompressionError."""
         self._refuse()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, *_: object, **__: object) -> None:
         """Raises CompressionError."""
         self._refuse()
 
@@ -506,26 +324,3 @@ def _refuse_complex(parameters: Mapping[str, Tensor]) -> None:
     for name, parameter in parameters.items():
         if parameter.is_complex():
             raise ValueError(f"powersgd cannot take the complex parameter {name!r}: use another method")
-
-
-def _whole(field: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field} = {value!r}: must be a whole number of at least 1")
-    return value
-
-
-def _exchange(
-    form: ExchangeForm,
-    sites: Sequence[Sequence[int]] | None,
-    key: bytes | None,
-    group: dist.ProcessGroup,
-) -> Exchange:
-    if key is not None and len(key) < SHORTEST_KEY:
-        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
-    if form not in get_args(ExchangeForm):
-        raise ValueError(f"exchange = {form}: must be exact or hierarchical")
-    if form != "hierarchical" and sites is not None:
-        raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
-    placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
-    alone = dist.get_world_size(group) == 1  # nothing is sent
-    return Exchange(form, placed, None if alone else key)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taugrad.platform.launching.launch import RunResult
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.terminal import open_console, say, short
@@ -22,7 +21,7 @@ from .judging import common
 from .live import LiveRun
 from .palette import color_tag
 from .runs import RunHistory, read_run
-from .table import Row, render, rows, to_csv, to_markdown
+from .table import render, to_csv, to_markdown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -48,20 +47,19 @@ class ConsoleDisplay:
         """See `Display.live`."""
         return LiveRun(self.console, title, width)
 
-    def add(self, client: "MlflowClient", spec: RunSpec, result: RunResult) -> None:
+    def add(self, client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> None:
         """See `Display.add`; what the store has of the run is read now, as long as it answers."""
-        self._histories.append(_history(client, spec, result))
+        self._histories.append(_history(client, spec, run_id, metrics))
 
     def compare(self, client: "MlflowClient", experiments: Sequence[str]) -> None:
         """See `Display.compare`: a table, figures, where all lies; files go by the first experiment."""
         console, histories = self.console, self._histories
         if not histories:
             return
-        table = rows(histories)
         console.print()
-        console.print(render(table))
+        console.print(render(histories))
         folder = output_folder(home() / names.RUNS) / _FIGURES / experiments[0]
-        paths = _draw([run for run in histories if run.metrics], folder) + _write(table, folder)
+        paths = _draw([run for run in histories if run.metrics], folder) + _write(histories, folder)
         charts = _interactive(histories, experiments[0], folder)
         kept_too = ""
         with suppress(Exception):  # the files are on disk; a store that is away must not end the command
@@ -82,16 +80,16 @@ class ConsoleDisplay:
             say(console, f"Sum them up on one page: {to_copy(f'taugrad report {quoted} -o {output}', uri)}")
 
 
-def _history(client: "MlflowClient", spec: RunSpec, result: RunResult) -> RunHistory:
+def _history(client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> RunHistory:
     """The run as the store has it; without the store, what the workers reported at the end."""
     try:
-        return read_run(client, result.run_id, _HISTORIES)
+        return read_run(client, run_id, _HISTORIES)
     except Exception:
         # The user should see the run's figures even if the store does not answer.
         rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
         tau = tau if isinstance(tau, float) else None  # a policy is no number
         metric = counting_metric(spec)
-        return RunHistory(result.run_id, spec.title, rule, tau, spec.flat(), {}, result.metrics, metric)
+        return RunHistory(run_id, spec.title, rule, tau, spec.flat(), {}, metrics, metric)
 
 
 def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
@@ -137,9 +135,9 @@ def _interactive(histories: Sequence[RunHistory], experiment: str, folder: Path)
     return [path]
 
 
-def _write(table: Sequence[Row], folder: Path) -> list[Path]:
+def _write(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {folder / "table.csv": to_csv(table), folder / "table.md": to_markdown(table)}
+    texts = {folder / "table.csv": to_csv(histories), folder / "table.md": to_markdown(histories)}
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     return list(texts)

@@ -9,27 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.all_runs import every_run
-from taugrad.platform.tracking.run_lookup import no_experiment
+from taugrad.platform.tracking.experiments import every_run
 
 from .runs import RunHistory, histories, to_history
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
-
-
-def find_experiment(client: "MlflowClient", name: str) -> str:
-    """An experiment's id.
-
-    Raises:
-        SpecError: There is none of this name; the message lists those that exist.
-    """
-    found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage != "deleted":
-        return str(found.experiment_id)
-    others = sorted(each.name for each in client.search_experiments(max_results=100))
-    raise no_experiment(name, others, client.tracking_uri)
 
 
 def all_runs(client: "MlflowClient", experiment_id: str) -> "list[Run]":

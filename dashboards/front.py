@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter
 from taugrad.platform.tasks.metric import Metric
 
 from . import judging, style
-from .labelling import Label, label_level, label_points
+from .labelling import Label, label_points
 from .palette import GREY, rule_style
 
 _FAINT = "#B8B8B8"
@@ -101,11 +101,13 @@ def search_front(
             [point.wire_mb], [point.value], yerr=_bars(point), fmt=marker, color=color,
             markersize=10 if point.best else 7, capsize=2, linewidth=1, zorder=4,
         )  # fmt: skip
+    labels = [_label(point, metric) for point in front]
     if baseline is not None:
         axes.plot([baseline.wire_mb], [baseline.value], "o", color="black", markersize=6, zorder=4)
         axes.axhline(baseline.value, color="black", linewidth=1, linestyle="--", alpha=0.6, zorder=1)
-        label_level(axes, baseline.value, f"no compression, {metric.written(baseline.value)}")
-    label_points(axes, [_label(point, metric) for point in front])
+        text = f"no compression, {metric.written(baseline.value)}"
+        labels.append(Label(baseline.wire_mb, baseline.value, text, "black"))
+    label_points(axes, labels)
     return figure
 
 

@@ -137,34 +137,6 @@ def label_points(axes: Axes, labels: Sequence[Label], *, size: float = TICK_SIZE
     return notes
 
 
-def label_level(axes: Axes, level: float, text: str) -> Annotation:
-    """Labels a horizontal line above or below one of its ends, where most is free; call it last."""
-    frame = axes.get_window_extent()
-    occupied = np.array(_drawn(axes, frame) or [(0.0, 0.0, 0.0, 0.0)])
-    best: tuple[float, Annotation] | None = None
-    for x, side, y in (
-        (1, "right", 3),
-        (0, "left", 3),
-        (1, "right", -3),
-        (0, "left", -3),
-        (0.5, "center", 3),
-    ):
-        trial = axes.annotate(
-            text, xy=(x, level), xycoords=("axes fraction", "data"), xytext=(4 - 8 * x, y),
-            textcoords="offset points", ha=side, va="bottom" if y > 0 else "top", fontsize=TICK_SIZE,
-            color="black",
-        )  # fmt: skip
-        cost = _overlaps(extent(trial), occupied)
-        if best is None or cost < best[0]:
-            if best is not None:
-                best[1].remove()
-            best = (cost, trial)
-        else:
-            trial.remove()
-    assert best is not None
-    return best[1]
-
-
 def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
     """Moves intervals as little as possible until none overlaps another.
 

@@ -44,17 +44,17 @@ class LiveRun:
                 f"{self._title.strip()}: {notice}", style="yellow", markup=False, soft_wrap=True
             )
         for stage in news.stages:
-            self._stage, self._trains = stage.name, stage.name == TRAINING
+            self._stage, self._trains = stage, stage == TRAINING
         self._latest = news.progress or self._latest
         if self._console.is_terminal:
             if news.progress is not None and self._trains:
                 self._live.update(self._line(news.progress))
             elif news.stages:
-                self._live.update(self._waiting(news.stages[-1].name))
+                self._live.update(self._waiting(news.stages[-1]))
         else:
             if news.stages and not self._told:
                 self._told = True
-                self._console.print(self._waiting(news.stages[0].name), soft_wrap=True)
+                self._console.print(self._waiting(news.stages[0]), soft_wrap=True)
                 self._printed = self._clock()
             for progress in news.evaluations:
                 self._console.print(self._line(progress), soft_wrap=True)

@@ -11,7 +11,7 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from . import verdict
-from .escaping import in_csv, in_markdown
+from .escaping import in_csv, markdown_table
 from .groups import SIXTEEN_BITS, Estimate, Group, baseline
 from .table import MISSING, significant
 
@@ -144,15 +144,11 @@ def methods_to_markdown(rows: Sequence[MethodRow], metric: Metric) -> str:
     """The table in Markdown, ending with a newline; all rows are judged by the metric."""
     shown = columns(metric)
     headings = ["method", "threshold", "seeds", *(column.heading for column in shown), change_heading(metric)]
-    lines = [
-        "| " + " | ".join(map(in_markdown, headings)) + " |",
-        "| --- | --- |" + " ---: |" * (2 + len(shown)),
-    ]
-    for row in rows:
-        cells = [row.method, row.setting, str(row.seeds), *(cell(row, column) for column in shown)]
-        cells.append(change_cell(row.change))
-        lines.append("| " + " | ".join(map(in_markdown, cells)) + " |")
-    return "\n".join(lines) + "\n"
+    cells = (
+        [row.method, row.setting, str(row.seeds), *(cell(row, c) for c in shown), change_cell(row.change)]
+        for row in rows
+    )
+    return markdown_table(headings, cells, texts=2)
 
 
 def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.probe import answering_client
-from taugrad.platform.tracking.run_lookup import check_experiment
 
 from . import views
-from .experiment import all_runs, compared_runs, find_experiment
+from .experiment import all_runs, compared_runs
 from .judging import common, metric_of
 from .palette import RUN_COLOR, STOPPED, pale, rule_style
 from .scales import write_logarithms
@@ -56,7 +56,6 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
     Raises:
         SpecError: There is no such experiment.
     """
-    check_experiment(experiment)
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
     notice = unknown_version(_version())

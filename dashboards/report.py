@@ -11,19 +11,19 @@ from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client
-from taugrad.platform.tracking.run_lookup import check_experiment
 
 from . import gradients, interactive, verdict
-from .experiment import all_runs, compared_runs, find_experiment, with_histories
+from .experiment import all_runs, compared_runs, with_histories
 from .gallery import CURVES, gallery
 from .groups import Group, by_metric, by_setting
 from .method_table import method_rows, methods_to_csv, methods_to_markdown
 from .report_page import Report, render
 from .runs import RunHistory
 from .searches import searches
-from .table import rows, to_csv, to_markdown
+from .table import to_csv, to_markdown
 from .timelines import read_timelines
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
     Raises:
         SpecError: There is no such experiment, no run of it has finished, or the folder cannot be written.
     """
-    check_experiment(experiment)
     _collect_seldom()
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
@@ -107,8 +106,8 @@ def write_report(
     texts = {
         "methods.csv": methods_to_csv(table, groups[0].metric),
         "methods.md": methods_to_markdown(table, groups[0].metric),
-        "runs.csv": to_csv(rows(compared)),
-        "runs.md": to_markdown(rows(compared)),
+        "runs.csv": to_csv(compared),
+        "runs.md": to_markdown(compared),
         "interactive.html": interactive_page(client, experiment, shown, detailed),
         "report.html": render(
             Report(

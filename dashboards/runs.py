@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.run_lookup import read_histories
 
 from .judging import metric_of
+from .local_histories import read_histories
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

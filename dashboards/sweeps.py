@@ -12,7 +12,7 @@ from taugrad.platform.tracking import names
 
 from . import judging, style, ticks
 from .groups import Estimate, Group, baseline, rules
-from .labelling import Label, label_level, label_points
+from .labelling import Label, label_points
 from .palette import GREY, rule_style
 
 PARAM_FLOOR = "compressor.floor"
@@ -124,9 +124,9 @@ def value_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Fi
     ]
     if level is not None:
         _level(axes, level)
+        text = f"without compression, {judging.brief(metric, level.mean)}"
+        labels.append(Label(axes.get_xlim()[1], level.mean, text, "black"))
     label_points(axes, labels)
-    if level is not None:
-        label_level(axes, level.mean, f"without compression, {judging.brief(metric, level.mean)}")
     return figure
 
 

@@ -1,16 +1,16 @@
-"""One row a run: what it reached and what it sent."""
+"""One row a run: what it reached and what it sent. 1 MB = 1e6 bytes, 1 GB = 1e9."""
 
 import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
-from .escaping import in_csv, in_markdown
+from .escaping import in_csv, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,35 +22,29 @@ MISSING = "–"
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a table says of a run; None where the run did not log it. 1 MB = 1e6 bytes, 1 GB = 1e9."""
-
-    name: str
-    metric: Metric
-    """What the run is judged by."""
-    value: float | None
-    """At the end, in the unit that people see."""
-    paper_mb: float | None
-    """Value bits only, MB, sent by all workers."""
-    wire_mb: float | None
-    """What went over the wire, MB, sent by all workers."""
-    fraction: float | None
-    """Elements sent, percent of all."""
-    compression: float | None
-    """Baseline bytes (float32) over wire bytes."""
-    compression_16: float | None
-    """Bytes of a 16-bit exchange over wire bytes."""
-    accuracy_per_gb: float | None
-    """The papers' Ratio: accuracy in percent over paper GB; of accuracies only."""
-    seconds: float | None
-
-
-class _Column(NamedTuple):
+class _Column:
     heading: str
     """With its unit after a line break."""
     csv_heading: str
+    logged: str
+    """The metric in MLflow, whose last value it shows."""
+    factor: float
+    """To the unit that people see."""
     write: Callable[[float], str]
-    of: "Callable[[Row], float | None]"
+    judged_by: Metric | None = None
+    """Only runs that are judged by this have it; None: all."""
+
+    def of(self, run: "RunHistory") -> float | None:
+        """None where the run did not log it."""
+        value = run.finals.get(self.logged)
+        if value is None or self.judged_by not in (None, run.metric):
+            return None
+        return value * self.factor
+
+    def cell(self, run: "RunHistory") -> str:
+        """For people."""
+        value = self.of(run)
+        return MISSING if value is None or not math.isfinite(value) else self.write(value)
 
 
 def significant(value: float) -> str:
@@ -66,54 +60,35 @@ def _times(value: float) -> str:
     return f"{significant(value)}x"
 
 
+_RATIO, _BY_ACCURACY = names.TOTAL_COMPRESSION_RATIO, names.TOTAL_ACCURACY_PER_GB
 _SHARED = (
-    _Column("paper\nMB", "paper_mb", significant, lambda row: row.paper_mb),
-    _Column("wire\nMB", "wire_mb", significant, lambda row: row.wire_mb),
-    _Column("sent\n%", "fraction_percent", significant, lambda row: row.fraction),
-    _Column("times\nsmaller", "compression_ratio", _times, lambda row: row.compression),
-    _Column("than\n16 bits", "compression_ratio_16_bits", _times, lambda row: row.compression_16),
-    _Column("ratio\n%/GB", "accuracy_percent_per_paper_gb", significant, lambda row: row.accuracy_per_gb),
-    _Column("time\ns", "seconds", significant, lambda row: row.seconds),
+    _Column("paper\nMB", "paper_mb", names.TOTAL_PAPER_GB, _MB_PER_GB, significant),
+    _Column("wire\nMB", "wire_mb", names.TOTAL_WIRE_GB, _MB_PER_GB, significant),
+    _Column("sent\n%", "fraction_percent", names.TOTAL_FRACTION, 100, significant),
+    _Column("times\nsmaller", "compression_ratio", _RATIO, 1, _times),
+    _Column("than\n16 bits", "compression_ratio_16_bits", _RATIO, 0.5, _times),
+    _Column("ratio\n%/GB", "accuracy_percent_per_paper_gb", _BY_ACCURACY, 1, significant, ACCURACY),
+    _Column("time\ns", "seconds", names.TOTAL_SECONDS, 1, significant),
 )
 
 
-def _columns(table: Sequence[Row]) -> list[_Column]:
-    """One for each metric that runs are judged by, then those that all have."""
-    metrics = list(dict.fromkeys(row.metric for row in table)) or [ACCURACY]
-    shared = [each for each in _SHARED if ACCURACY in metrics or "accuracy" not in each.csv_heading]
-    return [*map(_reached, metrics), *shared]
+def _laid_out(runs: Iterable["RunHistory"]) -> "tuple[list[RunHistory], list[_Column]]":
+    """Runs without compression first; a column for each metric they are judged by, then what all have."""
+    ordered = sorted(runs, key=lambda run: not run.is_baseline)
+    metrics = list(dict.fromkeys(run.metric for run in ordered)) or [ACCURACY]
+    return ordered, [
+        *map(_reached, metrics),
+        *(each for each in _SHARED if each.judged_by is None or each.judged_by in metrics),
+    ]
 
 
 def _reached(metric: Metric) -> _Column:
-    return _Column(
-        f"{metric.label}\n{metric.unit}".rstrip(),
-        metric.column,
-        f"{{:.{metric.digits}f}}".format,
-        lambda row: row.value if row.metric == metric else None,
-    )
+    heading, write = f"{metric.label}\n{metric.unit}".rstrip(), f"{{:.{metric.digits}f}}".format
+    return _Column(heading, metric.column, names.eval_metric(metric.name), metric.scale, write, metric)
 
 
-def rows(runs: Iterable["RunHistory"]) -> list[Row]:
-    """The rows of a table: runs without compression first, otherwise in the order given.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        One row a run.
-    """
-    return [_row(run) for run in sorted(runs, key=lambda run: not run.is_baseline)]
-
-
-def render(table: Sequence[Row]) -> "Table":
-    """The table for a terminal.
-
-    Args:
-        table: Its rows.
-
-    Returns:
-        What rich prints.
-    """
+def render(runs: Sequence["RunHistory"]) -> "Table":
+    """The table of runs for a terminal: what rich prints."""
     from rich import box  # noqa: PLC0415 - not needed for files
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -121,77 +96,28 @@ def render(table: Sequence[Row]) -> "Table":
     rendered = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     # In a narrow window long names break; they must not give way to the numbers altogether.
     rendered.add_column("run", overflow="fold", min_width=12)
-    columns = _columns(table)
+    ordered, columns = _laid_out(runs)
     for column in columns:
         rendered.add_column(column.heading, justify="right", no_wrap=True)
-    for row in table:
+    for run in ordered:
         # Text, because a name may hold what rich takes for markup.
-        rendered.add_row(Text(row.name), *_cells(row, columns))
+        rendered.add_row(Text(run.name), *(column.cell(run) for column in columns))
     return rendered
 
 
-def to_markdown(table: Sequence[Row]) -> str:
-    """The table in Markdown.
-
-    Args:
-        table: Its rows.
-
-    Returns:
-        The text, ending with a newline.
-    """
-    columns = _columns(table)
-    lines = [
-        "| run | " + " | ".join(in_markdown(column.heading) for column in columns) + " |",
-        "| --- |" + " ---: |" * len(columns),
-    ]
-    for row in table:
-        cells = [row.name, *_cells(row, columns)]
-        lines.append("| " + " | ".join(map(in_markdown, cells)) + " |")
-    return "\n".join(lines) + "\n"
+def to_markdown(runs: Sequence["RunHistory"]) -> str:
+    """The table of runs in Markdown, ending with a newline."""
+    ordered, columns = _laid_out(runs)
+    headings = ["run", *(column.heading for column in columns)]
+    return markdown_table(headings, ([run.name, *(c.cell(run) for c in columns)] for run in ordered), 1)
 
 
-def to_csv(table: Sequence[Row]) -> str:
-    """The table as CSV, with twelve significant digits; what a run did not log is empty.
-
-    Args:
-        table: Its rows.
-
-    Returns:
-        The text, ending with a newline.
-    """
-    text, columns = io.StringIO(), _columns(table)
+def to_csv(runs: Sequence["RunHistory"]) -> str:
+    """The table of runs as CSV, with twelve significant digits; what a run did not log is empty."""
+    text, (ordered, columns) = io.StringIO(), _laid_out(runs)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", *(in_csv(column.csv_heading) for column in columns)])
-    for row in table:
-        values = [column.of(row) for column in columns]
-        writer.writerow([in_csv(row.name), *("" if value is None else f"{value:.12g}" for value in values)])
+    for run in ordered:
+        values = [column.of(run) for column in columns]
+        writer.writerow([in_csv(run.name), *("" if value is None else f"{value:.12g}" for value in values)])
     return text.getvalue()
-
-
-def _row(run: "RunHistory") -> Row:
-    compression, metric = run.finals.get(names.TOTAL_COMPRESSION_RATIO), run.metric
-    by_accuracy = metric == ACCURACY
-    return Row(
-        name=run.name,
-        metric=metric,
-        value=_scaled(run.finals.get(names.eval_metric(metric.name)), metric.scale),
-        paper_mb=_scaled(run.finals.get(names.TOTAL_PAPER_GB), _MB_PER_GB),
-        wire_mb=_scaled(run.finals.get(names.TOTAL_WIRE_GB), _MB_PER_GB),
-        fraction=_scaled(run.finals.get(names.TOTAL_FRACTION), 100),
-        compression=compression,
-        compression_16=_scaled(compression, 0.5),
-        accuracy_per_gb=run.finals.get(names.TOTAL_ACCURACY_PER_GB) if by_accuracy else None,
-        seconds=run.finals.get(names.TOTAL_SECONDS),
-    )
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
-def _cells(row: Row, columns: Sequence[_Column]) -> list[str]:
-    return [_cell(column.of(row), column) for column in columns]
-
-
-def _cell(value: float | None, column: _Column) -> str:
-    return MISSING if value is None or not math.isfinite(value) else column.write(value)

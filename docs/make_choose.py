@@ -1,6 +1,6 @@
 """The page "Which method should I use?": `python docs/make_choose.py` writes docs/choose.md.
 
-The advice is in `taugrad.platform.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
+The advice is in `taugrad.search.advice`; `taugrad doctor` and `taugrad plan` print it, too. Figures are
 read from docs/results/, where benchmarks write them. The sentences below refer to a figure as
 {benchmark: first cells of its row: its column}.
 """
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from taugrad.platform.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
+from taugrad.search.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "choose.md"
@@ -96,13 +96,17 @@ INTRODUCTION = """# Which method should I use?
 Go down the list and take the first method that fits. Each box has lines for your
 [spec](tutorial.md#3-a-spec). They are filled in for {workers} workers and a learning rate of {lr:g};
 remarks say how they follow from yours. [Methods](methods.md) explains the names in `compressor`, and
-[Synchronization](synchronization.md) those in `sync`.
+[Synchronization](synchronization.md) those in `sync`. Where FSDP2 shards the model, see how to
+[compress between islands](how-to/fsdp2.md) in your own script.
 
 `taugrad plan SPEC --link 100mbit,20ms --workers 4` chooses from the same ways, with the seconds that a
 step of your model would take, and fills the lines in for your spec. It keeps to this page's method unless
 another way is expected to be {clearly:g} times faster to a target. `taugrad auto SPEC --link 100mbit,20ms
 --target loss=1.9` measures what a step is worth for the most promising of them. `taugrad doctor` prints a
 short form.
+
+Where a box says `sync: {{mode: weights, ...}}`, [`LocalSteps`](how-to/local-steps.md) takes the same
+fields as arguments in a training loop of your own.
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:

@@ -17,7 +17,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from taugrad.dashboards import prepare
-from taugrad.dashboards.experiment import all_runs, compared_runs, find_experiment
+from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.figures import save
 from taugrad.dashboards.groups import Group, by_setting
 from taugrad.dashboards.report import write_report
@@ -25,6 +25,7 @@ from taugrad.dashboards.serving import mlflow_server
 from taugrad.dashboards.shared_view import view_url
 from taugrad.dashboards.sweeps import value_by_setting
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.store import open_client, tracking_uri
 
 IMAGES = Path(__file__).parent / "images"

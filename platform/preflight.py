@@ -15,7 +15,7 @@ from taugrad.compressors.names import unmatched_patterns
 from .data import load
 from .launching.cluster_probe import check_cluster
 from .launching.storage import check_storage
-from .models import build, try_out
+from .models.building import build, try_out
 from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
 from .synchronization.config import real

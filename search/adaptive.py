@@ -8,10 +8,10 @@ steps meets the threshold, second moments are as without compression (docs/adamw
 from taugrad.compressors.method import NoCompression
 from taugrad.compressors.method.policies import DensityTau
 from taugrad.compressors.method.sparse import ThresholdedMethod
-from taugrad.platform.advice import ADAPTIVE, local_rate
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
 
+from .advice import ADAPTIVE, local_rate
 from .auto_specs import METHOD, named, with_method
 
 STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))

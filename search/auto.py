@@ -239,7 +239,7 @@ def _approach(
             known = finished(client, wanted, metric)
             if known is None:
                 say(console, f"{wanted.title}: MLflow has no result of this run")
-        return None if known is None else known.outcome
+        return known
 
     done, whole = attempts(outcome_of, bare, further, tolerance, metric)
     if not whole:

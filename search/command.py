@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from taugrad.platform.advice import warning_of
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.storage import storage_path
 from taugrad.platform.preflight import check, usable_store
@@ -23,6 +22,7 @@ from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.store import TrackingError, home, output_folder, tracking_uri
 from taugrad.platform.user_code import import_object
 
+from .advice import warning_of
 from .console import LiveSearch
 from .journal import FILE, Began, Journal, JournalError
 from .lost import run_all

@@ -116,7 +116,7 @@ def cost_of(spec: RunSpec) -> Cost:
         raise CannotEstimate(f"compressor.kind = {method.kind}: has no threshold")
     sync = _estimable(spec)
     from taugrad.platform.data import load  # noqa: PLC0415 - takes seconds
-    from taugrad.platform.models import build  # noqa: PLC0415
+    from taugrad.platform.models.building import build  # noqa: PLC0415
     from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
 
     data = load(spec.data)

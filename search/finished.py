@@ -1,5 +1,6 @@
 """Finds finished trainings in MLflow that computed the same."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
@@ -7,7 +8,7 @@ from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
 from .measured import outcome_of
-from .trial import Known
+from .objective import Outcome
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _PAGE = 100
 
 
-def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Known | None:
+def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Outcome | None:
     """The latest finished run of the spec's experiment that computed the same.
 
     Trials of a search are left out, because they may have used a user's own training.
@@ -32,10 +33,5 @@ def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Known | N
     for run in runs:
         found = outcome_of(run.data.metrics, metric)
         if found is not None and names.TAG_TRIAL not in run.data.tags:
-            return Known(
-                value=found.value,
-                wire_bytes=found.wire_bytes,
-                run_id=str(run.info.run_id),
-                examples=found.examples,
-            )
+            return replace(found, run_id=str(run.info.run_id))
     return None

@@ -75,6 +75,11 @@ class Trained(_Event):
     examples: int | None = None
     """How many test examples judged it."""
 
+    @property
+    def outcome(self) -> Outcome:
+        """What it came to."""
+        return Outcome(self.value, self.wire_bytes, self.examples, self.run_id)
+
 
 class Reported(_Event):
     """The state of a trial."""

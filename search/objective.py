@@ -42,6 +42,8 @@ class Outcome:
     """Of all workers over the run; of several seeds, the mean."""
     examples: int | None = field(default=None, compare=False)
     """Number of test examples of its evaluation; None if unknown."""
+    run_id: str = field(default="", compare=False)
+    """The MLflow run, of a training that has finished."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .config import SearchConfig
 from .journal import BASELINE, Ended, Ending, Journal, Reported, Started, Trained, Trial
 from .objective import Cost, Objective, Outcome, front
 from .search import Search
-from .trial import Known, Task, summary
+from .trial import Task, summary
 
 _SEEN = ("evaluation", "share", "value", "wire_bytes", "spent_bytes")
 
@@ -48,7 +48,7 @@ class Point:
     def of(cls, trial: Trial, metric: Metric) -> "Point":
         """The point of a trial that ran in full."""
         values, examples = [each.value for each in trial.trainings], trial.trainings[0].examples
-        judged = summary([Outcome(each.value, each.wire_bytes) for each in trial.trainings], metric)
+        judged = summary([each.outcome for each in trial.trainings], metric)
         return cls(
             trial.number,
             trial.params,
@@ -218,7 +218,8 @@ class Progress:
             problem = str(error)
         method, epochs = (str(specs[0].compressor), specs[0].training.epochs) if specs else ("", 1)
         prints = [each.fingerprint() for each in specs]
-        first = next((each for each in prints if each not in self.record.trainings), None)
+        trained = self.record.trainings
+        first = next((each for each in prints if each not in trained), None)
         self.journal.add(
             Started(
                 number=number,
@@ -235,13 +236,9 @@ class Progress:
             label=label,
             specs=[each.model_dump_json() for each in specs],
             problem=problem,
-            known={each: self._known(each) for each in prints if each in self.record.trainings},
+            known={each: trained[each].outcome for each in prints if each in trained},
             unfinished={each: self.unfinished[each] for each in prints if each in self.unfinished},
         )
-
-    def _known(self, fingerprint: str) -> Known:
-        done = self.record.trainings[fingerprint]
-        return Known(value=done.value, wire_bytes=done.wire_bytes, run_id=done.run_id, examples=done.examples)
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

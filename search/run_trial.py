@@ -9,17 +9,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taugrad.platform.launching.launch import RunResult, launch
+from taugrad.platform.launching.launch import launch
 from taugrad.platform.launching.run_status import News
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import Journal
 from taugrad.platform.tracking.store import finish_run
-from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.reporting import Listener, Progress
 from taugrad.platform.user_code import import_object
 
 from .measured import outcome_of
@@ -133,7 +132,7 @@ def group_of_one() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-class _Listener:
+class _Listener(Listener):
     """Hands metrics to MLflow and evaluations to the trial; simulated trainings leave no checkpoints."""
 
     def __init__(self, journal: Journal, metric: Metric, tell: OnEvaluation) -> None:
@@ -143,14 +142,8 @@ class _Listener:
         """The one that it listens to."""
         self.latest: Outcome | None = None
 
-    def stage(self, name: str) -> None:
-        pass
-
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._journal.log(iteration, metrics)
-
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        pass
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         assert self.trainer is not None
@@ -158,12 +151,6 @@ class _Listener:
         self._evaluations += 1
         share = 1.0 if self.trainer.reached else iteration / self.trainer.plan.iterations
         self._tell(Standing(self._evaluations, share, self.latest))
-
-    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
-        pass
-
-    def undelivered(self) -> list[str]:
-        return []
 
 
 def _whole(outcome: Outcome | None) -> Outcome:
@@ -175,7 +162,7 @@ def _launched(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
 ) -> Outcome:
     """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
-    heard: queue.SimpleQueue[Progress | RunResult | BaseException] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Progress | dict[str, float] | BaseException] = queue.SimpleQueue()
 
     def watch(news: News) -> None:
         for progress in news.evaluations:
@@ -196,7 +183,7 @@ def _launched(
                 reached = _reached(spec, metric, progress.value)
                 share = 1.0 if reached else progress.iteration / progress.iterations
                 tell(Standing(progress.evaluation, share, Outcome(progress.value, progress.wire_bytes)))
-            case RunResult(metrics=metrics):
+            case dict() as metrics:
                 return _whole(outcome_of(metrics, metric))
             case BaseException() as error:
                 raise error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.all_runs import every_run
+from taugrad.platform.tracking.experiments import every_run
 from taugrad.platform.tracking.store import finish_run, open_experiment, who_and_what
 
 from .journal import BASELINE, Journal, Trained

@@ -23,22 +23,6 @@ FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
 Report = Callable[[dict[str, Any]], None]
 
 
-class Known(BaseModel):
-    """A training that has finished."""
-
-    value: float
-    """Of the metric."""
-    wire_bytes: float
-    run_id: str
-    examples: int | None = None
-    """Number of test examples of its evaluation; None if unknown."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """What it came to."""
-        return Outcome(self.value, self.wire_bytes, self.examples)
-
-
 class Task(BaseModel):
     """The task of a trial, as plain data."""
 
@@ -49,8 +33,8 @@ class Task(BaseModel):
     """As JSON, one a seed."""
     problem: str = ""
     """Why there is no valid spec at this point; nothing is trained then."""
-    known: dict[str, Known] = {}
-    """By the spec's fingerprint."""
+    known: dict[str, Outcome] = {}
+    """Trainings that have finished, by the spec's fingerprint."""
     unfinished: dict[str, str] = {}
     """MLflow runs of interrupted trainings that can be continued, by the spec's fingerprint."""
 
@@ -108,7 +92,7 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
 
         found = task.known.get(spec.fingerprint())
         if found is not None:
-            outcome, run_id = found.outcome, found.run_id
+            outcome, run_id = found, found.run_id
         else:
             run_id = _run(client, task, spec, surroundings.parent_run)
             outcome = train(spec, client, run_id, surroundings.evaluate, metric, on_evaluation)

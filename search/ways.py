@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from taugrad.compressors.method import PowerSGD
-from taugrad.platform.advice import (
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, real
+
+from .advice import (
     ADAPTIVE,
     SETTINGS,
     USUAL,
@@ -15,9 +18,6 @@ from taugrad.platform.advice import (
     spec_lines,
     value_like,
 )
-from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, real
-
 from .auto_specs import with_method
 from .momentum import in_compressor, in_optimizer
 from .plan.candidate import Candidate

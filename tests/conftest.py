@@ -27,7 +27,10 @@ TOGETHER = (COMPILING, ("tests/integration/",), ("tests/dashboards/",), ("tests/
 Two cores bear one Ray at a time, and most tests of it share one: with two at a time, in a third process, all
 took 32 minutes in place of 26. The dashboards' tests read one experiment.
 """
-FIRST = (*(start for starts in TOGETHER for start in starts), "tests/test_benchmarks.py", "tests/platform/")
+FIRST = (
+    *(start for starts in TOGETHER for start in starts),
+    *("tests/compressors/test_ddp.py", "tests/test_benchmarks.py", "tests/platform/"),
+)
 """What others wait for, then what takes longest: nobody waits for it at the end."""
 
 # A module is compiled once, not by each of some hundred processes that the tests start.
@@ -73,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    cases.only = config.getoption("case")
+    cases.only, cases.everything = config.getoption("case"), config.getoption("all")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -82,3 +85,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
         if not torch.cuda.is_available():
             pytest.exit("no CUDA device here: the GPU tests cannot run", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs, to be copied: to make one takes MLflow seconds."""
+    from taugrad.platform.tracking.store import open_client
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    open_client(f"sqlite:///{path}").search_experiments()
+    return path

@@ -38,7 +38,7 @@ def file(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "check", lambda *_, **__: None)
     for module in (training, searching):
         monkeypatch.setattr(module, "probe", lambda *_, **__: None)
-    monkeypatch.setattr(training, "_warned", set())
+    cli._warn.cache_clear()
     monkeypatch.setattr(training, "_started", stop)
     monkeypatch.setattr(searching, "_check", lambda *_: None)
     monkeypatch.setattr(searching, "_alone", stop)

@@ -1,11 +1,9 @@
 """What choose/auto_threshold.py judges by, who takes part in it, and that nothing is trained twice."""
 
 import importlib
-import json
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -13,16 +11,8 @@ from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.search.auto_specs import by_law
 from taugrad.search.law.fitting import SHIPPED, read_law
-from taugrad.search.reading import read_search
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-
-
-class Point(NamedTuple):
-    """Stands for auto_trainings.Point."""
-
-    accuracy: float
-    wire_bytes: float
 
 
 @pytest.fixture(scope="module")
@@ -67,60 +57,3 @@ def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:
                 assert {each.compressor.tau.kind for each in specs} == {
                     entrant.name.partition(",")[0].lower()
                 }
-
-
-def test_every_search_is_one_that_the_command_takes(rooms: Any, tmp_path: Path) -> None:
-    pairs = rooms("pairs")
-    everything = pairs.searches(pairs.PAIRS, 60, 15)
-    assert len({each.name for each in everything}) == len(everything)
-    for each in everything:
-        path = tmp_path / f"{each.name}.yaml"
-        path.write_text(json.dumps(each.tree()), encoding="utf-8")
-        search = read_search(path, each.overrides())
-        assert (search.name, search.settings.trials) == (each.name, 60 if not each.setting else 15)
-        spec = search.spec({"compressor.tau": 0.5})
-        flat = spec.flat()
-        corrected = each.method == pairs.CORRECTED
-        assert flat["experiment"] == f"{'corrected' if corrected else 'tau'}-{each.pair.name}"
-        if corrected:  # its own run without compression is the pair's, but for the setting
-            baseline = search.baseline().training.optimizer
-            assert baseline.weight_decay == 0.0005
-            assert baseline.momentum == each.setting.get("compressor.momentum", 0.9)
-        assert all(float(flat[field]) == value for field, value in each.setting.items())
-
-
-def test_what_was_trained_is_not_trained_again(
-    rooms: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainings, path = rooms("trainings"), tmp_path / "trainings.jsonl"
-    tree = {
-        "data": {"kind": "synthetic", "train_examples": 64, "test_examples": 50, "height": 4, "width": 4},
-        "model": {"kind": "mlp", "widths": [8]},
-        "training": {"epochs": 1, "batch_size": 16},
-        "sync": {"mode": "simulated"},
-    }
-    specs = [RunSpec.model_validate(tree | {"compressor": line}) for line in ("none", "strom(0.1)")]
-    said: list[str] = []
-    first = trainings.Trainings(path)
-    first.train([*specs, specs[0]], said.append)
-    assert said == ["  2 of 2 trainings"]
-    written = path.read_bytes()
-    entries = [json.loads(line) for line in written.splitlines()]
-    assert {each["fingerprint"] for each in entries} == {each.fingerprint() for each in specs}
-    whole, sparse = (first.of(each) for each in specs)
-    parameters, workers, steps = 16 * 8 + 8 + 8 * 10 + 10, 2, 4
-    assert whole.wire_bytes == 4 * parameters * workers * steps
-    assert sparse.wire_bytes < whole.wire_bytes
-    assert all(0 <= each["accuracy"] <= 1 for each in entries)
-
-    def refuse(*_: object, **__: object) -> ProcessPoolExecutor:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(trainings.trainings, "ProcessPoolExecutor", refuse)
-    again = trainings.Trainings(path)
-    again.train(specs, said.append)
-    assert [again.of(each) for each in specs] == [whole, sparse]
-    assert path.read_bytes() == written
-    assert len(said) == 1
-    with pytest.raises(AssertionError, match="trained again"):
-        again.train([specs[0].model_copy(update={"seed": 1})], said.append)

@@ -137,6 +137,7 @@ TABLES = {
     "asynchronous": 2,
     "gradients": 1,
     "hybrid": 3,
+    "islands": 1,
     "language": 3,
     "oland_raj": 3,
     "strom_speech": 3,

@@ -8,7 +8,9 @@ import pytest
 import yaml
 from cases import in_turn
 
-from taugrad.platform.advice import (
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import WeightsSync
+from taugrad.search.advice import (
     ADAPTIVE,
     BESIDES,
     METHODS,
@@ -17,8 +19,6 @@ from taugrad.platform.advice import (
     is_per_step_sparse,
     warning_of,
 )
-from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import WeightsSync
 
 DOCS = Path(__file__).parent.parent / "docs"
 ADVICE = {each.name: each for each in (*METHODS, *BESIDES, *WORTH_KNOWING)}

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from taugrad.compressors.bucket.adding import Received
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.bucket.reader import Received
 from taugrad.compressors.method import CompressedMethod, read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.forms import FORMS
@@ -29,7 +29,7 @@ from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.config import Mnist5k
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.models.config import LeNet
 
 from ..harness.report import Options, Place, Table, load, number, publish, read_options

@@ -4,10 +4,9 @@ Neither Ray nor MLflow takes part; the trainer is the platform's.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import real
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.tracking import names
-from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.reporting import Listener
 from taugrad.platform.training.trainer import Trainer
 
 from .workers import found_by
@@ -98,31 +97,15 @@ class Outcome:
         return self.messages / self.steps
 
 
-class Silent:
+class Silent(Listener):
     """A listener that keeps the last evaluation."""
 
     def __init__(self) -> None:
         self.last: dict[str, float] = {}
 
-    def stage(self, name: str) -> None:
-        """Nobody watches."""
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of an iteration are not kept."""
-
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        """Nobody watches."""
-
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Keeps the evaluation."""
         self.last = dict(metrics)
-
-    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
-        """Nothing is saved."""
-
-    def undelivered(self) -> list[str]:
-        """There are no checkpoints."""
-        return []
 
 
 def train(specs: Sequence[RunSpec]) -> list[Outcome]:

@@ -10,12 +10,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
+from taugrad.compressors.exchange.patterns import Setting, Sharded, Spent
+from taugrad.compressors.exchange.rounds import Participant
+from taugrad.compressors.exchange.runner import ProcessRunner
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.method import read_config
-from taugrad.platform.synchronization.patterns import Setting, Sharded, Spent
-from taugrad.platform.synchronization.rounds import Participant
-from taugrad.platform.synchronization.runner import ProcessRunner
-from taugrad.platform.synchronization.traffic import Traffic
 
 from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
 

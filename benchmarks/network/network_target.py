@@ -1,11 +1,11 @@
 """Time to a target over slow links: what people use, and ours, by the wall clock.
 
-    python -m benchmarks.network.network_target [gpt] [nin] [auto] [--quick] [--write]
+    python -m benchmarks.network.network_target [gpt] [nin] [late] [auto] [--quick] [--write]
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
 each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
-stopped and continued: build/ has what is known.
+stopped and continued: build/ has what is known. `late` has local steps alone, with fragments and delays.
 """
 
 import os
@@ -32,7 +32,7 @@ from .target_choice import AUTO_KIND, NAME, Choices, as_if_chosen, judged
 from .target_figure import best_of_kinds, caption, draw
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
-from .target_settings import GPT, HALF, STROM, WORKLOADS, Setting, Workload
+from .target_settings import GPT, HALF, PICTURED, STROM, WORKLOADS, Setting, Workload
 from .target_times import Measured, credit, keep
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
@@ -358,7 +358,7 @@ def main(arguments: Sequence[str]) -> int:
         tables, minutes = measure(searches, chosen, seeds, trainings, cells)
         introduction = introduced(searches, seeds, auto=bool(chosen))
         publish(f"network_target_{name}", options, introduction, tables, before)
-        if options.folder == RESULTS:
+        if options.folder == RESULTS and name in PICTURED:
             show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
         elif options.folder is not None:
             draw(options.folder.with_suffix(".png"), {workload.name: minutes})
@@ -371,7 +371,7 @@ def show(measured: Mapping[str, Measured]) -> None:
     for place, folder in PLACES.items():
         pages = ", ".join(
             f"[{workload.name}]({folder}results/{measured[workload.name].date}-network_target_{key}.md)"
-            for key, workload in WORKLOADS.items()
+            for key, workload in ((key, WORKLOADS[key]) for key in PICTURED)
             if workload.name in measured
         )
         said = f"({caption(measured)} All settings: {pages}. {credit(measured)})"

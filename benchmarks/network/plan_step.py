@@ -13,7 +13,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.method import PowerSGD, read_config
 from taugrad.platform.data import Data, load
 from taugrad.platform.data.feeding import Batch
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks import build_task
 from taugrad.platform.training.batch_plan import BatchPlan

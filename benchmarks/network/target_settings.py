@@ -112,6 +112,14 @@ def _strom(every: int, rate: float, percent: float, unsent: float) -> Setting:
     return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
 
 
+def _late(
+    every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int, blend: float
+) -> Setting:
+    plain = _strom(every, rate, percent, unsent)
+    late = {"fragments": min(fragments, every), "delay": min(delay, every - 1), "blend": blend}
+    return replace(plain, sync={**plain.sync, **late})
+
+
 DDP = _by_hook("DDP, float32", "DDP, float32", "none")
 HALF = _by_hook("DDP, 16 bits", "DDP, fp16 hook", "fp16", "fp16")
 POWER_SGD = Contender(
@@ -175,6 +183,23 @@ STROM = Contender(
     ours=True,
 )
 """What docs/adamw.md recommends: local steps, whose sums meet a threshold."""
+LATE = Contender(
+    *("strom, late (ours)", "`strom`, every {every}, {fragments} fragments, {delay} late"),
+    {
+        **{"every": EVERY[1:], **{name: STROM.knobs[name] for name in ("rate", "percent", "unsent")}},
+        **{"fragments": (1, 2, 4), "delay": (1, 2, 3), "blend": (0.0, 0.25, 0.5, 0.75)},
+    },
+    _late,
+    (
+        *((4, 2.0, 10, 0.25, 1, delay, 0.5) for delay in (1, 2, 3)),
+        *((4, 2.0, 10, 0.25, fragments, 1, 0.5) for fragments in (2, 4)),
+        *((4, 2.0, 10, 0.25, 1, 2, blend) for blend in (0.0, 0.75)),
+        (10, 2.0, 10, 0.25, 2, 3, 0.5),
+    ),
+    TRAININGS,
+    ours=True,
+)
+"""Streaming DiLoCo's fragments and delay (arXiv 2501.18512)."""
 CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
@@ -273,4 +298,6 @@ NIN = Workload(
     },
     *("accuracy", 0.85, 200),
 )
-WORKLOADS = {"gpt": GPT, "nin": NIN}
+WORKLOADS = {"gpt": GPT, "nin": NIN, "late": replace(GPT, contenders=(HALF, STROM, LATE))}
+PICTURED = ("gpt", "nin")
+"""The workloads that everybody competes in."""

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 
 from ..harness.report import RESULTS, Place, Table, load, number, publish, read_options

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from taugrad.compressors.exchange.traffic import HEAD, NUMBER_BYTES
 from taugrad.platform.synchronization.hybrid.layers import share_of
 from taugrad.platform.synchronization.hybrid.parts import two_parts
-from taugrad.platform.synchronization.traffic import HEAD, NUMBER_BYTES
 
 TARGET_BYTES = 8
 FLOAT_BYTES = 4

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment
 from taugrad.platform.synchronization.build import build_synchronization

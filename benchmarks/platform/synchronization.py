@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from taugrad.platform.synchronization.traffic import HEAD
+from taugrad.compressors.exchange.traffic import HEAD
 
 from ..harness.report import RESULTS, Options, Place, Table, load, number, publish, read_options
 from ..harness.sync_runs import Outcome, Sizes, make_spec, train

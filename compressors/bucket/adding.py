@@ -1,20 +1,22 @@
 """Adds updates to buckets, on the device where both are. Nothing here waits."""
 
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..ops.array import host
-from ..ops.cpu.blockwise import pieces
 from ..ops.cpu.summing import joined, kind_of, levels_and_floats, sum_updates
+from ..ops.cpu.threads import portions
 from ..ops.interface import Ops
-from ..ops.segments import Numbers, Offsets
+from ..ops.segments import Numbers, Offsets, pieces
 from ..wire.update import Update
 from .layout import Part
-from .reader import Received
+
+Received: TypeAlias = Sequence[Update]
+"""What one worker sent: what it compressed, and what it sent whole; what there is of both."""
 
 _PIECE = 1 << 18
 """Elements, about, that are summed before the next ones; with fewer, calls take longer than memory."""
@@ -27,7 +29,7 @@ def add_update(update: Update, total: Tensor, ops: Ops) -> None:
     out, segments = ops.array(total), update.segments
     if update.words is None:
         rows, tables = update.offsets.table, update.tables
-        ops.write_values(update.form, update.values, update.block, tables, rows, out, segments.starts, True)
+        ops.add_values(update.form, update.values, update.block, tables, rows, out, segments.starts)
         return
     beside = update.values if update.taus is not None else update.signed_floats(ops)
     ops.add_words(update.words, np.cumsum(update.counts), segments.shifts, update.taus, beside, out)
@@ -45,6 +47,11 @@ def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Colle
     segments = update.segments
     end = int(segments.starts[-1] + segments.sizes[-1])
     total = torch.zeros(end, dtype=torch.float32, device=ops.device)
+    if leaving_out:
+        # A pass leaves their symbols undefined, which could lie behind the end of a table.
+        for ordinal, own in zip(segments.ordinals, update.offsets.symbols, strict=True):
+            if ordinal in leaving_out:
+                ops.tensor(update.values[own].view(np.uint8)).zero_()
     add_update(update, total, ops)
     for ordinal, start, size in zip(segments.ordinals, segments.starts, segments.sizes, strict=True):
         residual = parts[ordinal].residual
@@ -90,19 +97,17 @@ def _sum_dense(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops)
     """The same of every element, piece by piece: a piece stays in the caches until all are added to it."""
     rows, starts = _cut(updates[0].offsets, updates[0].block)
     out = total.numpy()
-    numbers = (rows[:, 1].cumsum() - 1) // _PIECE
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-    for first, last in pairwise([*begins, len(rows)]):
-        at, low, high = slice(first, last), int(starts[first]), int(starts[last - 1] + rows[last - 1, 1])
+    for at in portions(rows[:, 1], 2, _PIECE):
+        low, high = int(starts[at.start]), int(starts[at.stop - 1] + rows[at.stop - 1, 1])
         out[low:high] = 0
         for each in updates:
-            ops.write_values(each.form, each.values, each.block, each.tables, rows[at], out, starts[at], True)
+            ops.add_values(each.form, each.values, each.block, each.tables, rows[at], out, starts[at])
         if divisor != 1:
             out[low:high] /= np.float32(divisor)
 
 
 def _cut(offsets: Offsets, block: int) -> tuple[Numbers, Numbers]:
-    """Pieces of parameters that fill a bucket, as `Ops.write_values` takes them, and their starts there."""
+    """Pieces of parameters that fill a bucket, as `Ops.add_values` takes them, and their starts there."""
     rows = [
         (begin + piece.elements.start, piece.elements.stop - piece.elements.start,
          first + piece.blocks.start, piece.blocks.stop - piece.blocks.start)

@@ -3,24 +3,29 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
 from ..ops.devices import ops_for
 from ..ops.interface import Ops
 from ..ops.readback import Readback
+from ..ops.segments import Segments
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.positions import codec_by_name
 from ..wire.update import Update
-from .adding import add_update, put_back, sum_all
+from .adding import Received, add_update, put_back, sum_all
 from .layout import Layout, Part, PartTally, lay_out
-from .reader import Incoming, Reader, Received
+
+Incoming: TypeAlias = Received | NonFinite
+"""What one worker sent, or why it sent nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Outgoing:
     """Of every parameter, in order."""
 
 
-class Compressor(Reader):
+class Compressor:
     """Applies a method to buckets. It has no state: state is in the parts and the context.
 
     On a GPU, the number of times that the host waits does not depend on the number of parameters in a bucket:
@@ -57,7 +62,7 @@ class Compressor(Reader):
         self.config = config
         self.rule = rule_of(config)
         self.ops = ops_for(torch.device("cpu"), threads) if ops is None else ops
-        super().__init__(self.rule.form, max(threads, self.ops.threads))
+        self.form, self.threads = self.rule.form, max(threads, self.ops.threads)
         if config.position_codec != "auto":
             codec_by_name(config.position_codec)  # from now on, readers of messages know it
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
@@ -69,16 +74,23 @@ class Compressor(Reader):
         """This compressor, or one of another method on the same device.
 
         Args:
-            method: this compressor's, or what `Method.aimed_at` made of it: layouts stay the same.
+            method: this compressor's, or what `Settings.aimed_at` made of it: layouts stay the same.
         """
         if method is self.config:
             return self
         assert isinstance(method, CompressedMethod)
         return Compressor(method, self.ops, self.threads)
 
-    def layout(self, names: Sequence[str], sizes: Sequence[int]) -> Layout:
-        """What the messages of a bucket of these parameters are about."""
-        exempt = [is_exempt(self.config.exempt, name, size) for name, size in zip(names, sizes, strict=True)]
+    def layout(self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = ()) -> Layout:
+        """What the messages of a bucket of these parameters are about.
+
+        Args:
+            names: of the parameters.
+            sizes: elements of each in the bucket.
+            whole: elements of each in the model, which decide what is exempt; by default the same.
+        """
+        pairs = zip(names, whole or sizes, strict=True)
+        exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
         return lay_out(sizes, exempt.__getitem__)
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
@@ -114,11 +126,8 @@ class Compressor(Reader):
         if whole:
             values = ops.array(whole[0] if len(whole) == 1 else torch.cat(whole))
             updates.append((Update("f32", layout.whole, None, layout.whole.sizes, values), "auto"))
-        if ops.on_host:
-            returned.fetch()
-        else:
-            arrays = returned.fetch_with([array for update, _ in updates for array in update.arrays()])
-            updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
+        arrays = returned.fetch_with([array for update, _ in updates for array in update.arrays()])
+        updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
         payload = message.write_all(updates, self.config.symbol_codec, self.threads)
         return Outgoing(payload, layout, self._tallies(parts, layout, given))
 
@@ -164,6 +173,55 @@ class Compressor(Reader):
         ]
         return Outgoing(payload, layout, tallies)
 
+    def read(self, payload: Bytes, layout: Layout) -> Incoming:
+        """What another worker sent for a bucket of the same layout.
+
+        Args:
+            payload: uint8.
+            layout: of the bucket.
+
+        Raises:
+            CorruptMessage: a message is damaged, of another method, or does not fit the layout.
+        """
+        if message.is_refusal(payload):
+            refusal = message.read_nonfinite(payload, layout.bucket_elements)
+            self._check_form(refusal.form)
+            return refusal
+        updates = []
+        if len(layout.sent):
+            updates.append(self._read_first(payload, layout.sent))
+            self._check_form(updates[0].form)
+            payload = payload[message.length_of(payload) :]
+        if len(layout.whole):
+            updates.append(self._read_first(payload, layout.whole))
+            if updates[-1].form != "f32" or updates[-1].k != layout.whole.n:
+                raise CorruptMessage(f"{updates[-1].form} where parameters are sent whole")
+            payload = payload[message.length_of(payload) :]
+        if payload.size:
+            raise CorruptMessage(f"{payload.size} bytes follow the last message")
+        return updates
+
+    def read_all(self, payloads: Sequence[Bytes], layout: Layout) -> list[Incoming]:
+        """What every worker sent for a bucket of the same layout; see `read`.
+
+        Raises:
+            CorruptMessage: see `read`; it names the worker.
+        """
+        read = []
+        for rank, payload in enumerate(payloads):
+            try:
+                read.append(self.read(payload, layout))
+            except CorruptMessage as reason:
+                raise CorruptMessage(f"the message of worker {rank}: {reason}") from None
+        return read
+
+    def _read_first(self, payload: Bytes, segments: Segments) -> Update:
+        return message.read(payload[: message.length_of(payload)], segments, self.threads)
+
+    def _check_form(self, form: str) -> None:
+        if form != self.form:
+            raise CorruptMessage(f"it is of {form}, this worker sends {self.form}")
+
     def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
         sent = self.read(outgoing.payload, outgoing.layout)
@@ -173,8 +231,6 @@ class Compressor(Reader):
 
     def _here(self, received: Received) -> Received:
         """Updates on the device of the gradients. Does not wait."""
-        if self.ops.on_host:
-            return received
         placed = self.ops.place_all([host(array) for update in received for array in update.arrays()])
         return [update.with_arrays(placed) for update in received]
 

@@ -80,8 +80,10 @@ class Earlier:
         """Gradients that are neither None nor zero everywhere."""
         found = {name: self._parameters[name].grad for name in names}
         gradients = {name: each for name, each in found.items() if each is not None and each.numel()}
-        nonzero = _nonzero(list(gradients.values()))
-        return {name: each for (name, each), filled in zip(gradients.items(), nonzero, strict=True) if filled}
+        filled_in = nonzero(list(gradients.values()))
+        return {
+            name: each for (name, each), filled in zip(gradients.items(), filled_in, strict=True) if filled
+        }
 
 
 def _watch(parameter: Tensor, hook: "partial[None]") -> RemovableHandle:
@@ -103,7 +105,7 @@ def _remove(handles: Sequence[RemovableHandle]) -> None:
         handle.remove()
 
 
-def _nonzero(tensors: Sequence[Tensor]) -> list[bool]:
+def nonzero(tensors: Sequence[Tensor]) -> list[bool]:
     """Whether each is not zero everywhere; NaN is not zero. A GPU is asked once."""
     if not tensors:
         return []

@@ -12,10 +12,8 @@ from ..ops.array import Bytes
 from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, Memory
-from .compressor import Compressor, Outgoing, compressor_for
-from .layout import Layout, Part, PartTally
-from .memory_order import MemoryOrder
-from .reader import Incoming
+from .compressor import Compressor, Incoming, Outgoing, compressor_for
+from .layout import Layout, MemoryOrder, Part, PartTally
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -71,8 +69,8 @@ class Feedback:
             if ordinal in whole:
                 parts.append(Part(name, gradient))
                 continue
-            residual = _zeros_once(self.residuals, name, gradient) if keeps else None
-            velocity = _zeros_once(self.velocities, name, gradient) if moves else None
+            residual = zeros_once(self.residuals, name, gradient) if keeps else None
+            velocity = zeros_once(self.velocities, name, gradient) if moves else None
             parts.append(Part(name, gradient, residual, velocity))
         return parts
 
@@ -265,7 +263,8 @@ class FeedbackCompressor:
         self.feedback.load_state_dict(state, self._like)
 
 
-def _zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """The tensor of a name, float32 [numel]; zeros where there is none yet."""
     found = tensors.get(name)
     if found is None:
         found = tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.segments import Segments
@@ -23,6 +25,8 @@ class Part:
     """float32 [numel] on the same device, if momentum is corrected; otherwise None."""
     rms: float | None = None
     """Root mean square of the loss's gradient, if something else is sent instead, such as weights."""
+    magnitudes: NDArray[np.float32] | None = None
+    """Finite magnitudes of a sample of residual + gradient, on the host, where they decide what is sent."""
 
     @property
     def elements(self) -> int:
@@ -76,3 +80,40 @@ def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool]) -> Layout:
         for group in groups
     )
     return Layout(sent, whole, starts[-1])
+
+
+@dataclass(frozen=True)
+class MemoryOrder:
+    """The order of a parameter's elements in its bucket, and that of its logical shape.
+
+    DDP lays a gradient out as its parameter lies when the bucket is made: a `channels_last` weight by its
+    strides. What is kept beside gradients has their order. What is saved has the order of the shape, since
+    the model that loads it may lie otherwise.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Those of the parameter if it fills its memory without gaps and overlaps, otherwise those of its shape
+    row by row: what DDP does."""
+
+    @classmethod
+    def of(cls, parameter: Tensor) -> "MemoryOrder":
+        """As DDP would lay its gradient out now."""
+        dense = torch.empty_like(parameter, device="meta").stride()
+        if dense != parameter.stride():  # torch keeps the strides of what is dense, and of nothing else
+            dense = torch.empty(parameter.shape, device="meta").stride()
+        return cls(tuple(parameter.shape), dense)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """A tensor of the logical shape, contiguous: where the order is the same, of the same memory.
+
+        Args:
+            flat: [numel], contiguous, in the bucket's order.
+        """
+        return flat.as_strided(self.shape, self.strides).contiguous()
+
+    def flat(self, shaped: Tensor) -> Tensor:
+        """A copy [numel], in the bucket's order, of a tensor of the logical shape."""
+        flat = torch.empty(shaped.numel(), dtype=shaped.dtype, device=shaped.device)
+        flat.as_strided(self.shape, self.strides).copy_(shaped)
+        return flat

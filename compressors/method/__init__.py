@@ -8,7 +8,7 @@ Nothing here computes: reading fields needs neither torch nor NumPy. What works 
 """
 
 from .base import LARGEST_TAU, SMALLEST_TAU
-from .compressor import CompressorConfig, chain, read_config
+from .links import CompressorConfig, chain, read_config
 from .methods import CompressedMethod, Method, NoCompression, PowerSGD
 from .sparse import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
 

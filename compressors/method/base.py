@@ -1,6 +1,6 @@
 """What all parts of a compressor's configuration share."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -55,9 +55,30 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     first_field: ClassVar[str] = ""
     """The field that needs no name in a chain; empty if there is none."""
+    aims: ClassVar[bool] = False
+    """Whether that is a target density."""
 
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))  # a field may be a dictionary, which has no hash
+
+    @property
+    def aim(self) -> float | None:
+        """The target density; None if there is none, or if it changes by itself."""
+        changes = getattr(self, "warmup", None) is not None
+        return float(getattr(self, self.first_field)) if self.aims and not changes else None
+
+    def aimed_at(self, share: float) -> Self:
+        """The same with another target density; of a method, messages that the first one's readers read.
+
+        Args:
+            share: above 0, at most 1; a method may take the nearest that it can have.
+
+        Raises:
+            ValueError: it has no `aim`.
+        """
+        if self.aim is None:
+            raise ValueError(f"{self.line_name()} has no target density")
+        return self.model_copy(update={self.first_field: share})
 
     @classmethod
     def line_name(cls) -> str:

@@ -1,12 +1,12 @@
-"""Names with fields in brackets, as in a chain, read without running anything."""
+"""Names with fields in brackets, as in a chain: read, without running anything, and written."""
 
 import ast
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from .base import Group, Settings
-from .registry import POLICIES, QUANTIZERS, Either
+from .registry import POLICIES, Either
 
 LONGEST = 10_000
 """Largest length of a chain in characters; more is taken for a mistake."""
@@ -23,31 +23,23 @@ def parse_expression(text: str) -> ast.expr | None:
         return None
 
 
-def expand(value: Any, known: Known = POLICIES) -> Any:
+def expand(value: Any, known: Known = POLICIES, *, bare: bool = False) -> Any:
     """`density(0.01)` as the dictionary that it stands for; anything else as it is.
 
-    Raises:
-        ValueError: it is text, and neither a number nor one of the policies known.
-    """
-    if not isinstance(value, str) or _is_number(value):
-        return value
-    node = parse_expression(value)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError(f"not a number, and not a policy with its fields in brackets: {', '.join(known)}")
-    return read_call(node, known)
-
-
-def expand_link(value: Any, known: Known = QUANTIZERS) -> Any:
-    """`linear(4)` as the dictionary that it stands for; anything else as it is.
+    Args:
+        value: of a field.
+        known: what may stand there.
+        bare: whether a name may stand without brackets, and numbers may not.
 
     Raises:
-        ValueError: it is text, and no quantizer.
+        ValueError: it is text, and neither a number nor one of those known.
     """
-    if not isinstance(value, str):
+    if not isinstance(value, str) or (_is_number(value) and not bare):
         return value
-    node = parse_expression(value if "(" in value else f"{value}()")
+    node = parse_expression(f"{value}()" if bare and "(" not in value else value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError("not a quantizer such as linear(4)")
+        what = "not a quantizer" if bare else "not a number, and not a policy"
+        raise ValueError(f"{what} with its fields in brackets: {', '.join(known)}")
     return read_call(node, known)
 
 
@@ -131,3 +123,53 @@ def _literal(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError):
         raise ValueError(f"{ast.unparse(node)} is not a number, text, list or policy") from None
+
+
+def line(config: Settings, quantize: Settings | None, codec: str, symbols: str) -> str:
+    """A method as a chain on one line; fields with their default value are left out.
+
+    Args:
+        config: the method.
+        quantize: its quantizer, which is a link of its own.
+        codec: of its positions, or `auto`.
+        symbols: the codec of its symbols, or `auto`.
+    """
+    fields = type(config).model_fields
+    links = [_call_text(config, leaving_out=("quantize", "codec", "symbols"))]
+    default = fields["quantize"].default if "quantize" in fields else None
+    if quantize is not None and quantize != default:
+        links.append(_call_text(quantize))
+    elif quantize is None and default is not None:
+        links[0] = _with_field(links[0], "quantize=None")
+    if codec != "auto":
+        links.append(codec)
+    if symbols == "raw" and codec == "auto" and "codec" in fields:
+        links[0] = _with_field(links[0], "symbols='raw'")  # alone it would be read as the codec of positions
+    elif symbols != "auto":
+        links.append(symbols)
+    return " | ".join(links)
+
+
+def _with_field(call: str, field: str) -> str:
+    return f"{call[:-1]}, {field})" if call.endswith(")") else f"{call}({field})"
+
+
+def _call_text(model: Settings, leaving_out: Sequence[str] = ()) -> str:
+    given = []
+    fields = type(model).model_fields
+    for name in sorted(fields, key=lambda name: name != model.first_field):  # the others stay in their order
+        info, value = fields[name], getattr(model, name)
+        if name == "kind" or name in leaving_out or value == info.default:
+            continue
+        given.append(f"{name}={_value_text(value)}")
+    kind = model.line_name()
+    return f"{kind}({', '.join(given)})" if given else kind
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Settings):
+        text = _call_text(value)
+        return text if text.endswith(")") else f"{text}()"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_value_text(each)}" for key, each in value.items()) + "}"
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)

@@ -1,6 +1,6 @@
 """The fields of methods that send every element in fewer bits: each is a quantizer of whole parameters."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,14 +13,6 @@ class DenseMethod(CompressedMethod, Quantizer):
     """Every element is sent, in fewer bits: the method is a quantizer, and each parameter is quantized."""
 
     rule = "taugrad.compressors.rules.dense:DenseRule"
-
-    if TYPE_CHECKING:
-        symbols: Symbols  # of those that have symbols
-
-    @property
-    def symbol_codec(self) -> str:
-        """See `Method.symbol_codec`."""
-        return self.symbols if self.has_symbols else "auto"
 
 
 class Linear(DenseMethod, LinearFields):

@@ -1,4 +1,6 @@
-"""Reads a method from one line, a chain: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
+"""Any method, from its model, its dictionary, or its line.
+
+A line is a chain: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
 
 The first link is a method; a quantizer may follow a sparse one, then the codecs. A link takes its fields
 as keywords, its most important one also without. Values are literals, policies or groups of fields:
@@ -8,13 +10,14 @@ as keywords, its most important one also without. Values are literals, policies 
 import ast
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from .base import Symbols
 from .calls import groups, parse_expression, read_call, require_known
 from .methods import Method
 from .registry import CODECS, POLICIES, QUANTIZERS, RULES, Either
-from .sparse import symbols_wanted
 
 _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
@@ -58,7 +61,7 @@ def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
         if isinstance(link, dict):
             place, field = _quantizer_place(method, link["kind"], _name(before)), "quantize"
         else:
-            place, field = _codec_place(whole, fields, link, last)
+            place, field = _codec_place(whole["kind"], fields, link, last)
         if place <= last:
             raise ValueError(
                 f"{_name(link)} cannot follow {_name(before)}: a chain is a method, a quantizer, a codec of "
@@ -82,41 +85,21 @@ def _quantizer_place(method: type[Method], quantizer: str, before: str) -> int:
     return 1
 
 
-def _codec_place(whole: dict[str, Any], fields: Any, name: str, last: int) -> tuple[int, str]:
-    kind = whole["kind"]
+def _codec_place(kind: str, fields: Any, name: str, last: int) -> tuple[int, str]:
+    """Where a codec stands, and its field; whether values suit it the model says."""
     if name in CODECS and "codec" in fields and not (name == "raw" and last >= 2):
         allowed = [each for each in get_args(fields["codec"].annotation) if each != "auto"]
         if name in CODECS.our_names and name not in allowed:
             lacking = f"{kind} has no chunks for {name} to count in" if name == "chunked" else ""
             raise ValueError(f"{lacking or f'{name} cannot follow {kind}'}: choose {', '.join(allowed)}")
-        quantizer = _quantizer(whole, fields)
-        if name == "raw" and quantizer is not None:
-            raise ValueError(
-                f"raw cannot follow {quantizer}, which has no bin for the zeros that raw writes where "
-                f"nothing is sent: choose {', '.join(each for each in allowed if each != 'raw')}"
-            )
         return 2, "codec"
     if name in _SYMBOL_CODECS and "symbols" in fields:
-        quantizer = _quantizer(whole, fields)
-        floats = kind if quantizer is None else quantizer
-        if "quantize" in fields and (quantizer is None or not QUANTIZERS[quantizer].has_symbols):
-            raise ValueError(f"{name} encodes symbols, but {floats} sends floats: {symbols_wanted()} between")
-        if whole.get("codec") == "raw":
-            raise ValueError(f"{name} cannot follow raw, which writes values and positions at once")
         return 3, "symbols"
     if "codec" in fields:
         raise ValueError(f"{name} encodes symbols, but {kind} sends none")
     if "symbols" in fields:
         raise ValueError(f"{name} encodes positions, but {kind} sends every element and has none")
     raise ValueError(f"{kind} has only one form: {name} cannot follow it")
-
-
-def _quantizer(whole: dict[str, Any], fields: Any) -> str | None:
-    """The kind of the quantizer that a chain has so far, or has by default."""
-    if "quantize" not in fields:
-        return None
-    chosen = whole.get("quantize", fields["quantize"].default)
-    return chosen.get("kind") if isinstance(chosen, dict) else getattr(chosen, "kind", None)
 
 
 def _in_order(tree: ast.expr) -> list[ast.expr]:
@@ -147,3 +130,46 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
 def expand(value: Any) -> Any:
     """A line as the dictionary that it stands for; anything else as it is."""
     return parse(value) if isinstance(value, str) else value
+
+
+if TYPE_CHECKING:
+    CompressorConfig = Method
+else:
+    CompressorConfig = Annotated[RULES.choice(), BeforeValidator(expand)]
+    """Any compressor; `kind` tells which. A string is read as a chain."""
+
+_ADAPTER: TypeAdapter[Method] = TypeAdapter(CompressorConfig)
+
+
+def read_config(value: Any) -> Method:
+    """The method that a model, a dictionary or a line stands for.
+
+    Raises:
+        pydantic.ValidationError: it is none; the message names the field or the link.
+    """
+    return _ADAPTER.validate_python(value)
+
+
+def chain(*links: BaseModel | str) -> Method:
+    """One method from its links in their order.
+
+    `chain(WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice")` is
+    `chain("wgt(tau=1e-3) | quantile | golomb_rice")`.
+
+    Args:
+        links: a method's model, perhaps a quantizer's, then names of codecs; or text as in a line.
+
+    Raises:
+        ValueError: they do not fit one another (pydantic.ValidationError where a field is at fault).
+    """
+    if not links:
+        raise ValueError("a chain without links")
+    return read_config(join([each for link in links for each in _links(link)]))
+
+
+def _links(link: BaseModel | str) -> list[dict[str, Any] | str]:
+    if isinstance(link, str):
+        return links_of(link)
+    return [
+        {"kind": getattr(link, "kind", None)} | {name: getattr(link, name) for name in link.model_fields_set}
+    ]

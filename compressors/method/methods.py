@@ -4,12 +4,12 @@ A method is a lossy rule with all its options, the head of a chain. Those that s
 in `dense.py` and `sparse.py`.
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from .base import Group, Settings
-from .line import line
+from .calls import line
 from .quantizers import Quantizer
 
 
@@ -37,41 +37,28 @@ class Method(Settings):
     def __repr__(self) -> str:
         return f"chain({str(self)!r})"
 
+    # What some kinds have a field for
+
     @property
     def quantizer(self) -> Quantizer | None:
         """The quantizer of the selected values."""
-        return None
+        found: Quantizer | None = getattr(self, "quantize", None)
+        return found
 
     @property
     def position_codec(self) -> str:
         """The name of the codec of positions, or `auto`."""
-        return "auto"
+        return str(getattr(self, "codec", "auto"))
 
     @property
     def symbol_codec(self) -> str:
         """The name of the codec of symbols, or `auto`."""
-        return "auto"
+        return str(getattr(self, "symbols", "auto"))
 
     @property
     def own_momentum(self) -> float:
         """Of a momentum correction; 0 for none."""
-        return 0.0
-
-    @property
-    def aim(self) -> float | None:
-        """The target density, if it can be changed during a run."""
-        return None
-
-    def aimed_at(self, share: float) -> Self:
-        """The same method with another share, whose messages the first one's readers read.
-
-        Args:
-            share: above 0, at most 1; a method may take the nearest that it can have.
-
-        Raises:
-            ValueError: it has no `aim`.
-        """
-        raise ValueError(f"{self} has no target density")
+        return float(getattr(self, "momentum", 0.0))
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:

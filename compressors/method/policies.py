@@ -1,7 +1,7 @@
 """The fields of threshold policies: how tau is chosen, and changes during a run."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
@@ -19,22 +19,6 @@ class Policy(Settings):
     by_itself: ClassVar[bool] = False
     """Whether it decides for each parameter separately, so that `layers` may use it for some of them: it
     settles nothing, and has no memory of all parameters together."""
-
-    @property
-    def aim(self) -> float | None:
-        """The target density; None if there is none, or if it changes."""
-        return None
-
-    def aimed_at(self, share: float) -> Self:
-        """The same policy with another target density; only for policies with an `aim`.
-
-        Args:
-            share: above 0, at most 1.
-
-        Raises:
-            ValueError: it has no `aim`.
-        """
-        raise ValueError(f"{self.kind} has no target density")
 
 
 class Warmup(Group):
@@ -84,7 +68,7 @@ class DensityTau(Policy):
     """The tau that about a target share of a layer's elements reach, found as a magnitude in a sample."""
 
     first_field = "target"
-    by_itself = True
+    aims = by_itself = True
     decides = "taugrad.compressors.tau.density:Density"
 
     kind: Literal["density"] = "density"
@@ -99,15 +83,6 @@ class DensityTau(Policy):
     def _falling(self) -> "DensityTau":
         check_falling(self.target, self.warmup)
         return self
-
-    @property
-    def aim(self) -> float | None:
-        """See `Policy.aim`."""
-        return self.target if self.warmup is None else None
-
-    def aimed_at(self, share: float) -> Self:
-        """See `Policy.aimed_at`."""
-        return self.model_copy(update={"target": share})
 
 
 class FittedTau(Policy):
@@ -158,22 +133,14 @@ class AllocatedTau(Policy):
     """A tau for each layer: together they take the fewest bits at the error that one tau would have."""
 
     first_field = "density"
-    decides = "taugrad.compressors.tau.allocated:Allocated"
+    aims = True
+    decides = "taugrad.compressors.tau.allocation:Allocated"
 
     kind: Literal["allocate"] = "allocate"
     density: Share
     """The error budget: the error that one tau for all layers would have at this density."""
     every: int = Field(default=400, ge=1)
     """Iterations from one allocation to the next. In between, each tau is corrected by what was sent."""
-
-    @property
-    def aim(self) -> float | None:
-        """See `Policy.aim`."""
-        return self.density
-
-    def aimed_at(self, share: float) -> Self:
-        """See `Policy.aimed_at`."""
-        return self.model_copy(update={"density": share})
 
 
 Weight = Annotated[float, Field(ge=-100, le=100)]

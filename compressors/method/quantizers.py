@@ -75,7 +75,7 @@ class LinearFields(Bins):
     """Rae, section 2.3: bins of equal width between a block's smallest and largest value."""
 
     makes = "linear"
-    quantizes = "taugrad.compressors.quantizers.bins:LinearBins"
+    quantizes = "taugrad.compressors.quantizers.fixed:LinearBins"
 
 
 class LinearLink(LinearFields, QuantizerLink):
@@ -88,7 +88,7 @@ class QuantileFields(Bins):
     """Rae, section 2.3.1: bins of equal population, each standing for the mean of its values."""
 
     makes = "quantile"
-    quantizes = "taugrad.compressors.quantizers.bins:QuantileBins"
+    quantizes = "taugrad.compressors.quantizers.fixed:QuantileBins"
 
 
 class QuantileLink(QuantileFields, QuantizerLink):
@@ -102,7 +102,7 @@ class Float8Fields(Blocks, Quantizer):
 
     first_field = "block"
     makes = "fp8"
-    quantizes = "taugrad.compressors.quantizers.floats:Float8"
+    quantizes = "taugrad.compressors.quantizers.fixed:Float8"
 
 
 class Float8Link(Float8Fields, QuantizerLink):
@@ -115,7 +115,7 @@ class Half(Quantizer):
     """16-bit floats."""
 
     has_symbols = False
-    quantizes = "taugrad.compressors.quantizers.floats:Half"
+    quantizes = "taugrad.compressors.quantizers.fixed:Half"
 
     @property
     def value_bits(self) -> float:

@@ -150,7 +150,6 @@ class Either(Mapping[str, Any]):
 
 _WORK = {
     "rule": "rules.base:Rule",
-    "selects": "rules.selection:Selection",
     "quantizes": "quantizers.base:Quantization",
     "decides": "tau.base:ThresholdPolicy",
 }

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from .base import LARGEST_CHUNK, Group, Share, Symbols, ThresholdRule
-from .calls import expand_link
+from .calls import expand
 from .methods import CompressedMethod
 from .policies import Policy, Warmup, check_falling, threshold_of
-from .quantizers import QuantileLink, Quantizer, QuantizerLink
+from .quantizers import QuantileLink, QuantizerLink
 from .registry import AS_IT_IS, CODECS, POLICIES, QUANTIZERS
 
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     ChunkPositions = str
 else:
     Threshold = threshold_of(POLICIES.ours())
-    AnyQuantizer = Annotated[QUANTIZERS.choice(), BeforeValidator(expand_link)]
+    AnyQuantizer = Annotated[
+        QUANTIZERS.choice(), BeforeValidator(lambda value: expand(value, QUANTIZERS, bare=True))
+    ]
     Positions = positions(*(name for name in CODECS.our_names if name != "chunked"))
     ChunkPositions = positions("packed32", "bitmap", "golomb_rice", "chunked")
 
@@ -50,37 +52,18 @@ class Clip(Group):
 class SparseMethod(CompressedMethod):
     """Sends the elements that are selected by residual + gradient, and keeps the rest."""
 
-    rule = "taugrad.compressors.rules.sparse:SparseRule"
-    selects: ClassVar[str]
-    """Address of the `rules.selection.Selection` at work."""
-
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum correction (Deep Gradient Compression, section 3.2): momentum before the selection, instead of
     in the optimizer. It is reset where an element is sent."""
     codec: Positions = "auto"
     """Encoding of the positions of what is sent; auto takes the smallest for each message."""
 
-    @property
-    def position_codec(self) -> str:
-        """See `Method.position_codec`."""
-        return self.codec
-
-    @property
-    def own_momentum(self) -> float:
-        """See `Method.own_momentum`."""
-        return self.momentum
-
-    @property
-    def clipping(self) -> Clip | None:
-        """How the residual is clipped."""
-        return None
-
 
 class ThresholdedMethod(SparseMethod):
     """Sends the elements that reach, or exceed, a threshold."""
 
     first_field: ClassVar[str] = "tau"
-    selects = "taugrad.compressors.rules.selection:ByThreshold"
+    rule = "taugrad.compressors.rules.selection:ByThreshold"
     sends: ClassVar[ThresholdRule]
     """What stands for an element."""
 
@@ -91,22 +74,17 @@ class ThresholdedMethod(SparseMethod):
     """Clips the residual every few iterations."""
 
     @property
-    def clipping(self) -> Clip | None:
-        """See `SparseMethod.clipping`."""
-        return self.clip
-
-    @property
     def value_bits(self) -> float:
         """About what an element sent takes, besides its position, to plan by: a sign takes a bit."""
         return 1.0
 
     @property
     def aim(self) -> float | None:
-        """See `Method.aim`: its policy's."""
+        """See `Settings.aim`: its policy's."""
         return self.tau.aim if isinstance(self.tau, Policy) else None
 
     def aimed_at(self, share: float) -> Self:
-        """See `Method.aimed_at`."""
+        """See `Settings.aimed_at`."""
         if self.aim is None or not isinstance(self.tau, Policy):
             return super().aimed_at(share)
         return self.model_copy(update={"tau": self.tau.aimed_at(share)})
@@ -130,16 +108,6 @@ class WholeValues(SparseMethod):
     """The quantizer of the values that are sent; the error stays in the residual."""
     symbols: Symbols = "auto"
     """Encoding of the quantizer's symbols."""
-
-    @property
-    def quantizer(self) -> Quantizer | None:
-        """See `Method.quantizer`."""
-        return self.quantize
-
-    @property
-    def symbol_codec(self) -> str:
-        """See `Method.symbol_codec`."""
-        return self.symbols
 
     @property
     def value_bits(self) -> float:
@@ -193,11 +161,6 @@ class QuantizedGradient(ThresholdedMethod):
     """Encoding of the multiples."""
 
     @property
-    def symbol_codec(self) -> str:
-        """See `Method.symbol_codec`."""
-        return self.symbols
-
-    @property
     def value_bits(self) -> float:
         """Multiples of tau are mostly 1 and 2, which Huffman's code writes in about 3 bits; and a sign."""
         return 4.0
@@ -226,7 +189,8 @@ class TopK(WholeValues):
     """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
 
     first_field = "density"
-    selects = "taugrad.compressors.rules.selection:ByRank"
+    aims = True
+    rule = "taugrad.compressors.rules.selection:ByRank"
 
     kind: Literal["topk"] = "topk"
     density: Share
@@ -244,26 +208,12 @@ class TopK(WholeValues):
         check_falling(self.density, self.warmup)
         return self
 
-    @property
-    def clipping(self) -> Clip | None:
-        """See `SparseMethod.clipping`."""
-        return self.clip
-
-    @property
-    def aim(self) -> float | None:
-        """See `Method.aim`."""
-        return self.density if self.warmup is None else None
-
-    def aimed_at(self, share: float) -> Self:
-        """See `Method.aimed_at`."""
-        return super().aimed_at(share) if self.aim is None else self.model_copy(update={"density": share})
-
 
 class ChunkedTopK(WholeValues):
     """SparseLoCo's message (arXiv 2508.15706): the largest elements of every chunk, in few bits."""
 
     first_field = "keep"
-    selects = "taugrad.compressors.rules.selection:ByChunk"
+    rule = "taugrad.compressors.rules.selection:ByChunk"
 
     kind: Literal["chunked_topk"] = "chunked_topk"
     chunk: int = Field(default=4096, ge=2, le=LARGEST_CHUNK)
@@ -287,9 +237,9 @@ class ChunkedTopK(WholeValues):
 
     @property
     def aim(self) -> float | None:
-        """See `Method.aim`."""
+        """See `Settings.aim`."""
         return self.keep / self.chunk
 
     def aimed_at(self, share: float) -> Self:
-        """See `Method.aimed_at`: a whole number of each chunk, at least one."""
+        """See `Settings.aimed_at`: a whole number of each chunk, at least one."""
         return self.model_copy(update={"keep": min(self.chunk, max(1, round(share * self.chunk)))})

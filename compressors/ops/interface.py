@@ -10,7 +10,9 @@ ascending. Tensors are gradients and what is kept of them; arrays are what an up
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,8 +20,90 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..method.base import ThresholdRule
+from .array import Array
+from .cpu.looking import stratified_positions
 from .readback import Pending, Readback
-from .results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
+from .segments import Offsets
+
+HalfFormat = Literal["fp16", "bf16"]
+FP8_EXPONENTS = (-126, 119)
+"""The smallest and the largest exponent of a block of 8-bit floats."""
+QUANTILE_EXPONENTS = (-128, 113)
+"""The same of a block in bins of equal population."""
+LARGEST_MEAN = np.int32(0x77FF)
+"""The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
+
+
+class Target(NamedTuple):
+    """Where sparse passes write: what one parameter sends stands behind what the one before has sent."""
+
+    words: Array
+    """uint32, position << 1 | sign."""
+    values: Array
+    """What stands beside a word: float32 (wgt), uint8 levels (qgt), nothing for the others."""
+
+
+class Batch(NamedTuple):
+    """Parameters that sparse passes go over, one after the other."""
+
+    residuals: Sequence[Tensor]
+    """float32, contiguous; changed in place."""
+    gradients: Sequence[Tensor]
+    """Any float."""
+    bases: Sequence[int]
+    """Each one's first position in its update."""
+    target: Target
+    """What is sent goes there, each parameter's ascending."""
+
+
+class Quantizing(NamedTuple):
+    """What a quantizing pass over some parameters works on."""
+
+    residuals: Sequence[Tensor | None]
+    """float32 [n], become what symbols leave out; None for zeros that nobody keeps."""
+    gradients: Sequence[Tensor]
+    """[n], any float, contiguous; added to the residuals."""
+    symbols: Array
+    """Receives the symbols, each parameter's where `offsets` says: uint8 for up to 8 bits, uint16 above."""
+    bits: int
+    """Of a symbol, 1 to 16."""
+    block: int = 0
+    """Elements that share tables, a parameter's last ones may be fewer; 0 for one block a parameter."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n of each parameter."""
+        return tuple([each.numel() for each in self.gradients])
+
+    @property
+    def offsets(self) -> Offsets:
+        """Where symbols and tables stand."""
+        return Offsets.of(np.array(self.sizes, np.int64), self.block)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What sparse passes over some parameters came to, by parameter."""
+
+    ends: list[int]
+    """Words in the output after each one."""
+    residual_squares: list[float]
+    """Sums of squares of what was kept. The order of summation is free: a metric, no more."""
+    nonfinite: list[bool]
+    """Whether a sum of residual and gradient was infinite or no number."""
+    taus: list[float]
+    """What was sent by, each a float32's value; the smallest tau for chunks, which have none."""
+
+
+@dataclass(slots=True)
+class QuantizedPass:
+    """What one quantizing pass over one parameter came to."""
+
+    residual_squares: float
+    """Sum of squares of the residual that was kept; 0.0 without one."""
+    nonfinite: bool
+    """Whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the gradient
+    but for elements whose sum is not finite, which kept what they had. Symbols and tables mean nothing."""
 
 
 class Ranges(Protocol):
@@ -47,6 +131,12 @@ class Sample(NamedTuple):
     """Contiguous float32 [n]."""
     size: int
     """How many of them, at most n."""
+
+
+@lru_cache(256)  # samples are taken of the same parameters again and again
+def sampled_places(n: int, m: int, device: torch.device) -> Tensor:
+    """`ops.cpu.looking.stratified_positions` on a device."""
+    return torch.from_numpy(stratified_positions(n, m)).to(device)
 
 
 class Ops(ABC):
@@ -106,11 +196,17 @@ class Ops(ABC):
     def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.looking`."""
 
-    @abstractmethod
     def samples(
         self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
-    ) -> list[Tensor]:
-        """|residual + gradient| at `most` places of each parameter, on the host. Waits once."""
+    ) -> list[NDArray[np.float32]]:
+        """The finite ones of |residual + gradient| at `most` places of each parameter; waits at most once."""
+        taken = []
+        for residual, gradient in zip(residuals, gradients, strict=True):
+            places = sampled_places(gradient.numel(), min(most, gradient.numel()), self.device)
+            sample = gradient[places].float()
+            taken.append((sample if residual is None else residual[places] + sample).abs())
+        found = self.fetch_all([self.array(each) for each in taken]) if taken else []
+        return [each[np.isfinite(each)] for each in found]
 
     # Sparse passes
 
@@ -230,7 +326,7 @@ class Ops(ABC):
     # What is sent, in float32 arrays
 
     @abstractmethod
-    def write_values(
+    def add_values(
         self,
         form: str,
         symbols: Any,
@@ -239,9 +335,8 @@ class Ops(ABC):
         rows: NDArray[np.int64],
         out: Any,
         starts: NDArray[np.int64],
-        add: bool,
     ) -> None:
-        """Writes, or adds, what values of some parameters, or pieces of them, stand for.
+        """Adds what values of some parameters, or pieces of them, stand for.
 
         Args:
             form: of the values: `f32`, `fp16`, `bf16`, `fp8`, `linear` or `quantile`.
@@ -251,7 +346,6 @@ class Ops(ABC):
             rows: int64 [r, 4], where each row's symbols begin, how many; the first of its blocks, how many.
             out: float32.
             starts: int64 [r], where each one's values begin there.
-            add: add to `out` instead of overwriting it.
         """
 
     @abstractmethod
@@ -273,18 +367,4 @@ class Ops(ABC):
             taus: float32 [m]: +-tau is added, by the words' signs, or levels times tau; None for values.
             values: float32 [k], uint8 [k] levels, or nothing beside taus alone.
             total: receives it.
-        """
-
-    @abstractmethod
-    def add_to_each(
-        self, words: Any, counts: Sequence[int], firsts: Sequence[int], values: Any, dense: Sequence[Tensor]
-    ) -> None:
-        """Adds float32 values to several float32 [n] tensors.
-
-        Args:
-            words: uint32 [k], whatever their signs.
-            counts: how many words are about each tensor.
-            firsts: the position of its first element.
-            values: float32 [k].
-            dense: the tensors.
         """

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
+PIECE = 1 << 20
+"""Elements of a piece, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,35 @@ def block_length(n: int, block: int) -> int:
 def block_count(n: int, block: int) -> int:
     """How many blocks n elements make; the last one may be shorter."""
     return -(-n // block_length(n, block))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole blocks, or a part of one."""
+
+    elements: slice
+    blocks: slice
+    block: int
+    """Elements of a block as far as it lies in this piece; the last one may be shorter."""
+
+
+@lru_cache(1024)  # a step asks for the same of every parameter, twice
+def pieces(n: int, block: int, most: int = PIECE) -> tuple[Piece, ...]:
+    """The pieces, of `most` elements at most, of n elements in blocks of `block` (0: one), in order."""
+    block = block_length(n, block)
+    if block <= most:
+        step = most // block
+        blocks = block_count(n, block)
+        return tuple(
+            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block)
+            for b in range(0, blocks, step)
+        )
+    return tuple(
+        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most)
+        for b in range(block_count(n, block))
+        for end in [min((b + 1) * block, n)]
+        for low in range(b * block, end, most)
+    )
 
 
 def _slices(begins: Numbers, lengths: Numbers) -> tuple[slice, ...]:

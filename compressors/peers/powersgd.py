@@ -6,19 +6,19 @@ The algorithm here is torch's; what this file adds is around it:
 
 - torch keeps its memory by the index of a bucket. DDP lays its buckets out anew after the first backward
   pass of every process, so that a resumed run would add one parameter's error to another's gradient. Here
-  a parameter's memory follows its name into whatever bucket it comes in.
+  memory is kept by a parameter's name, and lies in torch's dictionaries only while a bucket is on its way.
 - torch draws the first Q of a bucket from one generator for all, so that the numbers depend on the
   layout. Here they depend on seed, iteration and the parameter's name. P needs no memory: torch
   overwrites it before it is read.
 - torch starts the second and third all-reduce of a bucket in callbacks, which gloo runs on threads of its
   own: with several buckets workers start them in different orders, and gloo aborts the process. Here a
   bucket is finished before the next one begins, except with NCCL, which runs callbacks in order.
-- A matrix of zeros gives torch 0/0, and its Q of zeros would stay zeros; see `_EPSILON` and `_revive`.
+- A matrix of zeros gives torch 0/0, and its Q of zeros would stay zeros; see `_EPSILON` and `_fit`.
 """
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -30,6 +30,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
 from torch.futures import Future
+
+from ..method import PowerSGD as Fields
 
 _STATE_VERSION = 1
 _COUNTS = ("iteration", "elements_before", "elements_after")
@@ -63,14 +65,8 @@ class PowerSGD:
         self,
         process_group: dist.ProcessGroup | None,
         parameters: Mapping[str, Tensor],
-        known: Mapping[str, Tensor] | None = None,
-        *,
-        rank: int = 1,
-        start: int = 10,
-        min_compression_rate: float = 2.0,
-        feedback: bool = True,
-        warm_start: bool = True,
-        seed: int = 0,
+        known: Mapping[str, Tensor],
+        config: Fields,
     ) -> None:
         """Prepares to synchronize `parameters`; the same on every worker.
 
@@ -78,53 +74,39 @@ class PowerSGD:
             process_group: whose workers synchronize; None for all.
             parameters: by name, everything that DDP synchronizes.
             known: further parameters, whose memory is kept without use when a state has some.
-            rank: columns of P and Q; lowered to what a matrix allows.
-            start: iterations of plain all-reduce before compression; at least 2.
-            min_compression_rate: a matrix is compressed where its elements are more than this times those of
-                P and Q. The first dimension of a parameter is its rows.
-            feedback: whether what a step misses is added to the next gradient (algorithm 2).
-            warm_start: whether a step begins with the Q of the last one (section 4.2), or with a random one.
-            seed: of the random Qs; not negative.
+            config: the method.
 
         Raises:
-            ValueError: a setting out of range; or a parameter that torch's hook fails on: a scalar, one with
-                no elements, one whose memory is not contiguous, or one in the CPU's memory where torch
-                finds a GPU.
+            ValueError: a parameter that torch's hook fails on: a scalar, one without elements, one whose
+                memory is not contiguous, or one in the CPU's memory where torch finds a GPU.
         """
-        if rank < 1:
-            raise ValueError(f"rank {rank}; it must be at least 1")
-        if seed < 0:
-            raise ValueError(f"seed {seed}; it must not be negative")
         _quiet()
         self.layers: dict[str, int] = {}
         self.under_way = 0.0
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
             process_group,
-            matrix_approximation_rank=rank,
-            start_powerSGD_iter=start,
-            min_compression_rate=min_compression_rate,
-            use_error_feedback=feedback,
+            matrix_approximation_rank=config.rank,
+            start_powerSGD_iter=config.start,
+            min_compression_rate=config.min_rate,
+            use_error_feedback=config.feedback,
             warm_start=True,
         )
-        self._warm_start = warm_start
-        self._seed = seed
+        self._warm_start, self._seed = config.warm_start, config.seed
         self._parameters = dict(parameters)
-        self._known = {**(known or {}), **parameters}
+        self._known = {**known, **parameters}
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         for name, parameter in self._parameters.items():
             _refuse_what_torch_fails_on(name, parameter)
         self._matrices = {
             matrix.name: matrix
             for name, each in self._known.items()
-            if _torch_takes(each) and (matrix := _compressed(name, each, rank, min_compression_rate))
+            if _torch_takes(each) and (matrix := _compressed(name, each, config.rank, config.min_rate))
         }
-        self._layouts: dict[int, tuple[str, ...]] = {}
-        """By index, the parameters of the buckets whose memory is in torch's dictionaries."""
         self._errors: dict[str, Tensor] = {}
-        """By parameter, the errors [numel] that are in no bucket."""
+        """By parameter, [numel]."""
         self._qs: dict[str, Tensor] = {}
-        """By parameter, the Qs [columns, rank] that are in no bucket."""
+        """By compressed parameter, [columns, rank]; nothing without warm_start."""
 
     @property
     def handed_over(self) -> int:
@@ -146,10 +128,11 @@ class PowerSGD:
         self._fit(bucket)
         for matrix in self._in_torchs_order(names):
             self.layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
-        mean = torchs.powerSGD_hook(self._torchs, bucket)
+        mean, index = torchs.powerSGD_hook(self._torchs, bucket), bucket.index()
         self.under_way = perf_counter()
-        if dist.get_backend(self._torchs.process_group) != "nccl":
-            mean.wait()
+        if dist.get_backend(self._torchs.process_group) == "nccl":
+            return mean.then(lambda done: self._take_apart(index, names, done.value()))
+        self._take_apart(index, names, mean.wait())
         return mean
 
     def state_dict(self) -> dict[str, Any]:
@@ -164,17 +147,13 @@ class PowerSGD:
             "version"; "iteration"; "errors", by parameter [numel]; "qs", by compressed parameter
             [columns, rank]; "elements_before" and "elements_after" compression, of this worker so far.
         """
-        errors, qs = dict(self._errors), dict(self._qs)
-        for index in self._layouts:
-            errors.update(self._errors_in(index))
-            qs.update((matrix.name, q) for matrix, q in self._qs_in(index))
         return {
             "version": _STATE_VERSION,
             "iteration": self._torchs.iter,
             "elements_before": self._torchs.total_numel_before_compression,
             "elements_after": self._torchs.total_numel_after_compression,
-            "errors": errors,
-            "qs": qs if self._warm_start else {},
+            "errors": dict(self._errors),
+            "qs": dict(self._qs),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,9 +179,7 @@ class PowerSGD:
         errors = self._checked("error", state["errors"], error_shapes)
         qs = self._checked("Q", state["qs"], q_shapes if self._warm_start else {})
 
-        self._errors, self._qs, self._layouts = errors, qs, {}
-        for memory in (self._torchs.error_dict, self._torchs.p_memory_dict, self._torchs.q_memory_dict):
-            memory.clear()
+        self._errors, self._qs = errors, qs
         self._torchs.iter = state["iteration"]
         self._torchs.total_numel_before_compression = state["elements_before"]
         self._torchs.total_numel_after_compression = state["elements_after"]
@@ -227,78 +204,44 @@ class PowerSGD:
         return copies
 
     def _fit(self, bucket: GradBucket) -> None:
-        """Makes torch's memory at the bucket's index that of the bucket's parameters."""
-        index = bucket.index()
-        names = tuple(self._names[id(parameter)] for parameter in bucket.parameters())
-        self._torchs.orthogonalization_epsilon = max(_EPSILON, torch.finfo(bucket.buffer().dtype).tiny)
-        if self._layouts.get(index) != names:
-            for other, placed in list(self._layouts.items()):
-                if other == index or not set(placed).isdisjoint(names):
-                    self._take_apart(other)
-            self._put_together(index, names, bucket.buffer())
-        elif self._warm_start:
-            self._revive(index)
-        else:
-            for matrix, q in self._qs_in(index):
-                q.copy_(self._random_q(matrix))
-
-    def _take_apart(self, index: int) -> None:
-        """Moves the memory of a bucket that is no more to its parameters."""
-        self._errors.update(self._errors_in(index))
-        self._qs.update((matrix.name, q) for matrix, q in self._qs_in(index))
-        self._torchs.error_dict.pop(index, None)
-        del self._torchs.p_memory_dict[index], self._torchs.q_memory_dict[index], self._layouts[index]
-
-    def _put_together(self, index: int, names: tuple[str, ...], like: Tensor) -> None:
-        """Moves the memory of parameters to the bucket that they are in now."""
+        """Puts the memory of a bucket's parameters together, where torch looks for it."""
+        index, like = bucket.index(), bucket.buffer()
+        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
         for name in names:  # its memory's order may be another since the state was made
             _refuse_what_torch_fails_on(name, self._parameters[name])
-        self._layouts[index] = names
+        self._torchs.orthogonalization_epsilon = max(_EPSILON, torch.finfo(like.dtype).tiny)
         if self._torchs.use_error_feedback:
-            error = torch.zeros_like(like)
-            for name, place in zip(names, torch.split(error, self._numels(names)), strict=True):
-                if name in self._errors:
-                    place.copy_(self._errors.pop(name))
-            self._torchs.error_dict[index] = error
+            zeros = torch.zeros_like(like)
+            places = zip(names, torch.split(zeros, self._numels(names)), strict=True)
+            self._torchs.error_dict[index] = torch.cat([self._errors.get(*each) for each in places])
         matrices = self._in_torchs_order(names)
         self._torchs.p_memory_dict[index] = like.new_empty(sum(each.rows * each.rank for each in matrices))
-        self._torchs.q_memory_dict[index] = like.new_empty(sum(each.columns * each.rank for each in matrices))
-        for matrix, place in self._qs_in(index):
-            known = self._qs.pop(matrix.name, None) if self._warm_start else None
-            place.copy_(self._random_q(matrix) if known is None else known)
-        if self._warm_start:
-            self._revive(index)
+        memory = like.new_empty(sum(each.columns * each.rank for each in matrices))
+        for matrix, q in zip(matrices, _qs_in(memory, matrices), strict=True):
+            known = self._qs.get(matrix.name)
+            q.copy_(self._random_q(matrix) if known is None else known)
+        if not bool(memory.all()):  # gradients of zeros, or of a lower rank, leave columns of zeros
+            for matrix, q in zip(matrices, _qs_in(memory, matrices), strict=True):
+                q.copy_(torch.where(q.any(dim=0), q, self._random_q(matrix).to(q)))
+        self._torchs.q_memory_dict[index] = memory
 
-    def _revive(self, index: int) -> None:
-        """Draws the columns of zeros anew that gradients of zeros, or of a lower rank, leave in a Q."""
-        if bool(self._torchs.q_memory_dict[index].all()):
-            return
-        for matrix, q in self._qs_in(index):
-            dead = ~q.any(dim=0)
-            if bool(dead.any()):
-                q.copy_(torch.where(dead, self._random_q(matrix).to(q), q))
+    def _take_apart(self, index: int, names: list[str], mean: Tensor) -> Tensor:
+        """Gives each parameter its part of a bucket's memory, once the mean is there; returns that."""
+        memory, matrices = self._torchs.q_memory_dict.pop(index), self._in_torchs_order(names)
+        del self._torchs.p_memory_dict[index]
+        if self._torchs.use_error_feedback:
+            errors = torch.split(self._torchs.error_dict.pop(index), self._numels(names))
+            self._errors.update(zip(names, errors, strict=True))
+        if self._warm_start:
+            self._qs.update(
+                (matrix.name, q) for matrix, q in zip(matrices, _qs_in(memory, matrices), strict=True)
+            )
+        return mean
 
     def _random_q(self, matrix: _Matrix) -> Tensor:
         """Standard normal numbers, float32 [columns, rank]; the same on every worker."""
         rng = np.random.default_rng([self._seed, self._torchs.iter, *matrix.name.encode()])
         return torch.from_numpy(rng.standard_normal((matrix.columns, matrix.rank), dtype=np.float32))
-
-    def _errors_in(self, index: int) -> Iterator[tuple[str, Tensor]]:
-        """By parameter, views [numel] of a bucket's error."""
-        names = self._layouts[index]
-        if self._torchs.use_error_feedback:
-            yield from zip(
-                names, torch.split(self._torchs.error_dict[index], self._numels(names)), strict=True
-            )
-
-    def _qs_in(self, index: int) -> Iterator[tuple[_Matrix, Tensor]]:
-        """By matrix, views [columns, rank] of a bucket's Qs."""
-        matrices = self._in_torchs_order(self._layouts[index])
-        parts = torch.split(
-            self._torchs.q_memory_dict[index], [each.columns * each.rank for each in matrices]
-        )
-        for matrix, part in zip(matrices, parts, strict=True):
-            yield matrix, part.view(matrix.columns, matrix.rank)
 
     def _numels(self, names: Iterable[str]) -> list[int]:
         return [self._parameters[name].numel() for name in names]
@@ -310,6 +253,12 @@ class PowerSGD:
             if matrix := self._matrices.get(name):
                 by_shape[matrix.rows, matrix.columns].append(matrix)
         return [matrix for alike in by_shape.values() for matrix in alike]
+
+
+def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:
+    """Views [columns, rank] of a bucket's Qs."""
+    parts = torch.split(memory, [each.columns * each.rank for each in matrices])
+    return [part.view(each.columns, each.rank) for each, part in zip(matrices, parts, strict=True)]
 
 
 def _compressed(name: str, parameter: Tensor, rank: int, min_compression_rate: float) -> _Matrix | None:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 
 import torch.distributed as dist
 from torch import Tensor
@@ -14,7 +15,6 @@ from ..method import CompressedMethod, Method, PowerSGD
 from .all_gather import AllGather
 from .all_reduce import AllReduce
 from .base import Bucket, Fail, Reducer
-from .low_rank import LowRank
 
 __all__ = ["Bucket", "Reducer", "protocol_for"]
 
@@ -30,6 +30,7 @@ def protocol_for(
     exchange: Exchange,
     threads: int,
     hold_back_zeros: bool,
+    whole: Mapping[str, int] | None = None,
 ) -> Reducer:
     """The protocol that a method needs.
 
@@ -43,9 +44,11 @@ def protocol_for(
         exchange: how messages are sent.
         threads: number of CPU threads for a pass.
         hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
+        whole: by name, the elements of what `parameters` are shards of; None where they are no shards.
     """
-    if isinstance(config, PowerSGD):
-        return LowRank(config, group, parameters, known, fail)
+    if isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
+        made: Reducer = import_module(".low_rank", __name__).LowRank(config, group, parameters, known, fail)
+        return made
     if not isinstance(config, CompressedMethod):
         return AllReduce(config, group, fail)
     return AllGather(
@@ -57,4 +60,5 @@ def protocol_for(
         exchange=exchange,
         threads=threads,
         hold_back_zeros=hold_back_zeros,
+        whole=whole,
     )

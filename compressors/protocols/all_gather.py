@@ -16,11 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ..bucket.compressor import Outgoing, compressor_for
+from ..bucket.compressor import Incoming, Outgoing, compressor_for
 from ..bucket.feedback import Feedback
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
-from ..bucket.reader import Incoming
 from ..errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
 from ..exchange.buckets import Exchange
 from ..exchange.carrier import Payload
@@ -79,6 +78,7 @@ class AllGather(Reducer):
         exchange: Exchange,
         threads: int,
         hold_back_zeros: bool,
+        whole: Mapping[str, int] | None = None,
     ) -> None:
         """Prepares to synchronize these parameters; for arguments see `protocol_for`."""
         super().__init__(config, group, fail)
@@ -89,6 +89,7 @@ class AllGather(Reducer):
         self._context = Context(hold_back_zeros=hold_back_zeros)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
+        self._whole = self._elements if whole is None else whole
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self._shares: dict[int, _Shares] = {}
         """By a bucket's number. When DDP cuts its first buckets anew, the numbers of these are among the new
@@ -133,7 +134,7 @@ class AllGather(Reducer):
                         now.copy_(before)
         self._outgoing = []
 
-    def ways(self, bucket: Bucket) -> dict[str, str]:
+    def ways(self) -> dict[str, str]:
         """See `Reducer.ways`."""
         sites = self._exchange.sites
         return {
@@ -161,7 +162,7 @@ class AllGather(Reducer):
 
         times = self._times
         times.began()
-        arriving = self._exchange.start(own.payload, plan.number)
+        arriving = self._exchange.start(own.payload, bucket.series + plan.number)
         step.elements += buffer.numel() * self._workers
         step.messages += self._workers * (self._workers - 1)
 
@@ -199,7 +200,7 @@ class AllGather(Reducer):
 
         gate: Future[Exception | None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         summed = gate.then(finish)
-        if bucket.ddp.is_last():  # nothing else is left to do for this thread
+        if bucket.is_last:
             started = perf_counter()
             arriving.wait()
             times.held(started)
@@ -219,7 +220,8 @@ class AllGather(Reducer):
             elements = [self._elements[name] for name in bucket.names]
             places = sorted(range(len(key)), key=lambda place: -self._ordinals[key[place]])
             names = [key[place] for place in places]
-            layout = self._compressor.layout(names, [elements[place] for place in places])
+            sizes, whole = ([of[name] for name in names] for of in (self._elements, self._whole))
+            layout = self._compressor.layout(names, sizes, whole)
             plan = self._plans[key] = _Plan(
                 names, elements, places, layout, min(map(self._ordinals.__getitem__, key))
             )

@@ -25,13 +25,13 @@ class AllReduce(Reducer):
         self._tallies = {}
 
     def _tallies_of(self, bucket: Bucket) -> list[PartTally]:
-        names, tallies = self._tallies.get(bucket.ddp.index(), ([], []))
+        names, tallies = self._tallies.get(bucket.index, ([], []))
         if names != bucket.names:
             tallies = [
                 PartTally(name, size, size, 0.0, paper_bits=32 * size)
                 for name, size in zip(bucket.names, bucket.sizes, strict=True)
             ]
-            self._tallies[bucket.ddp.index()] = bucket.names, tallies
+            self._tallies[bucket.index] = bucket.names, tallies
         return tallies
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:

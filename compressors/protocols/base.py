@@ -26,26 +26,42 @@ Fail = Callable[[CompressionError], CompressionError]
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of DDP, and the names of its parameters in the order of the buffer."""
+    """Gradients of some parameters, one after the other."""
 
-    ddp: GradBucket
+    index: int
+    buffer: Tensor
+    """Floating point [elements], the gradients; at last the result."""
     names: list[str]
+    """Of the parameters, in the order of the buffer."""
     sizes: list[int]
     """Elements of the buffer for each parameter: two real numbers for a complex one."""
+    is_last: bool = False
+    """Whether the thread that brings it has nothing left to do but to wait for the result."""
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
     scale: float | None = None
     """Of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
+    ddp: GradBucket | None = None
+    """DDP's own, where it is one."""
+    series: int = 0
+    """Added to the number of a message about it, where not every pass is about all buckets."""
+
+    @classmethod
+    def of(
+        cls,
+        ddp: GradBucket,
+        names: list[str],
+        sizes: list[int],
+        earlier: Mapping[str, Tensor],
+        scale: float | None,
+    ) -> "Bucket":
+        """A bucket of DDP."""
+        return cls(ddp.index(), ddp.buffer(), names, sizes, ddp.is_last(), earlier, scale, ddp)
 
     @property
     def title(self) -> str:
         """For timelines."""
-        return f"bucket {self.ddp.index()}"
-
-    @property
-    def buffer(self) -> Tensor:
-        """Floating point [elements], the gradients; at last the result."""
-        return self.ddp.buffer()
+        return f"bucket {self.index}"
 
     @property
     def shares(self) -> tuple[Tensor, ...]:
@@ -58,7 +74,7 @@ class Bucket:
 
     def add_earlier(self, times: float) -> None:
         """Adds so many times what an earlier pass has exchanged to the buffer."""
-        if not self.earlier:
+        if not self.earlier or self.ddp is None:
             return
         # DDP lays a complex gradient out as real numbers, but gives it the shape of the complex one.
         for name, parameter, share, gradient in zip(
@@ -133,7 +149,7 @@ class Reducer(ABC):
     def disconnect(self) -> None:  # noqa: B027 (likewise)
         """Called once another worker is lost: whoever waits for this one need not wait for a timeout."""
 
-    def ways(self, bucket: Bucket) -> dict[str, str]:
+    def ways(self) -> dict[str, str]:
         """Further settings that all workers must share, besides the method, by field."""
         return {}
 
@@ -176,6 +192,6 @@ class Reducer(ABC):
             step.skip(parameter, -1)
 
 
-def transport_of(group: dist.ProcessGroup, buffer: Tensor) -> torch.device:
-    """The device on which a group's transport needs its buffers: NCCL the bucket's GPU, gloo the CPU."""
-    return buffer.device if dist.get_backend(group) == "nccl" else torch.device("cpu")
+def transport_of(group: dist.ProcessGroup, device: torch.device) -> torch.device:
+    """The device on which a group's transport needs its buffers: NCCL the gradients' GPU, gloo the CPU."""
+    return device if dist.get_backend(group) == "nccl" else torch.device("cpu")

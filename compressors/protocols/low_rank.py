@@ -31,21 +31,12 @@ class LowRank(Reducer):
         """Prepares; for arguments see `protocol_for`, for errors `powersgd.PowerSGD`."""
         super().__init__(config, group, fail)
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
-        self._powersgd = TorchPowerSGD(
-            group,
-            parameters,
-            known,
-            rank=config.rank,
-            start=config.start,
-            min_compression_rate=config.min_rate,
-            feedback=config.feedback,
-            warm_start=config.warm_start,
-            seed=config.seed,
-        )
+        self._powersgd = TorchPowerSGD(group, parameters, known, config)
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """See `Reducer.synchronize`."""
         buffer = bucket.buffer
+        assert bucket.ddp is not None, "refused for others"
         times, started = self._times, perf_counter()
         times.began()
         averaged = self._powersgd.synchronize(bucket.ddp)

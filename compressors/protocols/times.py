@@ -10,8 +10,7 @@ from threading import Lock
 from time import perf_counter
 
 from ..bucket.ledger import Step
-from ..intervals import Interval, common, seconds, united, without
-from ..spans import RECORDER
+from ..spans import RECORDER, Interval, common, seconds, united, without
 
 
 class PassTimes:
@@ -65,7 +64,7 @@ class PassTimes:
             self._account(step)
 
     def _account(self, step: Step) -> None:
-        if self._open or self._left is None:
+        if self._open or self._left is None or not self._exchanges:
             return
         done = max(ended for _, ended in [*self._exchanges, *self._decodes])
         held = united([*self._held, (self._left, max(self._left, done))])

@@ -11,9 +11,8 @@ from ..method.quantizers import Quantizer
 from ..method.registry import work_at
 from ..ops.array import Array
 from ..ops.cpu.bitpack import symbol_type
-from ..ops.interface import Ops
+from ..ops.interface import Ops, QuantizedPass, Quantizing
 from ..ops.readback import Pending, Readback
-from ..ops.results import QuantizedPass, Quantizing
 
 
 class Given(NamedTuple):

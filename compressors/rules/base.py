@@ -14,6 +14,9 @@ from ..ops.segments import Segments
 from ..tau.base import Memory
 from ..wire.update import Update
 
+Memories = dict[str, Memory]
+"""What a threshold policy remembers, by parameter name."""
+
 
 @dataclass
 class Context:
@@ -24,8 +27,7 @@ class Context:
     hold_back_zeros: bool = False
     """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
     that no worker used, so what was sent for them would be lost."""
-    memories: dict[str, Memory] = field(default_factory=dict)
-    """What the threshold policy remembers, by parameter name."""
+    memories: Memories = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class Rule(ABC):
         """What is remembered of the parameter of that name, or of all together (`tau.base.ALL`)."""
         return Memory
 
-    def turn(self, before: float, memories: dict[str, Memory]) -> None:  # noqa: B027 (few remember)
+    def turn(self, before: float, memories: Memories) -> None:  # noqa: B027 (few remember)
         """Takes over what was remembered when another share was aimed at (`ThresholdPolicy.turn`)."""
 
     @abstractmethod

@@ -8,10 +8,10 @@ from ..bucket.layout import Part, PartTally
 from ..method.dense import DenseMethod
 from ..ops.readback import Readback
 from ..quantizers.base import Given, Work, quantization_of
-from ..tau.base import SAMPLE, Memory
+from ..tau.base import Memory, with_magnitudes
 from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import Update
-from .base import BucketInput, Context, Rule, RuleOutput
+from .base import BucketInput, Rule, RuleOutput
 
 
 class DenseRule(Rule):
@@ -64,39 +64,12 @@ class DenseRule(Rule):
         """What a law says for each parameter."""
         if self.law is None:
             return [None] * len(own)
-        looked = own
-        if not given.ops.on_host:
-            wanted = [part for part in own if self.needs_sample(part, given.context)]
-            taken = given.ops.samples(
-                [part.residual for part in wanted], [part.gradient for part in wanted], SAMPLE
-            )
-            samples = {part.name: Part(part.name, each) for part, each in zip(wanted, taken, strict=True)}
-            looked = [samples.get(part.name, part) for part in own]
-        return [self.said(part, given.context) for part in looked]
-
-    def needs_sample(self, part: Part, context: Context) -> bool:
-        """Whether `said` is going to look at the part's magnitudes, at a sample of SAMPLE at most."""
-        if self.law is None:
-            return False
-        return self.law.needs_sample(part, context.iteration, _memory(part, context))
-
-    def said(self, part: Part, context: Context) -> float | None:
-        """The law's number for one parameter, where there is a law.
-
-        Args:
-            part: the parameter; where `needs_sample` it may be a sample of its magnitudes instead.
-            context: as for `run`.
-        """
-        if self.law is None:
-            return None
-        memory = _memory(part, context)
-        self.law.settle((memory,), context.iteration, cast("dict[str, LawMemory]", context.memories))
-        said = self.law.said(part, context.iteration, memory)
-        return self.law.config.constant if said is None else said
-
-
-def _memory(part: Part, context: Context) -> LawMemory:
-    """What the law remembers of a parameter."""
-    memory = context.memories.setdefault(part.name, LawMemory())
-    assert isinstance(memory, LawMemory)
-    return memory
+        context, iteration = given.context, given.context.iteration
+        memories = [context.memories.setdefault(part.name, LawMemory()) for part in own]
+        known = [each for each in memories if isinstance(each, LawMemory)]  # all of them
+        pairs = list(zip(own, known, strict=True))
+        wanted = [self.law.needs_sample(part, iteration, memory) for part, memory in pairs]
+        self.law.settle(known, iteration, cast("dict[str, LawMemory]", context.memories))
+        looked = with_magnitudes(own, wanted, given.ops)
+        told = [self.law.said(part, iteration, memory) for part, memory in zip(looked, known, strict=True)]
+        return [self.law.config.constant if each is None else each for each in told]

@@ -1,5 +1,6 @@
-"""Rules that send some elements, and keep all of the others: wgt, bgt, qgt, strom, topk, chunked_topk."""
+"""What rules share that send some elements, and keep all of the others; `selection.py` has the rules."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,63 +10,84 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..bucket.layout import Part, PartTally
-from ..method.base import SMALLEST_TAU, Form
-from ..method.registry import work_at
-from ..method.sparse import SparseMethod
+from ..method.base import SMALLEST_TAU, Form, ThresholdRule
+from ..method.sparse import Clip, SparseMethod
+from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
-from ..ops.results import Batch, Selected, Target
 from ..ops.segments import Numbers
 from ..quantizers.base import Given, Quantization, Quantized, Work, quantization_of
-from ..tau.base import SAMPLE, Memory
+from ..tau.base import with_magnitudes
 from ..wire.forms import FORMS
-from ..wire.update import Update
-from .base import BucketInput, Rule, RuleOutput
-from .selection import Selection
+from ..wire.update import Chunks, Update
+from .base import BucketInput, Memories, Rule, RuleOutput
 
 
 class SparseRule(Rule):
     """Selects elements by residual + gradient, and perhaps quantizes what it selected."""
 
-    needs_residual = True
-
     config: SparseMethod
+    needs_residual = True
+    sends: ThresholdRule
+    """What stands for an element."""
+    has_tau = True
+    chunks: Chunks | None = None
 
     def __init__(self, config: SparseMethod) -> None:
         """See `Rule.__init__`."""
         super().__init__(config)
-        self.selection: Selection = work_at(type(config), "selects")(config)
         self.quantizer = None if config.quantizer is None else quantization_of(config.quantizer)
-        self.clip = config.clipping
-        self._selects: Form = "f32" if self.selection.rule == "wgt" else self.selection.rule
+        self.clip: Clip | None = getattr(config, "clip", None)
+        self._selects: Form = "f32" if self.sends == "wgt" else self.sends
         self.form = self._selects if config.quantizer is None else config.quantizer.makes
 
-    def memory_of(self, name: str) -> type[Memory]:
-        """See `Rule.memory_of`."""
-        return self.selection.memory_of(name)
+    @abstractmethod
+    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
+        """Decides a tau, or a density, for the pass of each part.
 
-    def turn(self, before: float, memories: dict[str, Memory]) -> None:
-        """See `Rule.turn`."""
-        self.selection.turn(before, memories)
+        Args:
+            parts: of one bucket; with their magnitudes where they `needs_sample`.
+            iteration: backward passes before this one.
+            memories: receives those of the parts.
+        """
+
+    def needs_sample(self, part: Part, iteration: int, memories: Memories) -> bool:
+        """Whether a sample of the part decides its tau, in `aims` or in `take`."""
+        return False
+
+    @abstractmethod
+    def take(
+        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
+    ) -> Pending[Selected]:
+        """Starts the passes, whose results are there when `given.readback` was fetched.
+
+        Args:
+            batch: some parameters.
+            parts: the same, as in `aims`.
+            aims: the tau or density of each one's pass.
+            given: the bucket.
+        """
+
+    def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Memories) -> None:
+        """Records what was sent of parts that were not held back."""
 
     def run(self, given: BucketInput) -> RuleOutput:
         """See `Rule.run`; passes append to one another, through all parameters."""
         segments, ops, context = given.segments, given.ops, given.context
         parts = self._with_momentum(given) if self.config.momentum else given.parts
-        samples = self._samples(parts, given)
-        looked = [samples[ordinal] for ordinal in segments.ordinals]
-        aims = self.selection.aims(looked, context.iteration, context.memories)
+        mine = [parts[ordinal] for ordinal in segments.ordinals]
+        wanted = [self.needs_sample(part, context.iteration, context.memories) for part in mine]
+        looked = with_magnitudes(mine, wanted, ops)
+        aims = self.aims(looked, context.iteration, context.memories)
         active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
         own = [parts[segments.ordinals[i]] for i in active]
-        target = ops.target(self._room(own, given), self.selection.rule)
+        target = ops.target(self._room(own, given), self.sends)
         batch = Batch(
             [residual_of(part) for part in own],
             [part.gradient for part in own],
             segments.firsts[active].tolist(),
             target,
         )
-        begun = self.selection.take(
-            batch, [looked[i] for i in active], [aims[i] for i in active], ops, given.readback
-        )
+        begun = self.take(batch, [looked[i] for i in active], [aims[i] for i in active], given)
         given.readback.fetch()
         selected = begun()
         self._clear_and_clip(batch, own, selected, active, given)
@@ -75,7 +97,7 @@ class SparseRule(Rule):
         counts[active] = np.diff(selected.ends, prepend=0)
         self._tally(parts, active, selected, counts, aims, given)
         sent = counts[active].tolist()
-        self.selection.note(own, sent, context.iteration, context.memories)
+        self.note(own, sent, context.iteration, context.memories)
         refused = [segments.ordinals[i] for i, bad in zip(active, selected.nonfinite, strict=True) if bad]
         update = self._update(target, counts, taus, given)
         if self.quantizer is not None and not refused:
@@ -99,29 +121,9 @@ class SparseRule(Rule):
             found[ordinal] = Part(part.name, gradient, part.residual, part.velocity)
         return found
 
-    def _samples(self, parts: Sequence[Part], given: BucketInput) -> Sequence[Part]:
-        """The parts as policies may look at them."""
-        if given.ops.on_host:
-            return parts
-        context = given.context
-        wanted = [
-            ordinal
-            for ordinal in given.segments.ordinals
-            if self.selection.needs_sample(parts[ordinal], context.iteration, context.memories)
-        ]
-        taken = given.ops.samples(
-            [parts[ordinal].residual for ordinal in wanted],
-            [parts[ordinal].gradient for ordinal in wanted],
-            SAMPLE,
-        )
-        found = list(parts)
-        for ordinal, sample in zip(wanted, taken, strict=True):
-            found[ordinal] = Part(parts[ordinal].name, sample)
-        return found
-
     def _room(self, own: Sequence[Part], given: BucketInput) -> int:
         """How many words the passes may write, at most."""
-        chunks = self.selection.chunks
+        chunks = self.chunks
         if chunks is None or given.ops.on_host:  # the CPU's pass writes more of a chunk before it chooses
             # A rank's share changes from one iteration to the next: memory can be used again so.
             return sum(part.elements for part in own)
@@ -163,7 +165,7 @@ class SparseRule(Rule):
         for i, ordinal in enumerate(given.segments.ordinals):
             part, sent = parts[ordinal], int(counts[i])
             squares, tau = passes.get(i, (0.0, float(np.float32(aims[i]))))
-            shown = tau if self.selection.has_tau else None
+            shown = tau if self.has_tau else None
             found[ordinal] = PartTally(part.name, part.elements, sent, squares, shown, bits * sent)
             if i not in passes:
                 given.tallies.add_squares(ordinal, given.ops.squares(part.residual, given.returned))
@@ -181,7 +183,7 @@ class SparseRule(Rule):
             counts,
             values,
             taus if FORMS[form].has_tau else None,
-            chunks=self.selection.chunks,
+            chunks=self.chunks,
         )
 
     def _quantized(self, quantizer: Quantization, update: Update, given: BucketInput) -> Update:
@@ -197,8 +199,14 @@ class SparseRule(Rule):
         )
         ordinals = [segments.ordinals[i] for i in sent]
         residuals = [residual_of(given.parts[ordinal]) for ordinal in ordinals]
-        firsts = segments.firsts[sent].tolist()
-        ops.add_to_each(update.words, counts, firsts, ops.array(errors), residuals)  # the pass left 0 there
+        assert update.words is not None
+        begin, left = 0, ops.array(errors)
+        for i, residual in zip(sent, residuals, strict=True):  # where the pass left 0
+            ends, at = update.counts[i : i + 1], slice(begin, begin + int(update.counts[i]))
+            ops.add_words(
+                update.words[at], ends, -segments.firsts[i : i + 1], None, left[at], ops.array(residual)
+            )
+            begin = at.stop
         bits = np.zeros(len(segments), np.int64)
         bits[sent] = quantized.bits
         for place, (ordinal, count, width) in enumerate(zip(ordinals, counts, quantized.bits, strict=True)):

@@ -1,4 +1,4 @@
-"""Finds a tau for each layer, such that all layers together take the fewest bits at a total error budget.
+"""A tau for each layer: together they take the fewest bits at an error budget; decided every few iterations.
 
 A layer's choices are on a curve: the share of its elements that is sent, the tau for it, and the error: the
 sum of squares of what is not sent. Curves come from a sample's magnitudes by cumulative sums over them in
@@ -10,13 +10,19 @@ the budget is spent layer by layer.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
-from ..ops.cpu.curves import common_log_tau, walk
+from ..bucket.layout import Part
+from ..method.base import ThresholdRule
+from ..method.policies import AllocatedTau
+from ..ops.cpu.curves import walk
+from ..ops.cpu.topk import magnitude_at
+from .base import as_tau
+from .density import DensityMemory, TargetDensity, aim_at
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +72,7 @@ def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRul
         `sent`, `taus` and `errors` as in `Curves`, float64 [3, CHOICES].
     """
     shares = np.minimum(density * _REACHES, 1.0)
-    return walk(np.sort(magnitudes), shares, rule, SMALLEST_TAU, LARGEST_TAU)
+    return walk(np.sort(magnitudes), shares, rule)
 
 
 def bits_per_element(sent: Floats, value_bits: float) -> Floats:
@@ -159,7 +165,14 @@ def with_one_tau(curves: Curves, density: float) -> Curves:
     """The curves with one choice more, the last: the same tau for all layers, for a share of all elements."""
     log_taus = np.log(curves.taus)
     wanted = density * float(curves.elements.sum())
-    common = common_log_tau(curves.elements, log_taus, curves.sent, wanted, _BISECTIONS)
+    low, common = float(log_taus.min()), float(log_taus.max())
+    for _ in range(_BISECTIONS):
+        middle = (low + common) / 2
+        sent, _ = _at(curves, log_taus, middle)
+        if np.cumsum(curves.elements * sent)[-1] > wanted:  # in order
+            low = middle
+        else:
+            common = middle
     sent, errors = _at(curves, log_taus, common)
     tau = np.full(curves.elements.size, math.exp(common))
     tau = np.clip(tau, curves.taus[:, -1], curves.taus[:, 0])
@@ -184,3 +197,87 @@ def _at(curves: Curves, log_taus: Floats, log_tau: float) -> tuple[Floats, Float
         return np.asarray(start + part * (of[rows, after] - start))
 
     return between(curves.sent), between(curves.errors)
+
+
+# The policy
+
+
+@dataclass(slots=True)
+class AllocatedMemory(DensityMemory):
+    """Of one parameter."""
+
+    share: float | None = None
+    """What was decided; the whole budget's before that."""
+    elements: int = 0
+    """How many it has; 0 before anything was sent."""
+    sampled: int | None = None
+    """The iteration of a sample that waits for the decision."""
+    curve: list[float] | None = None
+    """What the sample led to, float64 [3 * CHOICES], see `allocation.curve_of`."""
+
+
+class Allocated(TargetDensity[AllocatedMemory]):
+    """A density for each layer, kept to as `TargetDensity` does.
+
+    In an iteration in which densities are due every parameter's sample leaves its curve in its memory. The
+    next iteration begins with the decision, whichever bucket comes first, and forgets the curves. Should
+    there be none, the decision waits until densities are due again.
+    """
+
+    memory = AllocatedMemory
+    config: AllocatedTau
+
+    def target(self, iteration: int, memory: AllocatedMemory) -> float:
+        """See `TargetDensity.target`; before the first decision that of all layers together."""
+        return self.config.density if memory.share is None else memory.share
+
+    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: AllocatedMemory) -> float:
+        """See `TargetDensity.estimate`."""
+        if self.due(iteration):
+            memory.sampled = iteration
+            if magnitudes.size:
+                memory.curve = curve_of(magnitudes, self.config.density, self.method.sends).ravel().tolist()
+        return float(magnitude_at(magnitudes, memory.target))
+
+    def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
+        """See `TargetDensity.begin`."""
+        memory.elements = part.elements
+
+    def turn(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
+        """See `ThresholdPolicy.turn`: until the next decision each layer keeps its part of the budget."""
+        TargetDensity.turn(self, before, memories)
+        for memory in memories.values():
+            memory.sampled = memory.curve = None  # it was drawn around the old budget
+            if memory.share is not None:
+                memory.share = min(1.0, memory.share * (self.config.density / before))
+
+    def settle(
+        self, turn: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
+    ) -> None:
+        """See `ThresholdPolicy.settle`."""
+        every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
+        if iteration % every > 1 and (
+            iteration > every or not any(map(self.due, (iteration - 1, iteration)))
+        ):
+            return
+
+        def waits(memory: AllocatedMemory) -> bool:
+            return memory.sampled is not None and memory.sampled < iteration
+
+        if not any(map(waits, turn)):
+            return
+        waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
+        ready = [memory for memory in waiting if memory.curve is not None and memory.elements]
+        if ready:
+            taus, shares = allocate(_curves(ready), self.config.density, self.method.value_bits)
+            for memory, tau, share in zip(ready, taus.tolist(), shares.tolist(), strict=True):
+                memory.tau, memory.share = as_tau(tau), share
+                aim_at(share, memory.elements, memory)
+        for memory in waiting:
+            memory.sampled = memory.curve = None
+
+
+def _curves(memories: Sequence[AllocatedMemory]) -> Curves:
+    curves = np.array([memory.curve for memory in memories]).reshape(len(memories), 3, CHOICES)
+    elements = np.array([memory.elements for memory in memories], np.float64)
+    return Curves(elements, *(np.ascontiguousarray(curves[:, row]) for row in range(3)))

@@ -4,19 +4,23 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..bucket.layout import Part
 from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..method.policies import Policy
 from ..method.registry import work_at
 from ..method.sparse import ThresholdedMethod
+from ..ops.interface import Ops
 
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""
 SAMPLE = 2**14
-"""Number of elements of a parameter that are sampled to choose its tau."""
+"""Elements of a parameter that are looked at, at most."""
 _FLOAT32 = struct.Struct("f")
 
 
@@ -84,8 +88,8 @@ class ThresholdPolicy(ABC, Generic[M]):
         """The thresholds for some parameters in one iteration.
 
         Args:
-            parts: the parameters; a residual does not hold the gradient yet. One that `needs_sample` may be
-                a sample of its magnitudes instead, without a residual.
+            parts: the parameters; a residual does not hold the gradient yet. One that `needs_sample` has the
+                magnitudes of a sample (`magnitudes_of`).
             iteration: backward passes before this one, over the whole run.
             memories: theirs, in the same order; may be changed.
 
@@ -94,7 +98,7 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def needs_sample(self, part: Part, iteration: int, memory: M) -> bool:
-        """Whether `taus` is going to look at a part's tensors, at a sample of SAMPLE elements at most."""
+        """Whether `taus` is going to look at a part's magnitudes."""
         return False
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[M]) -> None:
@@ -120,7 +124,7 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def turn(self, before: float, memories: Mapping[str, M]) -> None:
-        """Adapts memories from another target density (`Policy.aimed_at`).
+        """Adapts memories from another target density (`Settings.aimed_at`).
 
         Args:
             before: that density.
@@ -158,3 +162,20 @@ def as_tau(tau: float) -> float:
         return 1.0
     nearest: float = _FLOAT32.unpack(_FLOAT32.pack(min(max(tau, SMALLEST_TAU), LARGEST_TAU)))[0]
     return nearest
+
+
+def with_magnitudes(parts: Sequence[Part], wanted: Sequence[bool], ops: Ops) -> list[Part]:
+    """Some parameters; those that are wanted with a sample of their magnitudes. Waits once, for all."""
+    looked = [part for part, each in zip(parts, wanted, strict=True) if each]
+    found = ops.samples([part.residual for part in looked], [part.gradient for part in looked], SAMPLE)
+    taken = iter(found)
+    return [
+        replace(part, magnitudes=next(taken)) if each else part
+        for part, each in zip(parts, wanted, strict=True)
+    ]
+
+
+def magnitudes_of(part: Part) -> NDArray[np.float32]:
+    """float32 [SAMPLE at most], the finite ones among a sample of magnitudes of residual + gradient."""
+    assert part.magnitudes is not None, "needs_sample must say that they are wanted"
+    return part.magnitudes

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from ..bucket.layout import Part
 from ..method.policies import Law
 from ..observe import statistics_of
-from .base import Memory, ThresholdPolicy, as_tau
-from .sampling import magnitudes_of
+from .base import Memory, ThresholdPolicy, as_tau, magnitudes_of
 
 _FAINT = 1e-3
 """A percentile counts as at least this part of the root mean square: where most elements are zero it is 0."""

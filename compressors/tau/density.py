@@ -14,8 +14,7 @@ from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.policies import DensityTau, Warmup
 from ..ops.cpu.topk import magnitude_at
-from .base import Memory, ThresholdPolicy, as_tau
-from .sampling import magnitudes_of
+from .base import Memory, ThresholdPolicy, as_tau, magnitudes_of
 
 BAND = 0.1
 """How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
@@ -122,7 +121,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             memory.again = self.again if memory.again is None else memory.again - 1
         memory.target = self.target(iteration, memory)
         memory.tau = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
-        memory.forget_band()  # the part may be a sample
+        memory.forget_band()
         return memory.tau
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:

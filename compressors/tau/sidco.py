@@ -1,7 +1,14 @@
-"""SIDCo: tau from a fit to a sample's distribution, in as many stages as the achieved density asks for."""
+"""SIDCo: tau from a distribution fitted to magnitudes (Abdelmoniem et al., MLSys 2021, section 2).
+
+Each fit has a closed form in a few moments. It is good near the middle of the magnitudes and off far out in
+their tail, as no distribution is quite theirs. So there may be several stages: the first finds what a quarter
+of the elements reach, the second fits the excesses over that, and so on; the last takes what share is left.
+There are as many as the achieved density asks for.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +16,81 @@ from numpy.typing import NDArray
 from ..bucket.layout import Part
 from ..method.policies import FittedTau
 from .density import DensityMemory, TargetDensity
-from .fits import fitted_tau
+
+Fit = Literal["exponential", "pareto", "gamma"]
+FEWEST = 16
+"""Excesses below which no further stage is fitted."""
+
+
+def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages: int, stage: float) -> float:
+    """The magnitude that a share of the elements reaches, if they are distributed as the fits say.
+
+    Args:
+        fit: of the first stage; `gamma` is followed by `pareto` for the excesses, which a gamma
+            distribution, whose density has a pole at 0, does not describe.
+        magnitudes: float32 [m], finite; zeros among them count as elements that reach nothing.
+        density: the share wanted, greater than 0, at most 1.
+        stages: how many at most; a stage that lets through no more than the density is the last.
+        stage: the share that each stage but the last lets through.
+
+    Returns:
+        tau, not yet brought into its range; 0 without a magnitude that is not zero.
+    """
+    left = magnitudes[magnitudes > 0].astype(np.float64)
+    if not left.size:
+        return 0.0
+    density = density * magnitudes.size / left.size
+    tau = 0.0
+    for _ in range(stages - 1):
+        if density >= stage or left.size < FEWEST:
+            break
+        step = excess_reached(fit, left, stage)
+        over = left[left > step]
+        if over.size < FEWEST or step <= 0:
+            break
+        tau, left, density = tau + step, over - step, density * left.size / over.size
+        fit = "exponential" if fit == "exponential" else "pareto"
+    return tau if density >= 1 else tau + max(excess_reached(fit, left, density), 0.0)
+
+
+def excess_reached(fit: Fit, values: NDArray[np.float64], share: float) -> float:
+    """What a share (0 to 1) of values greater than 0 reaches, by a fit to them."""
+    mean, variance = float(values.mean()), float(values.var())
+    if variance <= (1e-6 * mean) ** 2:  # of all equal values, but for rounding
+        return mean
+    if fit == "exponential":
+        return exponential(mean, share)
+    if fit == "pareto":
+        return pareto(mean, variance, share)
+    return gamma(mean, float(np.log(values).mean()), share)
+
+
+def exponential(mean: float, share: float) -> float:
+    """The point beyond which an exponential distribution has a share of its mass."""
+    return -mean * math.log(share)
+
+
+def pareto(mean: float, variance: float, share: float) -> float:
+    """Likewise of a generalized Pareto distribution, shape and scale from the first two moments."""
+    ratio = mean**2 / variance
+    shape, scale = (ratio - 1) / 2, mean * (ratio + 1) / 2
+    if abs(shape) < 1e-9:
+        return -scale * math.log(share)
+    return -scale * math.expm1(shape * math.log(share)) / shape
+
+
+def gamma(mean: float, mean_log: float, share: float) -> float:
+    """Likewise of a gamma distribution, far out: its shape by Minka's closed form, its tail by one term.
+
+    The tail Q(alpha, x), about x^(alpha - 1) exp(-x) / Gamma(alpha), is taken without the power of x, as in
+    the paper: tau is too high where alpha is below 1, too low above.
+    """
+    q = max(math.log(mean) - mean_log, 1e-12)
+    alpha = (3 - q + math.sqrt((q - 3) ** 2 + 24 * q)) / (12 * q)
+    return -(mean / alpha) * (math.log(share) + math.lgamma(alpha))
+
+
+# The policy
 
 STAGE = 0.25
 """The share that every stage but the last lets through."""

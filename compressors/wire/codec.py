@@ -7,15 +7,16 @@ the other's bytes, and the bytes of a code never change their meaning.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
+from ..method.base import Form
 from ..ops.array import Array, Bytes
-from ..ops.segments import Numbers, Segments
-from .forms import FORMS, Form
+from ..ops.segments import Segments
+from .forms import FORMS
 from .update import Update
 
 Words = NDArray[np.uint32]
@@ -111,25 +112,25 @@ def need(body: Bytes, size: int, what: str) -> None:
         raise CorruptMessage(f"{what} take {size} bytes, {body.size} are left")
 
 
-def write_mask(counts: Numbers) -> Bytes:
-    """A bit for each parameter: whether anything of it is sent."""
-    return np.packbits(counts > 0, bitorder="little")
+def write_bits(flags: NDArray[Any]) -> Bytes:
+    """A bit for each flag, the first in the lowest bit of the first byte; spare bits are 0."""
+    return np.packbits(flags, bitorder="little")
 
 
-def read_mask(body: Bytes, parameters: int) -> NDArray[np.bool_]:
+def read_bits(body: Bytes, count: int, what: str) -> NDArray[np.bool_]:
     """The reverse, from the bytes that a body begins with.
 
     Raises:
         CorruptMessage: the body is too short, or spare bits are set.
     """
-    size = mask_bytes(parameters)
-    need(body, size, "bits of the parameters that are sent")
+    size = bit_bytes(count)
+    need(body, size, f"positions: bits of {what}")
     bits = np.unpackbits(body[:size], bitorder="little").view(np.bool_)
-    if bits[parameters:].any():
-        raise CorruptMessage("positions: bits behind those of the last parameter are set")
-    return bits[:parameters]
+    if bits[count:].any():
+        raise CorruptMessage(f"positions: bits behind those of {what} are set")
+    return bits[:count]
 
 
-def mask_bytes(parameters: int) -> int:
-    """Bytes of `write_mask`."""
-    return -(-parameters // 8)
+def bit_bytes(count: int) -> int:
+    """Bytes of `write_bits`."""
+    return -(-count // 8)

@@ -1,24 +1,4 @@
-"""A message: one update as bytes. It describes itself, but for the parameters that it is about.
-
-Header, 28 bytes, little endian:
-
-| offset | type | field |
-| --- | --- | --- |
-| 0 | 2 bytes | magic, `tg` |
-| 2 | u8 | version, 2 |
-| 3 | u8 | form: 2 bgt, 3 qgt, 4 strom, 5 f32, 6 fp16, 7 bf16, 8 fp8, 9 linear, 10 quantile |
-| 4 | u8 | codec: 0 raw, 1 packed32, 2 bitmap, 3 golomb_rice, 4 every, 5 chunked; 128 to 255 others' |
-| 5 | u8 | flags: 1 Huffman coded, 2 codes by parameter, 4 taus by parameter; 128 a gradient was not finite |
-| 6 | u8 | bits of a symbol; 0 where there are none, or each parameter has its own |
-| 7 | u8 | 0 |
-| 8 | u32 | n, elements of the parameters |
-| 12 | u32 | k, elements sent; without an update the ordinal of the parameter that was not finite |
-| 16 | u64 | length of the body |
-| 24 | u32 | CRC-32 of header (with 0 here) and body |
-
-The body: taus, one float32 for all, or one for each parameter, of forms that have one; positions, by the
-codec; values.
-"""
+"""A message: one update as bytes (docs/reference/messages.md), but for the parameters that it is about."""
 
 import struct
 import zlib
@@ -30,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import LARGEST_TAU, SMALLEST_TAU
+from ..method.base import LARGEST_TAU, SMALLEST_TAU, Form
 from ..ops.array import Bytes, aligned
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
-from .forms import FORM_OF_CODE, FORMS, Form
+from .forms import FORM_OF_CODE, FORMS
 from .positions import EVERY, OURS, codec_by_code, codec_by_name, every_section, read_every
 from .update import Update
 from .values import PlannedValues, copied, joined, plan_values, read_values
@@ -62,26 +42,21 @@ class NonFinite:
     """Which of the bucket's parameters, from 0."""
 
 
-def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
-    """The update as a message.
+def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int = 1) -> Bytes:
+    """Messages, one after the other.
 
     Args:
-        update: at most LARGEST_N elements, in the CPU's memory.
-        codec: a codec's name, or `auto` for the smallest.
+        updates: each of at most LARGEST_N elements, in the CPU's memory; and the name of its codec, or `auto`
+            for the smallest.
         symbols: `raw`, `huffman`, or `auto` for the smaller.
         threads: how many may work at once; the bytes do not depend on it.
 
     Returns:
-        uint8 in the CPU's memory, HEADER_BYTES and the body.
+        uint8 in the CPU's memory; of each, HEADER_BYTES and the body.
 
     Raises:
-        ValueError: the update has more elements than a message can hold, or the codec cannot write it.
+        ValueError: an update has more elements than a message can hold, or its codec cannot write it.
     """
-    return write_all([(update, codec)], symbols, threads)
-
-
-def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int = 1) -> Bytes:
-    """Several messages, one after the other: each update, and the name of its codec; see `write`."""
     planned = [_plan(update, codec, symbols, threads) for update, codec in updates]
     payload, at = np.zeros(sum(HEADER_BYTES + each.body.size for each in planned), np.uint8), 0
     for each in planned:
@@ -232,7 +207,7 @@ def read(message: Bytes, segments: Segments, threads: int = 1) -> Update:
         threads: how many may work at once.
 
     Raises:
-        CorruptMessage: it is no message that `write` could have made, or of other parameters.
+        CorruptMessage: it is no message that `write_all` could have made, or of other parameters.
     """
     header, body = _read_header(message), message[HEADER_BYTES:]
     if header.flags == _NONFINITE:

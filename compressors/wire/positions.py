@@ -1,4 +1,4 @@
-"""The built-in codecs of positions, and every codec by name and by code."""
+"""The built-in codecs of positions (docs/reference/messages.md), and every codec by name and by code."""
 
 import struct
 from functools import partial
@@ -10,11 +10,11 @@ from ..errors import CorruptMessage
 from ..method.base import LARGEST_CHUNK
 from ..method.registry import CODECS
 from ..ops.array import Array, Bytes, aligned, host
-from ..ops.cpu import golomb_rice, sparse
+from ..ops.cpu import golomb_rice
+from ..ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Segments
-from .chunks import index_bytes, read_indices, write_indices
-from .codec import Codec, Head, Section, Words, mask_bytes, need, read_mask, write_mask
+from .codec import Codec, Head, Section, Words, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
 from .update import Chunks, Update
 
@@ -22,10 +22,7 @@ _UNSIGNED = np.uint32(0xFFFFFFFE)
 
 
 class Packed32(Codec):
-    """One 32-bit word an element, 31 bits of position and the sign (Strom, section 2.5).
-
-    Section: k words `position << 1 | sign`, little endian, ascending.
-    """
+    """One 32-bit word an element, 31 bits of position and the sign (Strom, section 2.5)."""
 
     name = "packed32"
     code = 1
@@ -45,7 +42,8 @@ class Packed32(Codec):
         used = 4 * head.k
         need(body, used, f"positions: {head.k} words")
         words = aligned(body[:used], "<u4")
-        if not sparse.check_ascending(words, head.n):
+        positions = words >> 1
+        if (positions[1:] <= positions[:-1]).any() or (positions[-1:] >= head.n).any():
             raise CorruptMessage(f"positions do not ascend, or pass the last one of {head.n}")
         if not head.signed and (words & 1).any():
             raise CorruptMessage(f"positions have signs, which {head.form} has in its values")
@@ -53,69 +51,55 @@ class Packed32(Codec):
 
 
 class GolombRice(Codec):
-    """About 1% more than the entropy of independent positions, and a sign where values carry none.
-
-    Section: see `ops/cpu/golomb_rice.py`, which describes the blocks and their parameters.
-    """
+    """About 1% more than the entropy of independent positions, and a sign where values carry none."""
 
     name = "golomb_rice"
     code = 3
 
     def measure(self, update: Update, threads: int) -> Section:
         """See `Codec.measure`."""
-        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau, threads)
-        return Section(planned.size, partial(golomb_rice.write, planned, threads=threads))
+        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau)
+        return Section(planned.size, partial(golomb_rice.write, planned))
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
         """See `Codec.read`."""
-        return golomb_rice.read(body, head.n, head.k, head.signed, threads)
+        return golomb_rice.read(body, head.n, head.k, head.signed)
 
 
 class Bitmap(Codec):
-    """One bit for each of the n elements says whether it is sent.
-
-    Section: ceil(n / 8) bytes, element 0 in the lowest bit of the first; where signs are apart, ceil(k / 8)
-    bytes of them (1 is minus) in the same order. Spare bits are zero.
-    """
+    """A bit for each of the n elements, whether it is sent; then a sign of each, where values carry none."""
 
     name = "bitmap"
     code = 2
 
     def measure(self, update: Update, threads: int) -> Section:
         """See `Codec.measure`."""
-        words, split, signed = host(update.words), -(-update.n // 8), FORMS[update.form].has_tau
+        words, split, signed = host(update.words), bit_bytes(update.n), FORMS[update.form].has_tau
 
         def write(out: Bytes) -> None:
-            sparse.write_bitmap(words, out[:split])
+            sent = np.zeros(update.n, np.bool_)
+            sent[words >> 1] = True
+            out[:split] = write_bits(sent)
             if signed:
-                sparse.write_signs(words, out[split:])
+                out[split:] = write_bits(words & 1)
 
-        return Section(split + (-(-words.size // 8) if signed else 0), write)
+        return Section(split + (bit_bytes(words.size) if signed else 0), write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
         """See `Codec.read`."""
-        split = -(-head.n // 8)
-        used = split + (-(-head.k // 8) if head.signed else 0)
-        need(body, used, f"positions: a bitmap of {head.n} elements and its signs")
-        words = np.empty(head.k, np.uint32)
-        if sparse.read_bitmap(body[:split], words) != head.k:
+        used = bit_bytes(head.n)
+        positions = np.flatnonzero(read_bits(body, head.n, "elements"))
+        if positions.size != head.k:
             raise CorruptMessage(f"positions: the bitmap has not {head.k} bits set")
-        if _spare_bits_set(body[:split], head.n) or (head.signed and _spare_bits_set(body[:used], head.k)):
-            raise CorruptMessage("positions: bits behind the last one of a bitmap are set")
+        words = positions.astype(np.uint32) << np.uint32(1)
         if head.signed:
-            sparse.read_signs(body[split:used], words)
+            words |= read_bits(body[used:], head.k, "signs")
+            used += bit_bytes(head.k)
         return words, used
 
 
-def _spare_bits_set(packed: Bytes, bits: int) -> bool:
-    return bool(bits % 8 and packed[-1] >> (bits % 8))
-
-
 class Raw(Codec):
-    """Every element written out, zeros for those not sent; the smallest when nearly all are sent.
-
-    Section: n elements, little endian: float32 (f32), int8 -1, 0, 1 (bgt, strom), int16 -255 to 255 (qgt).
-    """
+    """Every element written out, zeros for those not sent; the smallest when nearly all are sent."""
 
     name = "raw"
     code = 0
@@ -126,7 +110,7 @@ class Raw(Codec):
         """See `Codec.measure`; a value that is zero would look like none."""
         dtype = FORMS[update.form].dense_dtype
         values, words = host(update.values), host(update.words)
-        if dtype is None or (update.form == "f32" and sparse.count_nonzero(values) < values.size):
+        if dtype is None or (update.form == "f32" and np.count_nonzero(values) < values.size):
             return None
 
         def write(out: Bytes) -> None:
@@ -150,11 +134,11 @@ class Raw(Codec):
         dense = aligned(body[:used], dtype)
         # A float's bits have its sign and are 0 for 0.0 alone: a stray -0.0 counts, and is then refused.
         bits = dense.view("<i4") if head.form == "f32" else dense
-        if sparse.count_nonzero(bits) != head.k:
+        positions = np.flatnonzero(bits)
+        if positions.size != head.k:
             raise CorruptMessage(f"raw: not {head.k} elements differ from 0")
-        words = np.empty(head.k, np.uint32)
-        sparse.read_dense(bits, words)
-        return words if head.signed else words & _UNSIGNED, used
+        words = positions.astype(np.uint32) << np.uint32(1)
+        return words | (bits[positions] < 0) if head.signed else words, used
 
     def values(self, section: Bytes, head: Head, words: Words) -> Array:
         """See `Codec.values`."""
@@ -173,12 +157,7 @@ class Raw(Codec):
 
 
 class Chunked(Codec):
-    """Short indices within chunks, a fixed number from each (SparseLoCo, arXiv 2508.15706).
-
-    Section: u32 chunk, u32 keep; a bit for each parameter, whether it is sent, filled up to whole bytes; then
-    for each chunk of `chunk` elements of these parameters its min(keep, length) indices, ascending, in
-    log2(chunk) bits each, lowest bit first; spare bits are zero. 12 bits for chunks of 4096.
-    """
+    """Short indices within chunks, a fixed number from each (SparseLoCo, arXiv 2508.15706)."""
 
     name = "chunked"
     code = 5
@@ -191,11 +170,11 @@ class Chunked(Codec):
             return None
         if (counts != np.where(counts > 0, chunks.count(segments.sizes), 0)).any():
             return None
-        begin = self._sizes.size + mask_bytes(len(segments))
+        begin = self._sizes.size + bit_bytes(len(segments))
 
         def write(out: Bytes) -> None:
             self._sizes.pack_into(out.data, 0, chunks.chunk, chunks.keep)
-            out[self._sizes.size : begin] = write_mask(counts)
+            out[self._sizes.size : begin] = write_bits(counts > 0)
             words = host(update.words)
             write_indices(words, segments.firsts, counts, chunks.chunk, out[begin:])
 
@@ -209,23 +188,83 @@ class Chunked(Codec):
         chunk, keep = self._sizes.unpack_from(body.data)
         if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1) or not 1 <= keep <= chunk:
             raise CorruptMessage(f"positions: {keep} elements of each chunk of {chunk}")
-        sent = read_mask(body[self._sizes.size :], len(head.segments))
+        sent = read_bits(body[self._sizes.size :], len(head.segments), "parameters")
         firsts, sizes = head.segments.firsts[sent], head.segments.sizes[sent]
         if int(Chunks(chunk, keep).count(sizes).sum()) != head.k:
             raise CorruptMessage(f"positions: {keep} of every {chunk} are not {head.k}")
-        begin = self._sizes.size + mask_bytes(len(head.segments))
+        begin = self._sizes.size + bit_bytes(len(head.segments))
         used = begin + index_bytes(head.k, chunk)
         need(body, used, f"positions: {head.k} indices in chunks of {chunk}")
         return read_indices(body[begin:used], firsts, sizes, chunk, keep), used
 
 
+def index_bytes(k: int, chunk: int) -> int:
+    """Bytes of k packed indices."""
+    return int(packed_bytes(k, chunk.bit_length() - 1))
+
+
+def write_indices(
+    words: Words,
+    firsts: Numbers,
+    counts: Numbers,
+    chunk: int,
+    out: Bytes,
+) -> None:
+    """Packs the positions of what chunks sent.
+
+    log2(chunk) bits an index within its chunk, lowest bit first; chunks in order, indices ascending;
+    the last byte is filled up with zeros.
+
+    Args:
+        words: uint32 [k], those of all parameters.
+        firsts: int64 [m], the first position of each parameter.
+        counts: int64 [m], how many words are of each.
+        chunk: elements of a chunk.
+        out: uint8 [index_bytes], every byte of it written.
+    """
+    bits = chunk.bit_length() - 1
+    indices = (words >> np.uint32(1)).astype(np.int64) - np.repeat(firsts, counts) & chunk - 1
+    pack(indices.astype(symbol_type(bits)), bits, out)
+
+
+def read_indices(
+    body: Bytes,
+    firsts: Numbers,
+    sizes: Numbers,
+    chunk: int,
+    keep: int,
+) -> Words:
+    """Reads what `write_indices` wrote.
+
+    Args:
+        body: uint8 [index_bytes], untrusted.
+        firsts: int64 [m], the first position of each parameter of which anything was sent.
+        sizes: int64 [m], their elements.
+        chunk: elements of a chunk.
+        keep: how many are sent of each chunk.
+
+    Returns:
+        uint32 [k], position << 1, ascending; the signs stand elsewhere.
+
+    Raises:
+        CorruptMessage: an index does not follow the one before it or lies beyond its chunk, or the padding is
+            not zero.
+    """
+    chunks = -(-sizes // chunk)
+    ordinals = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    lengths = np.minimum(chunk, np.repeat(sizes, chunks) - ordinals * chunk)
+    sent = np.minimum(keep, lengths)
+    indices = unpack(body, chunk.bit_length() - 1, int(sent.sum()))
+    positions = np.repeat(np.repeat(firsts, chunks) + ordinals * chunk, sent) + indices
+    if (indices >= np.repeat(lengths, sent)).any() or (np.diff(positions) <= 0).any():
+        raise CorruptMessage("positions: packed indices do not ascend within their chunks")
+    return positions.astype(np.uint32) << np.uint32(1)
+
+
 OURS: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
 """The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
 EVERY = 4
-"""The code of updates without positions, whose parameters are sent whole, or not at all.
-
-Section: nothing if all are sent; otherwise a bit for each, whether it is, filled up to whole bytes.
-"""
+"""The code of updates without positions, whose parameters are sent whole, or not at all."""
 _BY_NAME = {codec.name: codec for codec in OURS}
 _BY_CODE = {codec.code: codec for codec in OURS}
 
@@ -265,16 +304,16 @@ def every_section(update: Update) -> Section:
         return Section(0, lambda _: None)
 
     def write(out: Bytes) -> None:
-        out[:] = write_mask(update.counts)
+        out[:] = write_bits(update.counts > 0)
 
-    return Section(mask_bytes(len(update.segments)), write)
+    return Section(bit_bytes(len(update.segments)), write)
 
 
 def read_every(body: Bytes, segments: Segments, k: int) -> tuple[Numbers, int]:
     """How many elements of each parameter are sent, int64 [m], and bytes of the section."""
     if k == segments.n:
         return segments.sizes, 0
-    counts = np.where(read_mask(body, len(segments)), segments.sizes, 0)
+    counts = np.where(read_bits(body, len(segments), "parameters"), segments.sizes, 0)
     if int(counts.sum()) != k:
         raise CorruptMessage(f"the parameters that are sent whole have not {k} elements")
-    return counts, mask_bytes(len(segments))
+    return counts, bit_bytes(len(segments))

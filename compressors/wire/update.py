@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..method.base import Form, check_chunks
 from ..ops.array import Array, host
 from ..ops.interface import Ops
 from ..ops.segments import Numbers, Offsets, Segments
-from .chunks import index_count
-from .forms import FORMS, Form
+from .forms import FORMS
 
 _NONE = np.empty(0, np.uint8)
 _NO_NUMBERS = np.empty(0, np.int64)
@@ -27,9 +27,13 @@ class Chunks:
     """A power of two."""
     keep: int
 
+    def __post_init__(self) -> None:
+        check_chunks(self.chunk, self.keep)
+
     def count(self, n: Any) -> Any:
         """Elements sent of n (a number, or an array of them)."""
-        return index_count(n, self.chunk, self.keep)
+        found = n // self.chunk * self.keep + np.minimum(n % self.chunk, self.keep)
+        return int(found) if isinstance(n, int) else found
 
 
 @dataclass(slots=True)  # not frozen: replacing a field would take longer; nobody changes one
@@ -97,10 +101,10 @@ class Update:
         """float32 [k], what is sent for each element, of forms whose values have the sign."""
         if self.form == "f32" and self.k:
             return self.values
-        offsets, out = self.offsets, ops.empty(self.k, np.float32)
+        offsets, out = self.offsets, ops.zeros(self.k, np.float32)
         if self.k:
-            ops.write_values(
-                self.form, self.values, self.block, self.tables, offsets.table, out, offsets.begins, False
+            ops.add_values(
+                self.form, self.values, self.block, self.tables, offsets.table, out, offsets.begins
             )
         return out
 

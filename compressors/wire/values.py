@@ -1,16 +1,7 @@
-"""The values of an update as bytes, which follow the positions.
+"""The values of an update as bytes, which follow the positions (docs/reference/messages.md).
 
-| form | bytes |
-| --- | --- |
-| bgt, strom | none: the sign stands with the position |
-| f32 | k float32 |
-| fp16, bf16 | k times 2 bytes, the bits of a 16-bit float |
-| qgt | k levels, 1 to 255, as symbols of 8 bits |
-| linear, quantile, fp8 | u32 block; the blocks' tables; k symbols |
-
-Symbols are bit-packed (raw), or Huffman coded. All of a bucket stand in one run and have one code; or each
-parameter has its own: then a byte for each parameter comes before all that, the bits of its symbols, and 128
-more where they are Huffman coded; 0 where it sends nothing. A parameter's symbols begin at a whole byte then.
+Symbols are bit-packed (raw), or Huffman coded: all of a bucket in one run with one code, or each
+parameter with bits and a code of its own.
 """
 
 import struct
@@ -23,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
+from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bits import any_has
 from ..ops.cpu.threads import run_all
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
-from .forms import FORMS, Form
-from .tables import require_written, table_layout
+from .forms import FORMS, require_written, table_layout
 from .update import Update
 
 LEVEL_BITS = 8

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import DataError
 from .npy import mapped
@@ -26,13 +27,15 @@ VERSION = 1
 MANIFEST = "frames.json"
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(BaseModel):
     """What frames.json says."""
 
-    features: int
-    classes: Sequence[str]
-    sha256: Mapping[str, str]
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    version: Literal[1]
+    features: int = Field(ge=1)
+    classes: list[str] = Field(min_length=2, max_length=1 << 16)
+    sha256: dict[str, str] = {}
     """By a file's place in the folder, `train/features.npy`; what is not named is not checked."""
 
 
@@ -56,25 +59,15 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        said: Any = json.loads(path.read_text(encoding="utf-8"))
+        return Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}); taugrad data speech makes such a folder"
         ) from error
-    except ValueError as error:
-        raise DataError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(said, dict) or said.get("version") != VERSION:
-        found = said.get("version") if isinstance(said, dict) else said
-        raise DataError(f"{path}: version is {found!r:.40}; expected {VERSION}")
-    features, classes, hashes = said.get("features"), said.get("classes"), said.get("sha256", {})
-    if type(features) is not int or features < 1:
-        raise DataError(f"{path}: features is {features!r:.40}; expected the number of values per frame")
-    names = classes if isinstance(classes, list) and all(isinstance(each, str) for each in classes) else []
-    if not 2 <= len(names) <= 1 << 16:
-        raise DataError(f"{path}: classes is {classes!r:.40}; expected a list of 2 to 65536 names")
-    if not isinstance(hashes, dict):
-        raise DataError(f"{path}: sha256 is {hashes!r:.40}; expected a hash for each file")
-    return Manifest(features, names, hashes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc']))} is " if first["loc"] else "is "
+        raise DataError(f"{path}: {what}{first['input']!r:.40}: {first['msg']}") from error
 
 
 def read_part(folder: Path, name: str, manifest: Manifest) -> Part:

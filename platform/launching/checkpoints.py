@@ -15,10 +15,10 @@ from ray.train import Checkpoint
 from ..training.checkpoint import Saved
 from ..training.manifest import Digest, Manifest, folder_name
 from ..training.resuming import agreed, gathered
-from .fallback import fallback_checkpoint, forget_checkpoints, keep_checkpoint
+from .fallback import fallback
 from .job import Job
 from .run_folder import RunFolder
-from .storage import reason
+from .storage import below, reason
 
 
 class Checkpoints:
@@ -89,7 +89,8 @@ class Checkpoints:
             if problem:
                 self._keep_here(files, whole, problem, complete=all(each.files for each in manifests))
             else:
-                forget_checkpoints(self._run_id, iteration + 1)
+                with suppress(OSError):  # what is kept here is older than what is stored now
+                    fallback(self._run_id).keep(iteration + 1, 0)
 
     def _written(self, files: Path, write: Callable[[Path], None]) -> tuple[str, dict[str, Digest]]:
         """Why this worker's files could not be written at all, and what they are."""
@@ -123,18 +124,30 @@ class Checkpoints:
         if not complete:
             self._notify(told)
             return
-        kept = fallback_checkpoint(whole)
-        second = self._first(_problem(lambda: keep_checkpoint(files, whole)))
+        spare, context = fallback(self._run_id), ray.train.get_context()
+        kept = below(spare.address, folder_name(whole.iteration))
+
+        def copy() -> None:
+            for each in files.iterdir():
+                spare.put(whole.iteration, each)
+
+        def complete_copy() -> None:
+            spare.seal(whole)
+            spare.keep(whole.iteration, 1)
+
+        second = self._first(_problem(copy))
+        if not second and context.get_local_rank() == 0:
+            second = _problem(complete_copy)
+        second = self._first(second)
         if second:
             self._notify(f"{told}, and could not be kept in {kept} either ({second})")
             return
-        context = ray.train.get_context()
         spread = context.get_local_world_size() < context.get_world_size()
         where = "each machine has its workers' files in" if spread else "it is in"
         there = ", on each" if spread else ""
         self._notify(
             f"{told}, and {where} {kept}; when the storage takes it again{there}: "
-            f"taugrad deliver {shlex.quote(str(kept))}"
+            f"taugrad deliver {shlex.quote(kept)}"
         )
 
 

@@ -31,46 +31,40 @@ _MODE = "RAY_AUTH_MODE"
 _LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
-def check_cluster(address: str, source: str = "RAY_ADDRESS") -> None:
+def check_cluster(address: str) -> None:
     """Asks a cluster's head, each question for 2 s; `ray.init` would try for ten minutes.
 
     Where nobody set RAY_AUTH_MODE, a token that is here is sent to a cluster that asks for one: `ray.init`
     does so, too, and Ray's job client does not.
 
     Args:
-        address: HOST:PORT, ray://HOST:PORT or auto, for which RAY_ADDRESS is then what was found.
-        source: where it was given, for messages.
+        address: RAY_ADDRESS: HOST:PORT, ray://HOST:PORT or auto, in whose place what was found is put then.
 
     Raises:
         SpecError: it is none of these, nothing answers there, or it wants a token that we do not send.
     """
-    found = _found(source) if address == "auto" else address
+    found = _found() if address == "auto" else address
     scheme, _, target = found.rpartition("://")
     host, _, port = target.rpartition(":")
     if scheme not in ("", "ray") or not host or not port.isdecimal():
         if scheme not in ("", "ray", "http", "https") and scheme.isidentifier() and find_spec(scheme):
             return  # Ray has the module of that name connect
-        raise SpecError(
-            source, [f"{found}: must look like HOST:6379 or ray://HOST:10001, or be auto or local"]
-        )
+        raise _refusal(f"{found}: must look like HOST:6379 or ray://HOST:10001, or be auto or local")
     if address == "auto":
         address = f"auto, which is {found}"
     asked = host if scheme else _asked_by_ray(host)
     try:
         in_time(_ANSWER_S, lambda: _connect(asked, int(port)))
     except _SILENT as error:  # no host, no port, no name
-        if asked == host:
-            raise _no_cluster(source, address, str(error)) from None
-        raise _no_cluster(
-            source, address, f"{error}; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0"
-        ) from None
+        elsewhere = "" if asked == host else f"; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0"
+        raise _no_cluster(address, f"{error}{elsewhere}") from None
     if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
-        _call(f"{asked}:{port}", address, source)
+        _call(f"{asked}:{port}", address)
     if address != found:
         os.environ["RAY_ADDRESS"] = found  # Ray would look again, and might find another
 
 
-def _found(source: str) -> str:
+def _found() -> str:
     """What `auto` stands for, chosen as Ray does: the Ray that runs here, or the one noted as current."""
     # Some processes write their whole command line as one argument.
     lines = [" ".join(process.info["cmdline"] or ()).split() for process in psutil.process_iter(["cmdline"])]
@@ -83,7 +77,7 @@ def _found(source: str) -> str:
         noted = ""
     found = noted if noted and len(running) != 1 else "".join(running[:1])
     if not found:
-        raise SpecError(source, ["auto: no Ray runs on this machine; start one with `ray start --head`"])
+        raise _refusal("auto: no Ray runs on this machine; start one with `ray start --head`")
     return found
 
 
@@ -182,19 +176,19 @@ def _connect(host: str, port: int) -> None:
     socket.create_connection((host.strip("[]"), port), timeout=_ANSWER_S).close()
 
 
-def _call(target: str, address: str, source: str) -> None:
+def _call(target: str, address: str) -> None:
     """One request as Ray's clients send it. Whatever Ray says, but for a missing token, it is Ray."""
     import grpc  # noqa: PLC0415 - takes a second
 
     refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     code = _asked(lambda token: _heartbeat(target, token), lambda said: said in refusals)
     if code in refusals:
-        raise SpecError(source, [f"{address}: {_token_problem()}"])
+        raise _refusal(f"{address}: {_token_problem()}")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        raise _no_cluster(source, address, f"connected, but no answer within {_ANSWER_S:.0f} s")
+        raise _no_cluster(address, f"connected, but no answer within {_ANSWER_S:.0f} s")
     other = code is grpc.StatusCode.UNIMPLEMENTED and not address.startswith("ray://")  # no head of a cluster
     if other or code is grpc.StatusCode.UNAVAILABLE:
-        raise _no_cluster(source, address, "what answers there does not speak Ray's protocol")
+        raise _no_cluster(address, "what answers there does not speak Ray's protocol")
 
 
 def _heartbeat(target: str, token: str) -> "grpc.StatusCode":
@@ -215,8 +209,12 @@ def _heartbeat(target: str, token: str) -> "grpc.StatusCode":
     return grpc.StatusCode.OK
 
 
-def _no_cluster(source: str, address: str, reason: str) -> SpecError:
-    return SpecError(source, [f"{address}: no cluster answers there ({reason})"])
+def _no_cluster(address: str, reason: str) -> SpecError:
+    return _refusal(f"{address}: no cluster answers there ({reason})")
+
+
+def _refusal(problem: str) -> SpecError:
+    return SpecError("RAY_ADDRESS", [problem])
 
 
 def _token_problem() -> str:

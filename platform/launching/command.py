@@ -8,13 +8,12 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
-from ..advice import warning_of
 from ..deadline import in_time
 from ..exit_codes import FAILED, OK
 from ..preflight import check, usable_store
@@ -27,26 +26,19 @@ from ..tracking import names
 from ..tracking.holding import Hold, RunHeld
 from ..tracking.masking import first_line, masked
 from ..tracking.probe import probe
-from ..tracking.run_lookup import check_run, no_run
 from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ..training.manifest import CheckpointError, newest_good
 from ..user_code import TRACEBACK
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
-from .launch import RunResult, Watch, launch
+from .launch import Watch, launch
 from .run_folder import RunFolder
-from .run_status import News
-from .stages import Timeline, stage
 from .storage import above, check_storage, storage_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 _ANSWER_S = 2.0
-
-
-_warned: set[str] = set()
-"""What was said: `taugrad auto` trains several specs with the same advice."""
 
 
 class Display(Protocol):
@@ -69,8 +61,8 @@ class Display(Protocol):
             Takes the news, from whichever thread.
         """
 
-    def add(self, client: "MlflowClient", spec: RunSpec, result: RunResult) -> None:
-        """Takes a run that came to its end."""
+    def add(self, client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Takes a run that came to its end, with its last evaluation and its totals."""
 
     def compare(self, client: "MlflowClient", experiments: Sequence[str]) -> None:
         """Shows the runs that were added, if there are any, side by side."""
@@ -89,23 +81,19 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     Raises:
         SpecError: a spec asks for something that is not available; nothing was started.
     """
-    console, timeline = display.console, Timeline()
+    console = display.console
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     probe(tracking_uri())
-    with _stage(console, timeline, "checking data and model"):
+    with going_on(console, "checking data and model"):
         for source, spec in specs:
             check(spec, source, local=is_local())
-    warning = warning_of(specs)
-    if warning and warning not in _warned:
-        _warned.add(warning)
-        say(console, warning, "yellow")
     width = max(len(spec.title) for _, spec in specs)
     counts = sorted({spec.workers.count for _, spec in specs})
     workers = " or ".join(str(count) for count in counts)
     finished: list[str] = []
     experiments = list(dict.fromkeys(spec.experiment for _, spec in specs))
     with ExitStack() as afterwards:
-        with _started(console, timeline) as client:
+        with _started(console) as client:
             say(
                 console,
                 f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (counts != [1])}"
@@ -121,16 +109,13 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
                     say(console, f"{spec.title}: {problem}", style="red")
                     break
                 left = [source for source, _ in specs[place:]]
-                if _run(display, client, spec, run_id, width, timeline, left=left):
+                if _run(display, client, spec, run_id, width, left=left):
                     finished.append(run_id)
                 elif not ray_lives():
                     say(console, "Ray is gone: what would come after this run is not started", style="red")
                     break
             afterwards.enter_context(_ended(client, experiments))
-        timeline.add(stage("comparing the runs"))
         display.compare(client, experiments)
-        with suppress(Exception):  # it only says where time went
-            client.log_text(finished[0], timeline.to_csv(), names.ARTIFACT_STAGES)
     return OK if len(finished) == len(specs) else FAILED
 
 
@@ -149,10 +134,8 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
         SpecError: there is no such run, it is finished, another process trains it, no good checkpoint is
             left, or its spec names code, which is not allowed.
     """
-    console, timeline = display.console, Timeline()
     sys.path.insert(0, str(Path.cwd()))
     probe(tracking_uri(), writes=False)
-    check_run(run_id)
     client = usable_store()
     spec = _spec_of(client, run_id)
     require_allowed(spec, f"run {run_id}")
@@ -165,11 +148,11 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
         with Hold(client, run_id, folder.local) as hold:
             _check_checkpoints(folder, run_id)
             check(spec, f"run {run_id}", local=is_local())
-            with _started(console, timeline):
+            with _started(display.console):
                 client.update_run(run_id, status="RUNNING")
                 if workers:
                     keep_spec(client, run_id, spec)  # the next `--resume` goes on with these workers
-                finished = _run(display, client, spec, run_id, len(spec.title), timeline, hold)
+                finished = _run(display, client, spec, run_id, len(spec.title), hold)
     except RunHeld as error:
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
     display.compare(client, [spec.experiment])
@@ -177,18 +160,10 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
 
 
 @contextmanager
-def _stage(console: Console, timeline: Timeline, name: str) -> Iterator[None]:
-    """Notes a stage, and shows it for as long as it lasts."""
-    timeline.add(stage(name))
-    with going_on(console, name):
-        yield
-
-
-@contextmanager
-def _started(console: Console, timeline: Timeline) -> Iterator["MlflowClient"]:
+def _started(console: Console) -> Iterator["MlflowClient"]:
     """Starts Ray, or connects to one, and meanwhile opens the store, which takes as long."""
     with ExitStack() as open_things:
-        with _stage(console, timeline, "starting Ray"), ThreadPoolExecutor(1) as beside:
+        with going_on(console, "starting Ray"), ThreadPoolExecutor(1) as beside:
             import_ray()  # before MLflow: modules that import each other must not begin in two threads
             opening = beside.submit(usable_store)
             open_things.enter_context(ray_cluster())
@@ -202,21 +177,14 @@ def _run(
     spec: RunSpec,
     run_id: str,
     width: int,
-    timeline: Timeline,
     hold: Hold | None = None,
     left: Sequence[str] = (),
 ) -> bool:
     """Trains one spec, before those that are left; whether it came to its end."""
     console = display.console
     with display.live(spec.title, width) as show:
-
-        def watch(news: News) -> None:
-            for begun in news.stages:
-                timeline.add(begun)
-            show(news)
-
         try:
-            result = launch(spec, client, run_id, watch, alone=is_local(), hold=hold)
+            metrics = launch(spec, client, run_id, show, alone=is_local(), hold=hold)
         except RunFailed as error:
             if os.environ.get(TRACEBACK) and error.worker_traceback:
                 say(console, error.worker_traceback)
@@ -227,7 +195,7 @@ def _run(
             command = f"continue with: {_resuming(client, spec, run_id)}"
             raise type(wish)(_lines(command, f"{spec.title}: {_reached(spec, run_id)}", left)) from None
     with _ended(client, [spec.experiment], left):
-        display.add(client, spec, result)
+        display.add(client, spec, run_id, metrics)
     return True
 
 
@@ -288,7 +256,8 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     try:
         run = client.get_run(run_id)
     except MlflowException:
-        raise no_run(run_id, client.tracking_uri) from None
+        problem = f"--resume {run_id}: no such run in {masked(client.tracking_uri)}"
+        raise SpecError(COMMAND_LINE, [problem]) from None
     if run.info.status == "FINISHED":
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

@@ -8,7 +8,7 @@ from ..tracking import names
 from ..tracking.holding import Hold, end_run
 from ..tracking.record import records_of
 from ..tracking.shipper import Shipper
-from ..training.manifest import FILE, Manifest, Unusable
+from ..training.manifest import FILE, Unusable
 from .run_folder import RunFolder
 from .storage import above, is_bucket
 
@@ -81,11 +81,8 @@ def deliver_checkpoint(place: Path, open_store: "Callable[[], MlflowClient]") ->
     place = place.absolute()
     iteration = int(place.name.removeprefix("iteration_")) if place.name[-8:].isdecimal() else -1
     run_id = place.parent.name
-
-    def read(name: str) -> bytes:
-        return (place / name).read_bytes()
-
-    manifest = Manifest.read(read, run_id, iteration)
+    kept = RunFolder.at(str(place.parent.parent), run_id)
+    manifest, read = kept.manifest(iteration), kept.reader(iteration)
     if odd := [name for name in manifest.files if Path(name).name != name]:
         raise Unusable(f"its {FILE} names {odd[0]!r}, which is no file of a checkpoint")
     here = [name for name in manifest.files if (place / name).is_file()]

@@ -4,7 +4,6 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..spec import RunSpec
@@ -19,7 +18,6 @@ from .fallback import fallback, keep_text, text_of
 from .job import Job
 from .run_folder import RunFolder
 from .run_status import News, RunStatus
-from .stages import stage
 from .storage import reason, storage_path
 
 if TYPE_CHECKING:
@@ -27,15 +25,6 @@ if TYPE_CHECKING:
 
 _READ_S = 0.3
 _PATIENCE_S = 5.0
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """How a run ended."""
-
-    run_id: str
-    metrics: dict[str, float] = field(default_factory=dict)
-    """The last evaluation and the totals, by MLflow name."""
 
 
 Watch = Callable[[News], None]
@@ -50,7 +39,7 @@ def launch(
     *,
     alone: bool = False,
     hold: Hold | None = None,
-) -> RunResult:
+) -> dict[str, float]:
     """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
     Args:
@@ -62,7 +51,7 @@ def launch(
         hold: of the run, where the caller has taken it.
 
     Returns:
-        How it ended; the MLflow run is in its final state.
+        The last evaluation and the totals, by MLflow name; the MLflow run is in its final state.
 
     Raises:
         RunFailed: a worker failed, more often than `workers.max_restarts` allows.
@@ -83,7 +72,7 @@ def launch(
             )
             status = "FINISHED"
             watch(News(notices=list(_keep(client, artifacts, folder))))
-            return RunResult(run_id, metrics)
+            return metrics
         except RunFailed:
             status = "FAILED"
             raise
@@ -157,7 +146,7 @@ def _fit(
 
     from .ray_train import trainer_for  # noqa: PLC0415
 
-    watch(News(stages=[stage("starting the workers")]))
+    watch(News(stages=["starting the workers"]))
     # On this machine, as Ray Train's controller is: it outlives the machines of workers. A soft affinity is
     # not enough: Ray (2.60) then takes another node now and then.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -7,6 +7,7 @@ that it is whole.
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,7 +156,9 @@ class RunFolder:
     def put(self, iteration: int, path: Path) -> None:
         """Copies a file of this machine to a checkpoint's files. Raises OSError."""
         self._filesystem.create_dir(f"{self._path}/{folder_name(iteration)}")
-        self._write(self._file(iteration, path.name), path.read_bytes())
+        target = self._file(iteration, path.name)
+        with path.open("rb") as file, self._filesystem.open_output_stream(target) as stream:
+            shutil.copyfileobj(file, stream)
         self.to_disk(iteration, [path.name])
 
     def size(self, iteration: int, name: str) -> int | None:

@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..training.reporting import Progress
-from .stages import Stage
 
 
-@dataclass(frozen=True)
+@dataclass
 class News:
     """What happened since the status was last read."""
 
@@ -17,34 +16,31 @@ class News:
     """Where it stood after each evaluation."""
     notices: list[str] = field(default_factory=list)
     """Lines for the user."""
-    stages: list[Stage] = field(default_factory=list)
-    """What began meanwhile."""
+    stages: list[str] = field(default_factory=list)
+    """What began meanwhile, in a few words, such as `starting Ray`."""
 
 
 class RunStatus:
     """A Ray actor of the driver (made by `launch`): it outlives workers."""
 
     def __init__(self) -> None:
-        self._progress: Progress | None = None
-        self._evaluations: list[Progress] = []
-        self._notices: list[str] = []
-        self._stages: list[Stage] = []
+        self._news = News()
         self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
         self._decided: dict[str, str] = {}
 
     def pin(self, progress: Progress, evaluated: bool) -> None:
         """Replaces the progress, and keeps it if it is that after an evaluation."""
-        self._progress = progress
+        self._news.progress = progress
         if evaluated:
-            self._evaluations.append(progress)
+            self._news.evaluations.append(progress)
 
     def notify(self, notice: str) -> None:
         """Adds a line for the user."""
-        self._notices.append(notice)
+        self._news.notices.append(notice)
 
-    def enter(self, begun: Stage) -> None:
+    def enter(self, stage: str) -> None:
         """Adds what the workers are doing now."""
-        self._stages.append(begun)
+        self._news.stages.append(stage)
 
     def decide(self, key: str, value: str) -> str:
         """Writes a value under a key where there is none yet; returns the value that is there."""
@@ -65,8 +61,7 @@ class RunStatus:
 
     def read(self) -> News:
         """What came since the last reading."""
-        news = News(self._progress, self._evaluations, self._notices, self._stages)
-        self._evaluations, self._notices, self._stages = [], [], []
+        news, self._news = self._news, News(self._news.progress)
         return news
 
 

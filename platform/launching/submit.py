@@ -1,5 +1,6 @@
 """`taugrad submit`: runs a command as a Ray job, follows its log, and passes on its exit code."""
 
+import asyncio
 import os
 import shlex
 import sys
@@ -11,13 +12,12 @@ from urllib.parse import urlparse
 
 from taugrad.compressors.exchange.keys import KEY
 
-from ..exit_codes import FAILED
+from ..exit_codes import FAILED, INTERRUPTED, OK
 from ..spec import COMMAND_LINE, SpecError
 from ..spec.overrides import ENVIRONMENT_PREFIX
 from ..tracking import names
 from ..tracking.store import tracking_uri
-from .cluster_probe import check_job_server, is_this_machine
-from .following import follow
+from .cluster_probe import check_job_server, is_this_machine, sent_token
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -101,6 +101,49 @@ def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapp
             if "No available agent" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(1)
+
+
+def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
+    """Prints a job's log until the job ends. At Ctrl-C the job goes on, and two lines say how to go on, too.
+
+    Args:
+        client: of the job server.
+        job_id: as the job server calls it.
+        address: of the job server, http://HOST:PORT.
+
+    Returns:
+        The job's exit code; 1 when the cluster does not answer any more, 130 after Ctrl-C.
+    """
+    from ray.exceptions import RayError  # noqa: PLC0415 - takes seconds
+    from ray.job_submission import JobStatus  # noqa: PLC0415
+
+    async def print_log() -> None:
+        async for text in client.tail_job_logs(job_id):
+            print(text, end="", flush=True)
+
+    try:
+        asyncio.run(print_log())
+        info = client.get_job_info(job_id)
+    except KeyboardInterrupt:
+        mode = "RAY_AUTH_MODE=token " if sent_token() else ""
+        see, stop = (
+            mode + shlex.join(["ray", "job", *words, "--address", address, job_id])
+            for words in (["logs", "--follow"], ["stop"])
+        )
+        print(f"job {job_id}: interrupted; continue with: {see}", file=sys.stderr)
+        print(f"job {job_id}: goes on; to stop it: {stop}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise  # nobody reads what is printed
+    except (OSError, RuntimeError, RayError) as error:
+        print(f"job {job_id}: the cluster does not answer any more: {error}", file=sys.stderr)
+        return FAILED
+    if info.status == JobStatus.SUCCEEDED:
+        return OK
+    print(f"job {job_id}: {info.status}: {info.message}", file=sys.stderr)
+    if info.driver_exit_code == 127:
+        print("taugrad is not installed where the cluster's `ray start` was given", file=sys.stderr)
+    return info.driver_exit_code or FAILED
 
 
 def _relative(files: Sequence[Path]) -> list[str]:

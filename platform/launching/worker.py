@@ -10,14 +10,15 @@ import ray
 import torch
 from ray.train.torch import get_device
 
+from taugrad.compressors.exchange.traffic import MOST_WORKERS
+
 from ..data import load
 from ..spec import RunSpec
 from ..spec.resizing import with_present
-from ..synchronization.traffic import MOST_WORKERS
 from ..tracking import names
 from ..tracking.journal import Journal
 from ..tracking.record import UNDELIVERED, records_of
-from ..training.reporting import Progress
+from ..training.reporting import Listener, Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
 from .checkpoints import Checkpoints
@@ -25,7 +26,6 @@ from .fallback import keep_text
 from .job import Job
 from .process_group import process_group, with_sites
 from .run_status import BoardHandle
-from .stages import stage
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0
@@ -117,7 +117,7 @@ def _close(journal: Journal, checkpoints: Checkpoints, notify: Callable[[str], o
     notify(f"{problem}; they are in {place}. When it answers again: taugrad deliver {shlex.quote(place)}")
 
 
-class _Listener:
+class _Listener(Listener):
     """Hands metrics to the journal, progress to the status, checkpoints to the run's folder.
 
     Args:
@@ -134,7 +134,7 @@ class _Listener:
 
     def stage(self, name: str) -> None:
         if self._journal is not None:
-            self._status.enter.remote(stage(name))
+            self._status.enter.remote(name)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self._journal is not None:

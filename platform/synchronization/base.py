@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from taugrad.compressors import Totals
+from taugrad.compressors.exchange.traffic import Links
 
 from ..data.feeding import Batch
 from ..training.batch_plan import Position
 from .ledger import Iteration
-from .traffic import Links
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Builds the workers of this process from a spec, in any mode."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -8,9 +9,19 @@ import torch.distributed as dist
 from torch import nn
 
 from taugrad.compressors.exchange.addresses import places_of
+from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
+from taugrad.compressors.exchange.local_rounds import Fragment, fragments_of
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
+from taugrad.compressors.exchange.patterns import (
+    Pattern,
+    Setting,
+    pattern_for,
+    returning,
+    self_contained,
+)
+from taugrad.compressors.exchange.runner import Counting, ProcessRunner, Runner, SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
@@ -31,13 +42,11 @@ from .hybrid.parts import two_parts
 from .hybrid.wire import Wire
 from .hybrid.worker import Manner
 from .hybrid.worker import Worker as HybridWorker
-from .patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
 from .quorum.decisions import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.mailroom import Mailroom
 from .quorum.schedule import Drawn, Schedule, Synchronous
 from .quorum.scheduled import ScheduledRounds
-from .runner import Counting, ProcessRunner, Runner, SimulatedRunner
 from .validation import needed_of
 from .weights import LocalTraining, OwnWorkers
 
@@ -126,8 +135,16 @@ class _Build:
 
     def _weights(self, mode: WeightsSync, runner: Runner, randomness: Randomness) -> Synchronization:
         replicas = self._replicas(runner)
-        patterns = self._patterns(replicas[0], runner)
-        own = OwnWorkers(runner, patterns, replicas, randomness, self.method, self.device)
+        names, weights = replicas[0].names, replicas[0].weights()
+        parts = fragments_of([each.numel() for each in weights], mode.fragments)
+        fragments = [
+            Fragment(
+                Averaging(runner, self._patterns(replicas[0], runner, part), [names[each] for each in part]),
+                part,
+            )
+            for part in parts
+        ]
+        own = OwnWorkers(runner, fragments, replicas, randomness, self.method, self.device)
         if mode.quorum is None:
             return LocalTraining(mode, own)
         needed = needed_of(mode.quorum, runner.workers)
@@ -214,34 +231,30 @@ class _Build:
             counting = "all-reduce" if whole else self.mode.exchange
         return SimulatedRunner(workers, counting, None if sites is None else Sites.of(sites, workers))
 
-    def _patterns(self, replica: Replica, runner: Runner) -> list[Pattern]:
-        """One a rank."""
+    def _patterns(
+        self, replica: Replica, runner: Runner, ordinals: Sequence[int] | None = None
+    ) -> list[Pattern]:
+        """One a rank, for all parameters or for some."""
+        weights = replica.weights()
+        ordinals = range(len(weights)) if ordinals is None else ordinals
         setting = Setting(
-            replica.names,
-            [weights.clone() for weights in replica.weights()],
+            [replica.names[each] for each in ordinals],
+            [weights[each].clone() for each in ordinals],
             rank=0,
             workers=runner.workers,
             threads=torch.get_num_threads(),
             hold_back_zeros=self.spec.training.find_unused_parameters,
         )
         mode, method = self.mode, self.method
-        back: Method = getattr(mode, "back", None) or _returning(method)
+        back: Method = getattr(mode, "back", None) or returning(method)
         if isinstance(mode, WeightsSync) and mode.exchange == "weights":
-            method, back = _self_contained(method), _self_contained(back)
-        settings = [replace(setting, rank=rank) for rank in runner.ranks]
-        match mode.pattern_name:
-            # Simulated buckets are exchanged as one, in one round; real ones that must be whole in two.
-            case "hierarchical" if mode.is_local or self.clips_own:
-                sites = self._sites(runner)
-                return [Hierarchical(method, each, sites) for each in settings]
-            case "allgather" | "hierarchical":
-                return [AllGather(method, each) for each in settings]
-            case "ring":
-                return [Ring(method, each) for each in settings]
-            case "parameter_server":
-                return [Sharded(method, back, each, owners=1) for each in settings]
-            case _:  # sharded, and hybrid
-                return [Sharded(method, back, each, owners=None) for each in settings]
+            method, back = self_contained(method), self_contained(back)
+        name = mode.pattern_name
+        # Simulated buckets are exchanged as one, in one round; real ones that must be whole in two.
+        if name == "hierarchical" and not (mode.is_local or self.clips_own):
+            name = "allgather"
+        sites = self._sites(runner) if name == "hierarchical" else None
+        return [pattern_for(name, method, back, replace(setting, rank=rank), sites) for rank in runner.ranks]
 
     def _sites(self, runner: Runner) -> Sites:
         """Where the workers are: as the spec says, else those of one host are one site."""
@@ -255,13 +268,3 @@ def _exchanged(spec: RunSpec) -> Method:
     if spec.training.precision != "fp16" or isinstance(method, PowerSGD) or real(spec.sync).is_local:
         return method
     return method.model_copy(update={"nonfinite": "skip"})
-
-
-def _returning(method: Method) -> Method:
-    """A sum's method on its way back: as the gradients', but their momentum is in it already."""
-    return method.model_copy(update={"momentum": 0.0}) if method.own_momentum else method
-
-
-def _self_contained(method: Method) -> Method:
-    """Packages of weights stand for themselves: nothing is carried over to the next."""
-    return method.model_copy(update={"decay": 0.0}) if hasattr(method, "decay") else method

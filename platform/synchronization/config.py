@@ -238,6 +238,14 @@ class WeightsSync(_ThereAndBack):
     """How much of its residual (what it has not sent yet) a worker adds to its own weights after an exchange.
     0: workers continue from the agreed weights. 1 is the error reset of CSER (arXiv 2007.13221). 1 /
     workers.count is the weight that the residual will have in the workers' mean. For differences."""
+    fragments: int = Field(default=1, ge=1)
+    """Parts of the model that are exchanged one after the other, each every `every` steps (Streaming DiLoCo,
+    arXiv 2501.18512): a smaller message, more often."""
+    delay: int = Field(default=0, ge=0)
+    """Steps for which workers train on while what they sent is on its way. It is merged after them."""
+    blend: float = Field(default=0.5, ge=0, lt=1)
+    """With a delay: the part of its own weights that a worker keeps when the agreed ones arrive; the rest is
+    theirs (alpha of Streaming DiLoCo)."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     quorum: float | None = Field(default=None, gt=0.5, le=1)

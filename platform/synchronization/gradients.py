@@ -7,17 +7,18 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.patterns import Pattern
+from taugrad.compressors.exchange.rounds import Participant
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
 from .base import Moment
-from .in_rounds import InRounds, require_own
+from .in_rounds import InRounds
 from .ledger import Iteration
-from .patterns import Pattern
-from .rounds import Participant
-from .runner import Runner
 
 
 class GradientsInRounds(InRounds):
@@ -42,7 +43,7 @@ class GradientsInRounds(InRounds):
             refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
         """
         self._refuses = refuses
-        super().__init__(runner, patterns, replica.names)
+        super().__init__([Averaging(runner, patterns, replica.names)], replica.names)
         self._replica, self._randomness = replica, randomness
         self.model = replica.model
         self._runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
@@ -75,7 +76,7 @@ class GradientsInRounds(InRounds):
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
             self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
-        return self._participant(local, gradients)
+        return self._averaging.participant(local, gradients)
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
@@ -91,13 +92,12 @@ class GradientsInRounds(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        require_own(self, own["patterns"])
-        self._load_agreed(shared)
         self._load_patterns(own["patterns"])
+        self._load_agreed(shared)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`."""
-        self._reshard_patterns([each["patterns"] for each in workers])
+        self._averaging.reshard([each["patterns"] for each in workers])
         self._load_agreed(shared)
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, Totals, compressed_allgather
 from taugrad.compressors.adam import SparseUnderAdam
+from taugrad.compressors.exchange.resizing import model_of
+from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
@@ -20,8 +22,6 @@ from .adapting.adapter import adapter_for
 from .base import Moment, Synchronization
 from .config import AllGatherSync
 from .ledger import Iteration
-from .resizing import merged, model_of, ranks_together, share_of
-from .traffic import Links
 
 
 class HookedGradients(Synchronization):
@@ -123,14 +123,9 @@ class HookedGradients(Synchronization):
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`. Links are counted anew."""
-        former = ranks_together(
-            [{each["rank"]: each} for each in workers], [each["workers"] for each in workers]
-        )
-        (rank,), share = self.ranks, share_of(len(former), self.workers, self.state.config.reduction)
-        kept = {
-            part: merged([each[part] for each in former], self.workers, share)[rank]
-            for part in ("residuals", "velocities")
-        }
-        model = former[model_of(rank, len(former))]
-        own = {key: value for key, value in model.items() if key not in self.state.exchange.links_state()}
-        self.load(shared, {**own, **kept, "rank": rank, "workers": self.workers})
+        self.model.load_state_dict(shared["model"])
+        self.replica.load_state_dict(shared["replica"])
+        self.state.load_state_dict(workers, reshard=True)
+        if self.adapter is not None:
+            (rank,) = self.ranks
+            self.adapter.load(shared["adapter"], workers[model_of(rank, len(workers))]["measured"])

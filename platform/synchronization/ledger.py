@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors import Step, Totals
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.observe import GradientStatistics
-
-from .traffic import Traffic
 
 SHOWN_WORKERS = 64
 """Up to this number of workers, metrics of each one are logged."""

@@ -116,6 +116,16 @@ def _weights(asked: Asked) -> Iterator[str]:
         )
     if mode.outer.nesterov and not mode.outer.momentum:
         yield f"{where}.outer.nesterov: needs {where}.outer.momentum above 0"
+    if mode.every and mode.delay >= mode.every:
+        yield (
+            f"{where}.delay = {mode.delay} with {where}.every = {mode.every}: a fragment must have arrived "
+            f"before it is sent again; use at most {mode.every - 1}"
+        )
+    if mode.every and mode.fragments > mode.every:
+        yield (
+            f"{where}.fragments = {mode.fragments} with {where}.every = {mode.every}: at most one a step; "
+            f"use at most {mode.every}"
+        )
     own = method.own_momentum
     if own and (mode.outer.momentum or mode.pattern == "ring"):
         yield (
@@ -284,6 +294,8 @@ def _quorum(asked: Asked) -> Iterator[str]:
         )
     if mode.adapt is not None:
         yield f"{quorum} {where}.adapt: it goes by what all workers have measured; leave one of them out"
+    if mode.fragments > 1 or mode.delay:
+        yield f"{quorum} {where}.fragments or delay: a round is about the whole model; leave one of them out"
     if asked.device == "cuda" and not simulated:
         yield (
             f"{quorum} workers.device = cuda: offers go over connections of their own, from the CPU's "
@@ -346,6 +358,8 @@ def _adapt(asked: Asked) -> Iterator[str]:
         yield (
             "sync.adapt with workers.count = 1: there is no other worker; leave it out, or use more workers"
         )
+    if isinstance(mode, WeightsSync) and (mode.fragments > 1 or mode.delay):
+        yield "sync.adapt with sync.fragments or delay: it measures whole exchanges; leave one of them out"
     if method.aim is None:
         yield f"sync.adapt with compressor = {method}: it has no density that could change; use {_AIMED}"
         return

@@ -149,9 +149,6 @@ ARTIFACT_LINKS: Final = "links.csv"
 ARTIFACT_TIMELINE: Final = "timeline.json"
 """What all workers did in a few steps, as a trace (`tracking.timeline.Timeline`)."""
 
-ARTIFACT_STAGES: Final = "stages.csv"
-"""The stages of a command with their times, from its start to its end; on its first run."""
-
 # Params that readers look at.
 PARAM_RULE: Final = "compressor.kind"
 """The rule's name."""

@@ -9,6 +9,7 @@ Adam's step short. A second moment of uncompressed gradients does not have this 
 al. 2021, arXiv 2102.02888).
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,6 +28,16 @@ class _Moments(Optimizer):
     State by tensor: `step`, an int; `exp_avg` (m) and `exp_avg_sq` (v), of the tensor's shape and dtype.
     """
 
+    def __init__(self, parameters: Iterable[Parameter], **settings: Any) -> None:
+        """Prepares to train `parameters`.
+
+        Args:
+            parameters: what `step` changes.
+            settings: `lr`, the learning rate; `betas` of the two moments, from 0 to below 1; `eps`, which
+                keeps quotients finite where gradients are 0; `weight_decay`; and those of the class.
+        """
+        super().__init__(parameters, settings)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step along the parameters' gradients; a parameter without a gradient stays as it is.
@@ -42,16 +53,11 @@ class _Moments(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weights in group["params"]:
-                if weights.grad is None:
-                    continue
+            for weights in (each for each in group["params"] if each.grad is not None):
                 state = self.state[weights]
                 if not state:
                     state["step"] = 0
-                    state["exp_avg"], state["exp_avg_sq"] = (
-                        torch.zeros_like(weights),
-                        torch.zeros_like(weights),
-                    )
+                    state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(weights) for _ in range(2))
                 state["step"] += 1
                 self._change(weights, weights.grad, state, group)
         return loss
@@ -59,6 +65,17 @@ class _Moments(Optimizer):
     @abstractmethod
     def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
         """Updates a tensor's moments and its weights; `state["step"]` counts from 1."""
+
+
+def _take_in(gradient: Tensor, state: _Entries, group: _Entries, freeze: float) -> tuple[Tensor, Tensor]:
+    """Updates a tensor's moments, the second until step `freeze`: m, and sqrt(v / (1 - beta2^s)) + eps."""
+    beta1, beta2 = group["betas"]
+    mean = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
+    square = state["exp_avg_sq"]
+    if state["step"] <= freeze:
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    counted = min(state["step"], freeze)
+    return mean, (square / (1 - beta2**counted)).sqrt_().add_(group["eps"])
 
 
 class Lamb(_Moments):
@@ -70,38 +87,13 @@ class Lamb(_Moments):
         u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
         w = w - lr u min(norm(w), largest_norm) / norm(u)
 
-    Where norm(w) or norm(u) is 0, the quotient is 1 (Rae, section 2.5).
+    Where norm(w) or norm(u) is 0, the quotient is 1 (Rae, section 2.5). Both papers' phi is
+    min(norm, `largest_norm`).
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[Parameter],
-        *,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        largest_norm: float = 10.0,
-    ) -> None:
-        """Prepares to train `parameters`.
-
-        Args:
-            parameters: what `step` changes.
-            lr: the learning rate.
-            betas: of the two moments, from 0 to below 1.
-            eps: keeps quotients finite where gradients are 0.
-            weight_decay: is scaled by the trust ratio, as the rest of the step.
-            largest_norm: of a tensor's weights, as far as it counts: phi of both papers is min(norm, this).
-        """
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(parameters, {**defaults, "largest_norm": largest_norm})
-
     def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
-        beta1, beta2 = group["betas"]
-        mean = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
-        square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        corrected = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
-        update = mean / (1 - beta1 ** state["step"]) / corrected
+        mean, root = _take_in(gradient, state, group, math.inf)
+        update = mean / (1 - group["betas"][0] ** state["step"]) / root
         update.add_(weights, alpha=group["weight_decay"])
         norm, length = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(update)
         ratio = norm.clamp(max=group["largest_norm"]) / length
@@ -117,44 +109,13 @@ class FrozenAdam(_Moments):
         m = beta1 m + (1 - beta1) g             v = beta2 v + (1 - beta2) g^2   while t <= freeze
         w = w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^s)) + eps)
 
-    after the decay, which is w = w - lr weight_decay w (decoupled) or g = g + weight_decay w.
+    after the decay, which is w = w - lr weight_decay w (`decoupled`) or g = g + weight_decay w.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[Parameter],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float,
-        decoupled: bool,
-        freeze: int,
-    ) -> None:
-        """Prepares to train `parameters`.
-
-        Args:
-            parameters: what `step` changes.
-            lr: the learning rate.
-            betas: of the two moments, from 0 to below 1.
-            eps: keeps quotients finite where gradients are 0.
-            weight_decay: how much of the weights goes at each step of rate 1.
-            decoupled: as AdamW has it.
-            freeze: steps with new second moments, at least 1.
-        """
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(parameters, {**defaults, "decoupled": decoupled, "freeze": freeze})
-
     def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
-        beta1, beta2 = group["betas"]
         if group["decoupled"]:
             weights.mul_(1 - group["lr"] * group["weight_decay"])
         elif group["weight_decay"]:
             gradient = gradient.add(weights, alpha=group["weight_decay"])
-        mean = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
-        square = state["exp_avg_sq"]
-        if state["step"] <= group["freeze"]:
-            square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        counted = min(state["step"], group["freeze"])
-        root = (square / (1 - beta2**counted)).sqrt_().add_(group["eps"])
-        weights.addcdiv_(mean, root, value=-group["lr"] / (1 - beta1 ** state["step"]))
+        mean, root = _take_in(gradient, state, group, group["freeze"])
+        weights.addcdiv_(mean, root, value=-group["lr"] / (1 - group["betas"][0] ** state["step"]))

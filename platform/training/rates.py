@@ -115,16 +115,7 @@ def rate_at(training: config.TrainingConfig, position: Position, workers: int) -
     return Rate(scaled_rate, same_decay(rate, optimizer.weight_decay, k, scaled_rate))
 
 
-class Rates:
-    """Sets an optimizer's learning rate and weight decay before each of its steps."""
-
-    def __init__(self, optimizer: "Optimizer", training: config.TrainingConfig, workers: int) -> None:
-        """Takes charge of all parameter groups; they are to have the same rate and decay."""
-        self._optimizer, self._training, self._workers = optimizer, training, workers
-
-    def set(self, position: Position) -> Rate:
-        """Sets and returns what the iteration at `position` is to be done with."""
-        rate = rate_at(self._training, position, self._workers)
-        for group in self._optimizer.param_groups:
-            group["lr"], group["weight_decay"] = rate.lr, rate.weight_decay
-        return rate
+def set_rate(optimizer: "Optimizer", rate: Rate) -> None:
+    """Has an optimizer's next step done with it; all parameter groups have the same."""
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = rate.lr, rate.weight_decay

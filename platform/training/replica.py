@@ -15,7 +15,7 @@ from .batch_plan import Position
 from .config import TrainingConfig
 from .optimizer import build_optimizer
 from .precision import LossScale, autocast
-from .rates import Rates
+from .rates import rate_at, set_rate
 
 
 class Replica:
@@ -33,7 +33,6 @@ class Replica:
         self.optimizer = build_optimizer(training.optimizer, model.parameters())
         self.scale = LossScale(training.precision)
         self._task, self._training, self._workers = task, training, workers
-        self._rates = Rates(self.optimizer, training, workers)
         parameters = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
         # The last one first, as gradients come out of a backward pass and as the DDP hook has them.
         self.names = [name for name, _ in reversed(parameters)]
@@ -86,7 +85,7 @@ class Replica:
         with RECORDER.computing("optimizer"):
             if self._training.clip.norm and self._training.clip.of == "mean":
                 nn.utils.clip_grad_norm_(self.parameters, self._training.clip.norm)
-            self._rates.set(position)
+            set_rate(self.optimizer, rate_at(self._training, position, self._workers))
             self.optimizer.step()
             self.scale.stepped()
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ..tasks.metric import Metric
 
@@ -39,8 +38,8 @@ class Progress:
     """Whether the loss is of the workers' own models; the metric is always of the one that they agreed on."""
 
 
-class Listener(Protocol):
-    """Where metrics, progress and checkpoints go. Every worker has one; 0's logs."""
+class Listener:
+    """Where metrics, progress and checkpoints go; this one does nothing. Every worker has one; 0's logs."""
 
     def stage(self, name: str) -> None:
         """The stage that begins now, in a few words. Must not block."""
@@ -59,3 +58,4 @@ class Listener(Protocol):
 
     def undelivered(self) -> list[str]:
         """The lines of the journal that are not in MLflow yet; they go into the checkpoint."""
+        return []

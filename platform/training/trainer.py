@@ -15,7 +15,7 @@ from taugrad.compressors.spans import RECORDER
 
 from ..data import Data, Draw
 from ..data.feeding import Feed
-from ..models import build
+from ..models.building import build
 from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
 from ..synchronization.base import Moment

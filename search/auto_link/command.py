@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from taugrad.platform.advice import warning_of
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
@@ -18,6 +17,7 @@ from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 
+from ..advice import warning_of
 from ..finished import finished
 from ..plan.command import check_plannable, measured_link
 from ..plan.table import number

@@ -22,7 +22,7 @@ from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.evaluation import Evaluation, evaluate
-from taugrad.platform.training.reporting import Progress
+from taugrad.platform.training.reporting import Listener, Progress
 from taugrad.platform.training.trainer import Trainer
 
 from ..run_trial import group_of_one
@@ -51,17 +51,11 @@ class _Enough(Exception):
     """The training has gone as far as it should."""
 
 
-class _Recorder:
+class _Recorder(Listener):
     """A listener that writes losses down and ends the training at a checkpoint, or when the time is over."""
 
     def __init__(self, run: _ProbeRun, until: int, late: Callable[[], bool] = lambda: False) -> None:
         self._course, self._until, self._late = run, until, late
-
-    def stage(self, name: str) -> None:
-        """Nobody watches."""
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of an iteration are not kept."""
 
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
         """Looks at the clock. When it is late, what was trained since the last part is lost, but no loss."""
@@ -78,10 +72,6 @@ class _Recorder:
             self._course.folder.mkdir(exist_ok=True)
             write(self._course.folder)
             raise _Enough
-
-    def undelivered(self) -> list[str]:
-        """Nothing is delivered."""
-        return []
 
 
 class ProbeRuns:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from taugrad.platform.advice import PAGE
-
+from ..advice import PAGE
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..plan.table import number

@@ -12,8 +12,8 @@ from rich.table import Table
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.terminal import open_console, say
+from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.probe import answering_client
-from taugrad.platform.tracking.run_lookup import check_experiment, no_experiment
 
 from ..tables import printed
 from .best import best_value
@@ -76,16 +76,8 @@ def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Exam
     Raises:
         SpecError: an experiment is not there, or no law follows.
     """
-    for name in experiments:
-        check_experiment(name)
     client = answering_client(writes=False)
-    ids = []
-    for name in experiments:
-        found = client.get_experiment_by_name(name)
-        if found is None or found.lifecycle_stage == "deleted":
-            others = sorted(each.name for each in client.search_experiments(max_results=100))
-            raise no_experiment(name, others, client.tracking_uri)
-        ids.append(found.experiment_id)
+    ids = [find_experiment(client, name) for name in experiments]
     examples, remarks = examples_of(past_settings(client, ids, kind), kind)
     other_runs = judged_otherwise(client, ids)
     if other_runs:

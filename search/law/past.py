@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from taugrad.compressors.tau.by_law import Features, LayerSeen, features
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.all_runs import every_run
+from taugrad.platform.tracking.experiments import every_run
 
 from ..measured import judged_by_accuracy, outcome_of
 from ..momentum import decay_beside

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from taugrad.compressors.method import CompressedMethod, Method, read_config
-from taugrad.platform.advice import value_like
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, real
 from taugrad.platform.synchronization.validation import check_method
 
+from ..advice import value_like
 from ..ways import ways_of
 from .calibrated import HALF
 from .candidate import Candidate

@@ -8,12 +8,12 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.console import Console
 
-from taugrad.platform.advice import PAGE, warning_of
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.synchronization.config import HybridSync, real
 from taugrad.platform.terminal import open_console, say, short
 
+from ..advice import PAGE, warning_of
 from ..ways import changes, ways_of
 from . import table
 from .bandwidth import bandwidth_tables

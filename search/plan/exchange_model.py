@@ -20,7 +20,7 @@ _SEGMENT_BYTES = 1 << 20
 _IN_FLIGHT = 2
 """Number of segments that gloo has under way at the same time in an all-reduce."""
 _HEAD_BYTES = 48
-"""Bytes with which a message of a round begins (platform/synchronization/rounds.py)."""
+"""Bytes with which a message of a round begins (compressors/exchange/rounds.py)."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from taugrad.platform.config import Config
 from taugrad.platform.data import load
 from taugrad.platform.data.examples import Examples
 from taugrad.platform.data.feeding import Batch
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks import build_task
 from taugrad.platform.training.batch_plan import BatchPlan

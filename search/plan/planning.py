@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from taugrad.platform.advice import CLEARLY, pattern_of
-
+from ..advice import CLEARLY, pattern_of
 from .calibrated import HALF, Calibration
 from .candidate import Candidate
 from .link import Link

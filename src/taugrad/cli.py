@@ -12,6 +12,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -473,8 +474,19 @@ def _resizing(overrides: Sequence[str], taken: Sequence[str]) -> dict[str, str] 
 def _run_training(specs: "Sequence[tuple[str, RunSpec]]") -> int:
     from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
     from taugrad.platform.launching.command import train  # noqa: PLC0415
+    from taugrad.search.advice import warning_of  # noqa: PLC0415
 
+    if warning := warning_of(specs):
+        _warn(warning)
     return train(specs, ConsoleDisplay())
+
+
+@cache
+def _warn(said: str) -> None:
+    """Once: `taugrad auto` trains several specs with the same advice."""
+    from taugrad.platform.terminal import open_console, say  # noqa: PLC0415
+
+    say(open_console(), said, "yellow")
 
 
 def _read_train(options: argparse.Namespace, overrides: list[str]) -> "list[tuple[str, RunSpec]]":
@@ -698,8 +710,8 @@ _MARKS = {"ok": "ok    ", "absent": "absent", "wrong": "WRONG "}
 
 
 def _doctor(_: argparse.Namespace, __: list[str]) -> int:
-    from taugrad.platform.advice import METHODS, PAGE, lines_of  # noqa: PLC0415
     from taugrad.platform.doctor import examine  # noqa: PLC0415
+    from taugrad.search.advice import METHODS, PAGE, lines_of  # noqa: PLC0415
 
     wrong = 0
     for finding in examine():

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from taugrad.platform.exit_codes import INTERRUPTED, TERMINATED, UNREAD, Terminated
+from taugrad.platform.exit_codes import INTERRUPTED, TERMINATED, UNREAD
 
 
 def run(command: Callable[[], int], again: str = "") -> int:
@@ -34,7 +34,7 @@ def run(command: Callable[[], int], again: str = "") -> int:
     def end(signum: int, frame: FrameType | None) -> None:
         ended.append(signum)
         if len(ended) == 1:
-            raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
+            raise KeyboardInterrupt
         if len(ended) == 2 and signum == signal.SIGINT:
             with suppress(OSError):  # print() may be in the middle of a line
                 os.write(2, b"\ntaugrad: ending, which takes a few seconds\n")

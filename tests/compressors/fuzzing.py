@@ -17,6 +17,7 @@ import tracemalloc
 import warnings
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,7 +227,7 @@ def check_rewritten(update: Update, data: bytearray) -> None:
     if chunked:
         at = HEADER_BYTES
         update.chunks = Chunks(*struct.unpack_from("<II", data, at))
-    again = message.read(message.write(update, codec), update.segments)
+    again = message.read(message.write_all([(update, codec)], "auto"), update.segments)
     require(again.form == update.form, "form")
     require(np.array_equal(again.counts, update.counts), "rewritten, it has other counts")
     require(again.words is None or np.array_equal(again.words, update.words), "it has other positions")
@@ -263,13 +264,18 @@ def format_name(data: bytes) -> str:
     return f"{FORM_OF_CODE[data[3]]} {codec}{' huffman' if data[5] & 1 else ''}"
 
 
+Compare = Callable[[bytes, tuple[int, ...], Update | NonFinite | None], None]
+"""Is given every third message, the parameters' sizes, and what was read, or None where it was refused."""
+
+
 class Fuzzer:
     """Damages messages and judges what reading them comes to."""
 
     MEMORY, SECONDS = 2**22, 10.0
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, compare: Compare | None = None) -> None:
         self.summary = Summary()
+        self._compare = compare
         self._rng = random.Random(seed)
         self._originals = originals(seed)
         self._inputs, self._dense = Guarded(2**22), Guarded(2**20)
@@ -289,6 +295,8 @@ class Fuzzer:
         name = format_name(data)
         self.summary.tried[name] += 1
         update = self._timed(found, lambda given: read(given, sizes))
+        if self._compare is not None and self.summary.tried.total() % 3 == 0:
+            self._compare(bytes(found), sizes, update)
         if update is None:
             return
         self.summary.accepted[name] += 1
@@ -358,8 +366,8 @@ class Fuzzer:
             self.one_message()
 
 
-def fuzz(messages: int, seed: int, *, show: bool = False) -> Summary:
-    """Reads so many damaged messages.
+def fuzz(messages: int, seed: int, *, show: bool = False, compare: Compare | None = None) -> Summary:
+    """Reads so many damaged messages; `compare` may find fault with what was read.
 
     Raises:
         Exception: a defect; notes on it give the message's bytes.
@@ -367,7 +375,7 @@ def fuzz(messages: int, seed: int, *, show: bool = False) -> Summary:
     began = shown = time.monotonic()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fuzzer = Fuzzer(seed)
+        fuzzer = Fuzzer(seed, compare)
         for done in range(messages):
             try:
                 fuzzer.step()

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from cases import in_turn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.wire.chunks import index_bytes, index_count, read_indices, write_indices
+from taugrad.compressors.wire.positions import index_bytes, read_indices, write_indices
+from taugrad.compressors.wire.update import Chunks
 
 CANARY = 0xA5
 
@@ -15,7 +14,7 @@ CANARY = 0xA5
 @in_turn(("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)])
 def test_sizes_out_of_range_are_refused(chunk: int, keep: int) -> None:
     with pytest.raises(ValueError, match="must be"):
-        index_count(10, chunk, keep)
+        Chunks(chunk, keep).count(10)
 
 
 def packed(positions: list[int], chunk: int) -> list[int]:
@@ -66,49 +65,6 @@ def transcription(positions: list[int], chunk: int) -> list[int]:
     for i, position in enumerate(positions):
         stream |= position % chunk << i * bits
     return list(stream.to_bytes((len(positions) * bits + 7) // 8, "little"))
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    n=st.integers(0, 400),
-    bits=st.integers(1, 16),
-    share=st.floats(0, 1),
-    base=st.integers(0, 2**31 - 1000),
-)
-def test_what_a_pass_sent_comes_back(seed: int, n: int, bits: int, share: float, base: int) -> None:
-    rng = np.random.default_rng(seed)
-    chunk = 1 << bits
-    keep = min(round(share * chunk), chunk) if bits < 10 else round(share * 300)
-    places = [
-        low + np.sort(rng.choice(min(chunk, n - low), min(keep, n - low, chunk), replace=False))
-        for low in range(0, n, chunk)
-    ]
-    words = (base + np.concatenate([np.empty(0, np.int64), *places])).astype(np.uint32) << np.uint32(1)
-    sent = words.size
-    body, firsts = np.empty(index_bytes(sent, chunk), np.uint8), np.array([base])
-    write_indices(words, firsts, np.array([sent]), chunk, body)
-    positions = (words[:sent] >> 1) - np.uint32(base)
-    assert body.tolist() == transcription(positions.tolist(), chunk)
-    found = read_indices(body, firsts, np.array([n]), chunk, keep)
-    assert found.tolist() == (words[:sent] & ~np.uint32(1)).tolist()
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data(), n=st.integers(0, 60), bits=st.integers(1, 5))
-def test_any_bytes_are_what_the_encoder_writes_or_corrupt(data: st.DataObject, n: int, bits: int) -> None:
-    chunk = 1 << bits
-    keep = data.draw(st.integers(0, chunk))
-    size = index_bytes(index_count(n, chunk, keep), chunk)
-    body = list(data.draw(st.binary(min_size=size, max_size=size)))
-    try:
-        positions = read(body, n, chunk, keep)
-    except CorruptMessage:
-        return
-    assert len(positions) == index_count(n, chunk, keep)
-    assert positions == sorted(set(positions))
-    assert all(position < n for position in positions)
-    assert packed(positions, chunk) == body
 
 
 @in_turn(

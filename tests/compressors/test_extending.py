@@ -188,7 +188,7 @@ TRAINING = """
 import json, torch, torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from pathlib import Path
-from sync_process import Recorder
+from recorder import Recorder
 from taugrad.platform.data import load
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.training.trainer import Trainer
@@ -250,7 +250,7 @@ from taugrad.compressors.method.sparse import SparseMethod, ThresholdedMethod
 class Mine(SparseMethod):
     kind: Literal["{name}"] = "{name}"
 """
-SELECTING = "    selects = 'taugrad_extension.rotating:Stripes'\n"
+SELECTING = "    rule = 'taugrad_extension.rotating:Stripes'\n"
 QUANTIZER = """
 from taugrad.compressors.method.quantizers import QuantizerLink
 class Mine(QuantizerLink):
@@ -274,7 +274,7 @@ WRONG = {
     # A name: the group, the module's text, a line, and what it is refused with.
     "failing": ("rules", "1 / 0", "failing", "cannot be loaded: ZeroDivisionError: division by zero"),
     "number": ("rules", "Mine = 3", "number", "number:Mine is not a subclass of taugrad.compressors.method"),
-    "idle": ("rules", RULE, "idle", "Mine.selects = None: must be the address of a"),
+    "idle": ("rules", RULE, "idle", "Mine.rule = None: must be the address of a"),
     "renamed": (
         "rules",
         RULE.format(name="x") + SELECTING,
@@ -354,4 +354,4 @@ def test_the_doctor_looks_at_packages(site: Path, tmp_path: Path) -> None:
     )
     said = python(examine, wrong, site)
     assert "ok policy mean of the package taugrad-extension\n" in said
-    assert re.search("wrong rule mine of the package wrong: Mine.selects = None", said)
+    assert re.search("wrong rule mine of the package wrong: Mine.rule = None", said)

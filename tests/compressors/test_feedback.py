@@ -1,4 +1,4 @@
-"""What a worker keeps back: an update that did not arrive returns to the residuals."""
+"""What a worker keeps back: what did not arrive returns, and nothing is lost by another aim."""
 
 import numpy as np
 import pytest
@@ -6,42 +6,72 @@ import torch
 from cases import in_turn
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.method import read_config
+from taugrad.compressors.method import CompressedMethod, read_config
+from taugrad.compressors.wire.message import NonFinite
 
 LINES = (
-    "wgt(tau=0.5, nonfinite='skip')",
-    "strom(tau=0.5, nonfinite='skip') | golomb_rice",
-    "bgt(tau=0.5, nonfinite='skip')",
-    "topk(density=0.1, nonfinite='skip')",
+    "wgt(0.5, nonfinite='skip')",
+    "strom(0.5, nonfinite='skip') | golomb_rice",
+    "bgt(0.5, nonfinite='skip')",
+    "topk(0.1, nonfinite='skip')",
 )
-SIZES = {"first": 300, "second": 50}
+SIZES = {"first": 30_000, "second": 2_000}
+AIMED = (
+    "wgt(density(0.01))",
+    "strom(density(0.01))",
+    "wgt(allocate(0.01))",
+    "topk(0.01)",
+    "chunked_topk(keep=41)",
+)
+NOT_AIMED = (
+    "wgt(0.1)",
+    "linear",
+    "none",
+    "powersgd",
+    "wgt(density(0.01, warmup=warmup(9)))",
+    "wgt(dl4j(1e-3))",
+)
 
 
-def compressor(line: str) -> FeedbackCompressor:
-    like = [torch.empty(size) for size in SIZES.values()]
-    return FeedbackCompressor(read_config(line), list(SIZES), like, threads=1)
+def compressor(line: str, **options: bool) -> FeedbackCompressor:
+    method = read_config(line)
+    assert isinstance(method, CompressedMethod)
+    like = [torch.zeros(size) for size in SIZES.values()]
+    return FeedbackCompressor(method, list(SIZES), like, threads=1, **options)
 
 
-def gradients(seed: int) -> list[torch.Tensor]:
-    random = np.random.default_rng(seed)
-    return [torch.from_numpy(random.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
+def gradients(iteration: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(iteration)
+    return [torch.randn(size, generator=generator) for size in SIZES.values()]
 
 
 def residuals(one: FeedbackCompressor) -> list[torch.Tensor]:
     return [one.feedback.residuals[name].clone() for name in SIZES]
 
 
+def run(worker: FeedbackCompressor, iterations: range) -> list[tuple[bytes, float]]:
+    """What each iteration sends, and the share of the elements that it is."""
+    found = []
+    for iteration in iterations:
+        sent = worker.compress(gradients(iteration), iteration)
+        share = sum(tally.sent for tally in sent.tallies) / sum(SIZES.values())
+        found.append((sent.payload.tobytes(), share))
+    return found
+
+
 @in_turn("line", LINES)
-def test_an_update_that_did_not_arrive_returns_to_the_residuals(line):
+def test_an_update_that_did_not_arrive_returns_to_the_residuals(line: str) -> None:
     one = compressor(line)
     one.compress(gradients(1), 0)
     one.commit()
-    before, given = residuals(one), gradients(2)
-    sent = one.compress(given, 1)
+    before = residuals(one)
+    one.put_back()  # what arrived is not
+    assert all(map(torch.equal, residuals(one), before))
+    sent = one.compress(gradients(2), 1)
     assert sum(each.sent for each in sent.tallies) > 0
     kept = residuals(one)
     one.put_back()
-    for now, was, gradient, without in zip(residuals(one), before, given, kept, strict=True):
+    for now, was, gradient, without in zip(residuals(one), before, gradients(2), kept, strict=True):
         assert not torch.equal(without, was + gradient)  # something had been taken out
         torch.testing.assert_close(now, was + gradient, rtol=0, atol=1e-6)
     again = residuals(one)
@@ -49,35 +79,76 @@ def test_an_update_that_did_not_arrive_returns_to_the_residuals(line):
     assert all(map(torch.equal, residuals(one), again))
 
 
-@pytest.mark.parametrize("ends", ["commit", "refuse"])
-def test_what_arrived_or_is_refused_is_not_put_back(ends):
-    one = compressor(LINES[0] if ends == "commit" else "wgt(tau=0.5)")
+def test_nothing_is_put_back_where_a_step_is_never_skipped() -> None:
+    one = compressor("wgt(0.5)")
     one.compress(gradients(1), 0)
-    if ends == "commit":
-        one.commit()
     before = residuals(one)
     one.put_back()
     assert all(map(torch.equal, residuals(one), before))
 
 
-def test_what_is_kept_is_sent_behind_a_gradient_of_zero_unless_it_is_held_back():
-    zeros = [torch.zeros(n) for n in SIZES.values()]
-    for asked, held in (({}, False), ({"hold_back_zeros": True}, True)):
-        like = [torch.empty(size) for size in SIZES.values()]
-        one = FeedbackCompressor(read_config("strom(0.25)"), list(SIZES), like, threads=1, **asked)
+def test_what_is_kept_is_sent_behind_a_gradient_of_zero_unless_it_is_held_back() -> None:
+    for held in (False, True):
+        one = compressor("strom(0.25)", hold_back_zeros=held)
         one.compress([torch.ones(n) for n in SIZES.values()], 0)  # takes 0.25 out, and keeps 0.75
-        sent = [each.sent for each in one.compress(zeros, 1).tallies]
-        assert sent == ([0, 0] if held else list(SIZES.values()))
+        sent = one.compress([torch.zeros(n) for n in SIZES.values()], 1)
+        assert [each.sent for each in sent.tallies] == ([0, 0] if held else list(SIZES.values()))
 
 
-def test_there_are_as_many_tensors_as_names():
+def test_there_are_as_many_tensors_as_names() -> None:
+    one = compressor(LINES[0])
     with pytest.raises(ValueError, match="shorter"):
-        compressor(LINES[0]).compress(gradients(1)[:1], 0)
+        one.compress(gradients(1)[:1], 0)
     with pytest.raises(ValueError, match="shorter"):
-        FeedbackCompressor(read_config(LINES[0]), list(SIZES), gradients(1)[:1], threads=1)
+        FeedbackCompressor(one.compressor.config, list(SIZES), gradients(1)[:1], threads=1)
 
 
-def test_a_share_to_aim_at_is_above_0_and_at_most_1():
+@in_turn("line", AIMED)
+def test_what_is_sent_follows_another_aim(line: str) -> None:
+    worker = compressor(line)
+    run(worker, range(20))
+    for times, start in ((0.25, 20), (3.0, 40)):
+        aim = worker.feedback.aim_at(0.01 * times)
+        assert aim == pytest.approx(0.01 * times, rel=0.05)
+        sent = np.mean([share for _, share in run(worker, range(start, start + 20))][10:])
+        assert sent == pytest.approx(aim, rel=0.35)
+
+
+@in_turn("line", [each for each in AIMED if not each.startswith("chunked")])
+def test_nothing_is_lost_by_another_aim(line: str) -> None:
+    worker, received = compressor(line), torch.zeros(sum(SIZES.values()))
+    owed = torch.zeros_like(received)
+    for iteration in range(12):
+        if iteration == 6:
+            worker.feedback.aim_at(0.1)
+        owed += torch.cat(gradients(iteration))
+        updates = worker.read(worker.compress(gradients(iteration), iteration).payload)
+        assert not isinstance(updates, NonFinite)
+        worker.compressor.add(updates, received)
+    torch.testing.assert_close(received + torch.cat(residuals(worker)), owed, rtol=1e-4, atol=1e-4)
+
+
+@in_turn("line", AIMED)
+def test_a_checkpoint_goes_on_with_the_aim(line: str) -> None:
+    worker, resumed = compressor(line), compressor(line)
+    run(worker, range(5))
+    assert "aim" not in worker.state_dict()
+    worker.feedback.aim_at(0.05)
+    run(worker, range(5, 8))
+    resumed.load_state_dict(worker.state_dict())
+    assert resumed.feedback.method == worker.feedback.method
+    assert run(worker, range(8, 14)) == run(resumed, range(8, 14))
+
+
+@in_turn("line", NOT_AIMED)
+def test_methods_without_a_share_have_none_to_change(line: str) -> None:
+    method = read_config(line)
+    assert method.aim is None
+    with pytest.raises(ValueError, match="no target density"):
+        method.aimed_at(0.01)
+
+
+def test_a_share_to_aim_at_is_above_0_and_at_most_1() -> None:
     one = compressor("wgt(density(0.01))")
     for share in (1e-3, 0.25, 1.0):
         assert one.feedback.aim_at(share) == share

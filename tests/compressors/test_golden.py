@@ -2,21 +2,21 @@
 
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from cases import in_turn
+from formats import CODEC_CODE, FORM_CODE, OWN_TAUS, forged
 from messages import write
+from updates import assert_same_update
 
+from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS, Form
+from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS
 from taugrad.compressors.wire.update import Chunks, Update
-
-AssertSame = Callable[[Update, Update], None]
 
 # Golden messages are put together from sections: taus, positions as a codec writes them, values of a form.
 # Most are about two parameters of 5 and 6 elements, whose taus are 0.25 and 0.5. Element 1 is sent with plus,
@@ -141,24 +141,16 @@ def golden_update(form: Form, codec: str, symbols: str = "raw") -> Update:
     return Update(form, segments, words, segments.counts_of(words), taus=taus, chunks=chunks, **values)
 
 
-def golden(form: Form, codec: int, flags: int, bits: int, n: int, body: str, k: int = 3) -> bytes:
+def golden(form: Form, codec: str, flags: int, bits: int, n: int, body: str, k: int = 3) -> bytes:
     """A message around a body, to which taus are added."""
     if FORMS[form].has_tau:
-        flags, body = flags + 4, TAUS + body
-    data = bytes.fromhex(body)
-    head = b"tg\x02" + bytes([FORM_CODES[form], codec, flags, bits, 0]) + struct.pack("<IIQ", n, k, len(data))
-    return head + struct.pack("<I", zlib.crc32(head + bytes(4) + data)) + data
-
-
-FORM_CODES = {"bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8, "linear": 9}
-FORM_CODES |= {"quantile": 10}
-CODEC_CODES = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "chunked": 5}
+        flags, body = flags + OWN_TAUS, TAUS + body
+    return forged(form, codec, n, k, bytes.fromhex(body), tau=None, flags=flags, bits=bits)
 
 
 def test_codes_never_change() -> None:
-    assert {form: traits.code for form, traits in FORMS.items()} == FORM_CODES
-    assert {codec.name: codec.code for codec in OURS} == CODEC_CODES
-    assert EVERY == 4
+    assert {form: traits.code for form, traits in FORMS.items()} == FORM_CODE
+    assert {codec.name: codec.code for codec in OURS} | {"every": EVERY} == CODEC_CODE
 
 
 def test_one_message_as_a_whole() -> None:
@@ -183,15 +175,13 @@ def sections() -> list[tuple[Form, str, str]]:
 
 
 @in_turn(("form", "codec", "symbols"), sections())
-def test_golden_sections_are_written_and_read(
-    form: Form, codec: str, symbols: str, assert_same_update: AssertSame
-) -> None:
+def test_golden_sections_are_written_and_read(form: Form, codec: str, symbols: str) -> None:
     update = golden_update(form, codec, symbols)
     bits, values = VALUES[form, symbols]
     if codec == "chunked" and FORMS[form].quantized:
         return  # its first parameter sends one element: tables would be others
     body = POSITIONS[codec, FORMS[form].has_tau] + values
-    due = golden(form, CODEC_CODES.get(codec, EVERY), FLAGS[symbols], bits, update.n, body)
+    due = golden(form, codec, FLAGS[symbols], bits, update.n, body)
     asked = "raw" if symbols == "own" else symbols
     assert write(update, codec, asked).tobytes().hex(" ") == due.hex(" ")
     found = message.read(np.frombuffer(due, np.uint8), update.segments)
@@ -201,16 +191,16 @@ def test_golden_sections_are_written_and_read(
 
 
 @in_turn("form", list(DENSE))
-def test_golden_elements_written_out(form: Form, assert_same_update: AssertSame) -> None:
+def test_golden_elements_written_out(form: Form) -> None:
     update = golden_update(form, "raw")
-    due = golden(form, 0, 0, 0, 11, DENSE[form])
+    due = golden(form, "raw", 0, 0, 11, DENSE[form])
     assert write(update, "raw").tobytes().hex(" ") == due.hex(" ")
     assert_same_update(message.read(np.frombuffer(due, np.uint8), update.segments), update)
 
 
-def test_golden_parameters_that_are_held_back(assert_same_update: AssertSame) -> None:
+def test_golden_parameters_that_are_held_back() -> None:
     values = np.array([0.5, -0.25, 3.0], np.float32)
     update = Update("f32", Segments.side_by_side([2, 3]), None, np.array([0, 3]), values)
-    due = golden("f32", EVERY, 0, 0, 5, POSITIONS["every the second", False] + VALUES["f32", "raw"][1])
+    due = golden("f32", "every", 0, 0, 5, POSITIONS["every the second", False] + VALUES["f32", "raw"][1])
     assert write(update).tobytes().hex(" ") == due.hex(" ")
     assert_same_update(message.read(np.frombuffer(due, np.uint8), update.segments), update)

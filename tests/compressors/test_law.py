@@ -9,13 +9,14 @@ import torch
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
+from workbench import Worker
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
+from taugrad.compressors.tau.base import with_magnitudes
 from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
-
-from .workbench import Worker
 
 SIZES = (300, 41, 128)
 
@@ -72,14 +73,14 @@ def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
 @in_turn("order", [(0, 1, 2), (2, 0, 1)])
 def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, ...]) -> None:
     law = {"constant": 0.3, "rms": 0.9, "p99": 0.5, "layer": -0.2}
-    policy = rule_of(read_config({"kind": "strom", "tau": {"kind": "law", **law}})).selection.policy
+    policy = rule_of(read_config({"kind": "strom", "tau": {"kind": "law", **law}})).policy
     memories: dict[str, LawMemory] = {}
     taus = []
     for iteration in range(4):
         layers = layers_of(iteration, scale=10.0**-iteration)
         found = {}
         for i in order:
-            part = Part(f"p{i}", layers[i])
+            (part,) = with_magnitudes([Part(f"p{i}", layers[i])], [True], CPU)
             memory = memories.setdefault(part.name, LawMemory())
             policy.settle([memory], iteration, memories)
             (found[i],) = policy.taus([part], iteration, [memory])
@@ -94,7 +95,7 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
 
 
 def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
-    policy = rule_of(read_config("strom(law(0))")).selection.policy
+    policy = rule_of(read_config("strom(law(0))")).policy
     memories: dict[str, LawMemory] = {}
     early, late, _ = layers_of(1)
     taus = []
@@ -103,7 +104,7 @@ def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
         for name, gradient in (("early", early), ("late", late if iteration else torch.zeros_like(late))):
             memory = memories.setdefault(name, LawMemory())
             policy.settle([memory], iteration, memories)
-            found += policy.taus([Part(name, gradient)], iteration, [memory])
+            found += policy.taus(with_magnitudes([Part(name, gradient)], [True], CPU), iteration, [memory])
         taus.append(found)
     alone = math.sqrt(float(early.double().square().mean()))
     both = math.sqrt(float(torch.cat([early, late]).double().square().mean()))
@@ -132,18 +133,3 @@ def test_a_floor_by_law_sends_what_the_number_would() -> None:
 @in_turn(("constant", "floor"), [(50, 16), (-50, -16)])
 def test_a_floor_stays_within_its_range(constant: float, floor: float) -> None:
     assert sent_by(f"entropy(law({constant}), decay=0)") == sent_by(f"entropy({floor}, decay=0)")
-
-
-@in_turn(
-    ("line", "said"),
-    [
-        ("strom(law())", "constant"),
-        ("strom(law(1000))", "-100|100"),
-        ("entropy(law(1, tau=2))", "tau"),
-        ("entropy(density(0.1))", "law"),
-        ("wgt(0.1) | entropy(law(3))", "floor"),
-    ],
-)
-def test_what_is_no_law_is_refused(line: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_config(line)

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import forked
+import mesh_process
 import numpy as np
 import pytest
 from cases import in_turn
@@ -15,25 +16,15 @@ from taugrad.compressors.exchange.addresses import own_address
 from taugrad.compressors.exchange.arrivals import Arrivals
 from taugrad.compressors.exchange.memory import in_memory
 
-SCRIPT = Path(__file__).with_name("mesh_process.py")
-WORKERS, ENDED_S = 3, 240
-CASES = (
-    "says_what_memory_does",
-    "groups_do_not_clash",
-    "strangers_are_refused",
-    "other_keys_are_refused_at_the_start",
-    "absurd_lengths_are_refused",
-    "what_was_sent_arrives_though_its_sender_ends",
-    "the_killed_are_missed_at_once",
-    "the_stopped_are_missed_in_time",
-)
+SCRIPT = Path(mesh_process.__file__)
+ENDED_S = 240
 
 
-@in_turn("case", CASES)
+@in_turn("case", mesh_process.CASES)
 def test_of_three_processes(case: str, tmp_path: Path) -> None:
     folder = tmp_path / case  # all cases have one path, and each its own rendezvous
     folder.mkdir()
-    logs = [folder / f"{rank}.txt" for rank in range(WORKERS)]
+    logs = [folder / f"{rank}.txt" for rank in range(mesh_process.WORKERS)]
     workers = [forked.start(SCRIPT, (case, rank, folder), log, log) for rank, log in enumerate(logs)]
     try:
         for worker in workers:

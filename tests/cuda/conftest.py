@@ -1,9 +1,10 @@
-"""What the tests of the CUDA sources share: the emulated device."""
+"""What the tests of the CUDA sources share: the device, emulated, or real."""
 
 from typing import Any
 
 import emulator
 import pytest
+import torch
 from needs import missing
 
 
@@ -13,3 +14,15 @@ def gpu() -> Any:
     if emulator.COMPILER is None:
         missing("needs g++ to emulate CUDA")
     return emulator.EmulatedGpu()
+
+
+@pytest.fixture(params=["emulator", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Any:
+    """Both of them, where there is a GPU."""
+    if request.param == "emulator":
+        return request.getfixturevalue("gpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    from taugrad.compressors.ops.cuda.cupy_runtime import CuPyRuntime
+
+    return CuPyRuntime(torch.device("cuda"))

@@ -1,5 +1,6 @@
-"""A bucket on the emulated device, against the CPU: the same payloads, residuals, velocities and tallies."""
+"""A bucket on a GPU, emulated or real, against the CPU: payloads, residuals, velocities and tallies."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,114 +8,75 @@ import pytest
 import torch
 from cases import in_turn
 from methods import MESSAGES
+from numpy.typing import NDArray
+from workbench import Step, Worker
 
-from taugrad.compressors.bucket.compressor import Compressor, Outgoing
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import read_config
-from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire.message import NonFinite
+from taugrad.compressors.ops.interface import Ops
 
 every_method = pytest.mark.parametrize("line", MESSAGES)
 
-SIZES = {"head.bias": 31, "first.weight": 1000, "empty": 0, "one.bias": 1, "middle.weight": 33}
+NAMES = ("head.bias", "first.weight", "empty", "one.bias", "middle.weight")
+SIZES = (31, 1000, 0, 1, 33)
 
 
-def gradients(n: int, steps: int, seed: int = 0, scale: float = 0.02) -> list[torch.Tensor]:
+def gradients(
+    steps: int, sizes: Sequence[int] = SIZES, seed: int = 0, tau: float = 0.004
+) -> list[list[NDArray[np.float32]]]:
     """Values around the thresholds of MESSAGES, multiples of one, zeros of both signs and denormals."""
-    rng = np.random.default_rng(seed)
-    made = []
+    rng, n, made = np.random.default_rng(seed), sum(sizes), []
     for _ in range(steps):
         kind = rng.random(n)
-        values = rng.standard_normal(n) * scale
-        values = np.where(kind < 0.1, rng.integers(-300, 301, n) * 0.004, values)
+        values = rng.standard_normal(n) * 5 * tau
+        values = np.where(kind < 0.1, rng.integers(-300, 301, n) * tau, values)
         values = np.where(kind > 0.95, rng.choice([0.0, -0.0, 1e-45, -1e-40], n), values)
-        made.append(torch.from_numpy(values.astype(np.float32)))
+        made.append(np.split(values.astype(np.float32), np.cumsum(sizes)[:-1]))
     return made
 
 
-class Worker:
-    """One worker's side of a method: what it keeps, and what it makes of gradients."""
-
-    def __init__(
-        self, compressor: Compressor, sizes: dict[str, int], *, hold_back_zeros: bool = False
-    ) -> None:
-        self.compressor, self.sizes = compressor, sizes
-        self.layout = compressor.layout(list(sizes), list(sizes.values()))
-        self.context = Context(hold_back_zeros=hold_back_zeros)
-        self.residuals: dict[str, torch.Tensor] = {}
-        self.velocities: dict[str, torch.Tensor] = {}
-        config, rule = compressor.config, compressor.rule
-        exempt = set(self.layout.whole.ordinals)
-        for ordinal, (name, n) in enumerate(sizes.items()):
-            if ordinal not in exempt and (rule.needs_residual or config.decay):
-                self.residuals[name] = torch.zeros(n)
-            if ordinal not in exempt and getattr(config, "momentum", 0):
-                self.velocities[name] = torch.zeros(n)
-
-    def compress(self, bucket: torch.Tensor) -> tuple[Outgoing, list[Part]]:
-        parts = [
-            Part(name, share, self.residuals.get(name), self.velocities.get(name))
-            for name, share in zip(
-                self.sizes, torch.split(bucket.clone(), list(self.sizes.values())), strict=True
-            )
-        ]
-        return self.compressor.compress(parts, self.layout, self.context), parts
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "residuals": {name: each.numpy().tobytes() for name, each in self.residuals.items()},
-            "velocities": {name: each.numpy().tobytes() for name, each in self.velocities.items()},
-            "memories": self.context.memories,
-        }
+def both(ops: Ops, line: str, sizes: Sequence[int] = SIZES, **options: Any) -> tuple[Worker, Worker]:
+    """A worker on the CPU, and one on the device."""
+    names = NAMES if len(sizes) == len(NAMES) else None
+    cpu, there = (Worker(line, sizes, names=names, ops=each, **options) for each in (None, ops))
+    return cpu, there
 
 
-def both(gpu: Any, line: str, sizes: dict[str, int] = SIZES, **options: bool) -> tuple[Worker, Worker]:
-    config: Any = read_config(line)
-    return (
-        Worker(Compressor(config), sizes, **options),
-        Worker(Compressor(config, gpu), sizes, **options),
-    )
-
-
-def payload_of(outgoing: Outgoing) -> bytes:
-    return outgoing.payload.tobytes()
-
-
-def assert_same_step(cpu: Worker, there: Worker, bucket: torch.Tensor) -> bytes:
-    """Compresses on both, reads on both; returns the payload."""
-    on_cpu, _ = cpu.compress(bucket)
-    on_device, _ = there.compress(bucket)
-    payload = payload_of(on_cpu)
-    assert payload_of(on_device) == payload
-    assert there.state() == cpu.state()
-    for due, found in zip(on_cpu.tallies, on_device.tallies, strict=True):
-        assert (found.name, found.elements, found.sent, found.tau, found.paper_bits) == (
-            due.name, due.elements, due.sent, due.tau, due.paper_bits,
+def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], **options: bool) -> Step:
+    """One step of both, which must be the same to the bit, and what three workers that sent it add up to."""
+    due, found = (worker.step(given, **options) for worker in workers)
+    assert found.payloads == due.payloads
+    assert found.refused == due.refused
+    if due.refused and workers[1].device.type == "cuda":
+        for i in range(len(given)):  # putting back a block of quantized values rounds
+            mine, other = (worker.residual(i) for worker in workers)
+            assert np.allclose(mine, other, rtol=1e-5, atol=1e-7)
+    else:
+        assert workers[1].state == workers[0].state
+    assert [each.tobytes() for each in found.decoded] == [each.tobytes() for each in due.decoded]
+    for one, other in zip(found.tallies, due.tallies, strict=True):
+        assert (one.name, one.elements, one.sent, one.tau, one.paper_bits) == (
+            other.name, other.elements, other.sent, other.tau, other.paper_bits,
         )  # fmt: skip
-        assert found.residual_squares == pytest.approx(due.residual_squares, rel=1e-4, abs=1e-30)
-    assert_same_reading(cpu, there, payload)
-    return payload
-
-
-def assert_same_reading(cpu: Worker, there: Worker, payload: bytes) -> None:
-    """Three workers send the same."""
-    payloads, totals = [np.frombuffer(payload, np.uint8)] * 3, []
-    for worker in (cpu, there):
-        total = torch.full((sum(worker.sizes.values()),), 1e-40)
-        worker.compressor.total(worker.compressor.read_all(payloads, worker.layout), 3, total)
-        for incoming in worker.compressor.read_all(payloads[:2], worker.layout):
-            assert not isinstance(incoming, NonFinite)
-            worker.compressor.add(incoming, total)
-        totals.append(total.numpy().tobytes())
-    assert totals[0] == totals[1]
+        if other.residual_squares < 1e30:  # it is a metric, in float32
+            assert one.residual_squares == pytest.approx(other.residual_squares, rel=1e-4, abs=1e-30)
+    if not due.refused:
+        totals = []
+        for worker in workers:
+            layout = worker.compressor.layout(worker.names, worker.sizes)
+            total = torch.full((sum(worker.sizes),), 1e-40, device=worker.device)
+            payloads = [np.frombuffer(due.payloads[0], np.uint8)] * 3
+            incoming = worker.compressor.read_all(payloads, layout)
+            worker.compressor.total(incoming, 3, total)
+            worker.compressor.add(incoming[0], total)  # type: ignore[arg-type]
+            totals.append(total.cpu().numpy().tobytes())
+        assert totals[0] == totals[1]
+    return due
 
 
 @every_method
-def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, gpu: Any) -> None:
-    cpu, there = both(gpu, line)
-    for iteration, bucket in enumerate(gradients(sum(SIZES.values()), 3)):
-        cpu.context.iteration = there.context.iteration = iteration
-        assert_same_step(cpu, there, bucket)
+def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, device: Ops) -> None:
+    workers = both(device, line)
+    for given in gradients(3):
+        check_step(workers, given)
 
 
 @in_turn(
@@ -128,10 +90,10 @@ def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, gpu: Any) -> 
         "entropy",
     ],
 )
-def test_large_buckets_become_the_same_payloads(line: str, gpu: Any) -> None:
-    cpu, there = both(gpu, line, {"large": 70_001, "small": 5})
-    for bucket in gradients(70_006, 2):
-        assert_same_step(cpu, there, bucket)
+def test_large_buckets(line: str, device: Ops) -> None:
+    workers = both(device, line, (70_001, 5))
+    for given in gradients(2, (70_001, 5)):
+        check_step(workers, given)
 
 
 @in_turn("dtype", [torch.float16, torch.bfloat16])
@@ -151,95 +113,88 @@ def test_large_buckets_become_the_same_payloads(line: str, gpu: Any) -> None:
         "fp8",
     ],
 )
-def test_short_floats_become_the_same_payloads(line: str, dtype: torch.dtype, gpu: Any) -> None:
-    cpu, there = both(gpu, line)
-    for iteration, bucket in enumerate(gradients(sum(SIZES.values()), 2, seed=1)):
-        cpu.context.iteration = there.context.iteration = iteration
-        assert_same_step(cpu, there, bucket.to(dtype))
+def test_short_floats(line: str, dtype: torch.dtype, device: Ops) -> None:
+    workers = both(device, line, dtype=dtype)
+    for given in gradients(2, seed=1):
+        check_step(workers, given)
+
+
+@in_turn("rule", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("tau", [1e-36, 1e-3, 0.3])
+def test_extreme_taus_and_values(rule: str, tau: float, device: Ops) -> None:
+    workers = both(device, f"{rule}({tau!r})", (1000, 3000))
+    for given in gradients(2, (1000, 3000), tau=tau):
+        given[1][::97] = 1e37
+        check_step(workers, given)
 
 
 @every_method
-def test_parameters_without_a_gradient_are_held_back_as_on_the_cpu(line: str, gpu: Any) -> None:
-    cpu, there = both(gpu, line, hold_back_zeros=True)
-    for iteration, bucket in enumerate(gradients(sum(SIZES.values()), 2, seed=2)):
-        cpu.context.iteration = there.context.iteration = iteration
-        if iteration:
-            bucket[31:1031] = -0.0
-        assert_same_step(cpu, there, bucket)
-    (nothing,) = torch.zeros(1, sum(SIZES.values()))
-    assert_same_step(cpu, there, nothing)
+def test_parameters_without_a_gradient_are_held_back(line: str, device: Ops) -> None:
+    workers = both(device, line)
+    first, second = gradients(2, seed=2)
+    second[1][:] = -0.0
+    for given in (first, second, [np.zeros(n, np.float32) for n in SIZES]):
+        check_step(workers, given, hold_back_zeros=True)
 
 
 @every_method
-def test_what_is_put_back_is_the_same_as_on_the_cpu(line: str, gpu: Any) -> None:
-    cpu, there = both(gpu, line)
-    for bucket in gradients(sum(SIZES.values()), 2, seed=3):
-        for worker in (cpu, there):
-            outgoing, parts = worker.compress(bucket)
-            worker.compressor.put_back(outgoing, parts)
-        assert there.state() == cpu.state()
+def test_what_is_put_back(line: str, device: Ops) -> None:
+    workers = both(device, line)
+    for given in gradients(2, seed=3):
+        for worker in workers:
+            worker.put_back(worker.step(given))
+        assert workers[0].state == workers[1].state
 
 
 @every_method
-@in_turn("broken", [[5], [40, 700, 1064], [1031]])
-def test_gradients_that_are_not_finite_are_refused_as_on_the_cpu(
-    line: str, broken: list[int], gpu: Any
-) -> None:
-    cpu, there = both(gpu, line)
-    first, bucket = gradients(sum(SIZES.values()), 2, seed=4)
-    bucket[broken] = torch.tensor([float("nan"), float("inf"), -float("inf")])[: len(broken)]
-    assert_same_step(cpu, there, first)
-    on_cpu, on_device = cpu.compress(bucket)[0], there.compress(bucket)[0]
-    assert payload_of(on_device) == payload_of(on_cpu)
-    assert there.state() == cpu.state()
-    for due, found in zip(on_cpu.tallies, on_device.tallies, strict=True):
-        assert (found.name, found.sent, found.paper_bits) == (due.name, 0, 0)
-        assert found.residual_squares == pytest.approx(due.residual_squares, rel=1e-4, abs=1e-30)
-    refusals = [each.compressor.read(on_cpu.payload, each.layout) for each in (cpu, there)]
-    assert refusals[0] == refusals[1]
-    assert isinstance(refusals[1], NonFinite)
+@in_turn("broken", [{0: 5}, {1: 9, 4: 30}, {3: 0}])
+def test_gradients_that_are_not_finite_are_refused(line: str, broken: dict[int, int], device: Ops) -> None:
+    workers = both(device, line)
+    first, second = gradients(2, seed=4)
+    for value, (parameter, at) in zip((np.nan, -np.inf), broken.items(), strict=False):
+        second[parameter][at] = value
+    check_step(workers, first)
+    assert check_step(workers, second).refused == [min(broken)]
 
 
 @in_turn("line", ["wgt(0.02)", "topk(0.1)", "linear(4)", "fp16(exempt=exempt(smaller_than=9))"])
-def test_a_bucket_without_elements(line: str, gpu: Any) -> None:
-    cpu, there = both(gpu, line, {"nothing": 0})
-    assert_same_step(cpu, there, torch.from_numpy(np.empty(0, np.float32)))
+def test_a_bucket_without_elements(line: str, device: Ops) -> None:
+    check_step(both(device, line, (0,)), [np.empty(0, np.float32)])
 
 
-def counting(gpu: Any) -> Any:
+def counting(device: Ops) -> Any:
     """The same device, which counts how often the host waits."""
 
-    class Counting(type(gpu)):  # type: ignore[misc]
+    class Counting(type(device)):  # type: ignore[misc]
         waits = 0
 
         def fetch_all(self, arrays: Any) -> Any:
             self.waits += 1
             return super().fetch_all(arrays)
 
-    return Counting()
+    return Counting(*([device.device] if device.device.type == "cuda" else []))
 
 
 @every_method
 def test_how_often_the_host_waits_does_not_depend_on_how_many_parameters_there_are(
-    line: str, gpu: Any
+    line: str, device: Ops
 ) -> None:
     waits = []
     for count in (3, 40):
-        sizes = {f"p{i}.weight": 30 for i in range(count)} | {"one.bias": 3}
-        counted = counting(gpu)
+        sizes = [30] * count + [3]
+        counted = counting(device)
         _, there = both(counted, line, sizes)
-        there.compress(gradients(30 * count + 3, 1)[0])
+        there.step(gradients(1, sizes)[0])
         waits.append(counted.waits)
     assert waits[0] == waits[1] <= 4
 
 
 @in_turn("line", ["wgt(0.02)", "strom(0.01) | golomb_rice", "topk(0.1)", "chunked_topk(8, chunk=64)", "fp16"])
-def test_the_host_waits_twice_and_not_to_read(line: str, gpu: Any) -> None:
-    counted = counting(gpu)
+def test_the_host_waits_twice_and_not_to_read(line: str, device: Ops) -> None:
+    counted = counting(device)
     _, there = both(counted, line)
-    (bucket,) = gradients(sum(SIZES.values()), 1)
-    outgoing, _ = there.compress(bucket)
-    assert counted.waits == 2
-    received = there.compressor.read_all([outgoing.payload] * 2, there.layout)
-    there.compressor.total(received, 2, torch.empty_like(bucket))
+    step = there.step(gradients(1)[0])  # which reads, too
+    layout = there.compressor.layout(there.names, there.sizes)
+    received = there.compressor.read_all([np.frombuffer(step.payloads[0], np.uint8)] * 2, layout)
+    there.compressor.total(received, 2, torch.empty(sum(SIZES), device=there.device))
     assert counted.waits == 2

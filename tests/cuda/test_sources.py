@@ -14,18 +14,16 @@ from taugrad.compressors.ops.cuda.device import SOURCES, float_bits
 from taugrad.compressors.ops.cuda.reports import Reports
 from taugrad.compressors.ops.readback import Readback
 
-ARCHITECTURES = ("sm_80", "sm_90")
 
-
+@pytest.mark.parametrize("architecture", ["sm_80", pytest.param("sm_90", marks=pytest.mark.long)])
 @in_turn("source", sorted(path.stem for path in SOURCES.glob("*.cu")))
-def test_the_source_compiles(source: str) -> None:
+def test_the_source_compiles(source: str, architecture: str) -> None:
     if nvrtc.library() is None:
         what = "needs NVIDIA's runtime compiler (the package nvidia-cuda-nvrtc-cu12)"
         if machine() == "x86_64":
             missing(what)
         pytest.skip(what)  # for other CPUs pyproject.toml does not ask for it
-    for architecture in ARCHITECTURES:
-        nvrtc.compile_source(SOURCES / f"{source}.cu", architecture)
+    nvrtc.compile_source(SOURCES / f"{source}.cu", architecture)
 
 
 @in_turn("nearest", [0, 1, 31, 32, 33, 69])

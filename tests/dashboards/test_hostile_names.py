@@ -13,10 +13,11 @@ from rich.console import Console
 
 from taugrad.dashboards import report
 from taugrad.dashboards.experiment import all_runs, compared_runs
-from taugrad.dashboards.table import render, rows
+from taugrad.dashboards.table import render
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.run_lookup import no_experiment
+from taugrad.platform.tracking.experiments import find_experiment
 
 SERVER = "http://mlflow.example:5000"
 HOSTILE = (
@@ -148,8 +149,11 @@ def test_tables_are_texts(hostile: Pages) -> None:
 def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
     runs = compared_runs(all_runs(hostile.client, hostile.experiment_id))
     screen = io.StringIO()
-    Console(file=screen, width=300, force_terminal=False).print(render(rows(runs)))
+    Console(file=screen, width=300, force_terminal=False).print(render(runs))
     shown = screen.getvalue()
     assert "title" in shown
     assert all(each.isprintable() for line in shown.splitlines() for each in line)
-    assert str(no_experiment("x", [HOSTILE[7]], "sqlite:///x")).isprintable()
+    hostile.client.create_experiment(HOSTILE[7])
+    with pytest.raises(SpecError) as refused:
+        find_experiment(hostile.client, "x")
+    assert str(refused.value).isprintable()

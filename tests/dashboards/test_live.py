@@ -6,7 +6,6 @@ from rich.console import Console
 
 from taugrad.dashboards.live import LiveRun
 from taugrad.platform.launching.run_status import News
-from taugrad.platform.launching.stages import Stage
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.training.reporting import TRAINING, Progress
 
@@ -61,9 +60,9 @@ def progress(iteration: int, *, own_models: bool = False) -> Progress:
 def test_a_log_is_never_silent_for_long() -> None:
     log = Log()
     log.go_on(100)  # nothing is heard of the workers
-    told = log.go_on(100, News(stages=[Stage("preparing the data", 0)]))
+    told = log.go_on(100, News(stages=["preparing the data"]))
     assert set(told) == {"gpt  preparing the data \u2026"}
-    told = log.go_on(100, News(progress(1), stages=[Stage(TRAINING, 0)]))
+    told = log.go_on(100, News(progress(1), stages=[TRAINING]))
     assert all("iteration   1/100 at 3.4 s each  loss 2.5000  test loss" in line for line in told)
     assert all("5:37 left" in line for line in told)
     told = log.go_on(40, News(progress(30)))

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from taugrad.dashboards.runs import RunHistory
-from taugrad.dashboards.table import render, rows, to_markdown
+from taugrad.dashboards.table import render, to_markdown
 
 
 def run(name: str, rule: str, **finals: float) -> RunHistory:
@@ -31,7 +31,7 @@ def two() -> list[RunHistory]:
 
 
 def test_markdown(two: list[RunHistory]) -> None:
-    assert to_markdown(rows(two)).splitlines() == [
+    assert to_markdown(two).splitlines() == [
         "| run | accuracy % | paper MB | wire MB | sent % | times smaller | than 16 bits "
         "| ratio %/GB | time s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -43,7 +43,7 @@ def test_markdown(two: list[RunHistory]) -> None:
 def test_the_terminal_shows_names_and_numbers_in_80_columns(two: list[RunHistory]) -> None:
     odd = run("[red]name[/red]", "wgt", total__accuracy_per_gb=2_751_714.0)
     console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(render(rows([*two, odd])))
+    console.print(render([*two, odd]))
     text = console.export_text()
     assert "…" not in text
     for expected in ("none", "wgt", "tau=0.001", "96.88", "18.9", "16.0x", "1,234", "2,751,714"):

@@ -15,11 +15,7 @@ from pathlib import Path
 import pytest
 from commands_on_ray import OneRay
 
-from taugrad import cli
-
-TIMEOUT_S = 480  # other tests run at the same time
 MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
-RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
@@ -35,24 +31,6 @@ def environment() -> dict[str, str]:
 @pytest.fixture
 def command() -> list[str]:
     return [sys.executable, "-m", "taugrad"]
-
-
-@pytest.fixture
-def taugrad(tmp_path: Path, environment: dict[str, str], command: list[str]) -> RunCommand:
-    """Runs a command in the test's folder and returns what came of it."""
-
-    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *arguments],
-            cwd=tmp_path,
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -91,28 +69,6 @@ def on_own_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[OneRay]:
     started = OneRay(tmp_path, environment, dashboard=False)
     yield started
     started.close()
-
-
-@pytest.fixture
-def wrong_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
-    """What a command says that must end with exit code 2 before it starts anything; run in this process."""
-    for name in [name for name in os.environ if name.startswith(MISLEADING)]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as `python -m taugrad` has it
-
-    def run(*arguments: str) -> str:
-        before = set(tmp_path.iterdir())
-        assert cli.main(arguments) == cli.WRONG_INPUT, arguments
-        made = {each.name for each in set(tmp_path.iterdir()) - before}
-        assert made <= {"__pycache__"}  # no store, no folder of runs
-        ray = sys.modules.get("ray")
-        assert ray is None or not ray.is_initialized()
-        return capsys.readouterr().err
-
-    return run
 
 
 ROOT = Path(__file__).resolve().parents[2]

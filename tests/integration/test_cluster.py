@@ -142,19 +142,6 @@ def taugrad(cluster: RunOn, command: list[str]) -> RunOn:
     return run
 
 
-@pytest.mark.long
-def test_a_cluster_that_wants_a_token_says_so(taugrad: RunOn, variables: dict[str, str]) -> None:
-    Path(variables["HOME"], "refused.yaml").write_text(RUN.format(name="refused", sync="{}"))
-    refused = taugrad("train", "refused.yaml", RAY_AUTH_MODE="disabled")
-    assert refused.returncode == 2
-    said = refused.stderr.splitlines()[-1]
-    assert said.startswith(
-        f"taugrad: RAY_ADDRESS: {ADDRESS}: the cluster wants a token: export RAY_AUTH_MODE=token"
-    )
-    assert "Traceback" not in refused.stderr
-    assert runs(variables, "refused") == []
-
-
 def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(
     taugrad: RunOn, variables: dict[str, str]
 ) -> None:

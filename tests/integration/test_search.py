@@ -240,16 +240,3 @@ def test_trials_are_ray_train_runs_unless_the_spec_simulates(one_ray):
         assert Path(run.data.tags["taugrad.checkpoints"]) == folder
         assert list(folder.glob("iteration_*"))
         assert run.data.params["workers.count"] == "2"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--workers.count", "{int: [0, 4]}"], "at workers.count = 0: workers.count = 0"),
-        (["--sync.mode", "allgather", "--workers.count", "99"], "workers.count = 99"),
-        (["--pick", "1"], "has no front yet"),
-    ],
-)
-def test_a_search_that_cannot_be_is_refused_before_anything_starts(wrong_input, tmp_path, arguments, said):
-    (tmp_path / "digits.yaml").write_text(DIGITS + "search: {trials: 6}")
-    assert said in wrong_input("search", "digits.yaml", *arguments)

@@ -24,7 +24,7 @@ experiment: soak
 name: {name}
 data: {{kind: synthetic, train_examples: 640}}
 model: {{kind: custom, factory: "pausing:net", arguments: {{hold: "{hold}"}}}}
-training: {{epochs: 90, batch_size: 32, optimizer: {{lr: 0.02}}}}
+training: {{epochs: 45, batch_size: 32, optimizer: {{lr: 0.02}}}}
 compressor: "strom(tau=0.005) | golomb_rice"
 sync: {{mode: sharded}}
 checkpoint: {{interval: 60}}
@@ -46,7 +46,7 @@ def net(channels, height, width, classes, hold):
     return net
 """
 HOLD = "hold"
-ITERATIONS = 1800
+ITERATIONS = 900
 DISK_BYTES = 128 * 2**20  # a page of interactive charts alone has 5 MB, and is kept twice
 TIMEOUT_S = 480  # other tests run at the same time
 

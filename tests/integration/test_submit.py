@@ -236,23 +236,6 @@ def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started: Head) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["broken.yaml"], "compressor.kind = custom-kind: choose none, powersgd, wgt"),
-        (["train", "broken.yaml"], "compressor.kind = custom-kind: choose none"),
-        (["search", "submitted.yaml"], "nothing to search"),
-        (["search", "find.yaml", "--search.trials", "0"], "search.trials = 0"),
-        (["find.yaml"], "is the spec of a search"),
-        (["auto", "submitted.yaml", "--tolerance", "-1"], "--tolerance -1: must be points of accuracy"),
-        (["auto", "submitted.yaml", "--law", "/elsewhere/law.yaml"], "/elsewhere/law.yaml: is outside"),
-        (["submitted.yaml", "--resume", "0123"], "--resume 0123: submit does not have this option"),
-    ],
-)
-def test_what_is_wrong_never_reaches_the_cluster(wrong_input, folder, arguments, problem):
-    assert problem in wrong_input("submit", *arguments, "--address", "http://127.0.0.1:9")  # nobody answers
-
-
-@pytest.mark.parametrize(
     ("arguments", "command"),
     [
         (["submitted.yaml", "job.yaml", "--seed", "3"], "train submitted.yaml job.yaml --seed 3"),
@@ -279,11 +262,3 @@ def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, argument
     arguments = [each.format(here=folder) for each in arguments]
     assert cli.main(["submit", *arguments, "--address", "http://127.0.0.1:9"]) == 7
     assert given == [f"taugrad {command}"]
-
-
-def test_an_address_is_one_of_a_job_server_that_answers(wrong_input, folder):
-    for address, problem in (
-        (f"http://127.0.0.1:{free_port()}", "no cluster answers there ("),
-        ("127.0.0.1:8265", "must look like http://HOST:8265"),
-    ):
-        assert problem in wrong_input("submit", "submitted.yaml", "--address", address)

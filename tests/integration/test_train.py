@@ -86,7 +86,7 @@ class Trained:
 def trained(tmp_path_factory, environment, request):
     """One command's runs, the quickstart's and those of LINKS, and where its processes listened.
 
-    All of them, and in full, only where long tests run; else what differs most, for two epochs.
+    All of them, and in full, only where long tests run; else what differs most, for one epoch.
     """
     folder = tmp_path_factory.mktemp("trained")
     whole = request.config.getoption("all")
@@ -95,7 +95,7 @@ def trained(tmp_path_factory, environment, request):
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(text)
     command = [sys.executable, "-m", "taugrad", "train", *map(str, quickstart), *(f"{n}.yaml" for n in texts)]
-    variables = environment | ({} if whole else {"TAUGRAD_TRAINING__EPOCHS": "2"})
+    variables = environment | ({} if whole else {"TAUGRAD_TRAINING__EPOCHS": "1"})
     listened: set[str] = set()
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(
@@ -112,7 +112,7 @@ def trained(tmp_path_factory, environment, request):
     assert process.wait() == 0, output
     assert (len(runs), len(links)) == (len(quickstart), len(texts))
     assert {run.info.status for run in [*runs.values(), *links.values()]} == {"FINISHED"}
-    return Trained(folder, output, listened, client, runs, links, 10 if whole else 2)
+    return Trained(folder, output, listened, client, runs, links, 10 if whole else 1)
 
 
 def runs_of(client: MlflowClient, experiment: str) -> dict[str, Run]:

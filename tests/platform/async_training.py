@@ -1,5 +1,6 @@
 """A small training in the mode async, for tests: logistic regression on random examples, step by step."""
 
+import hashlib
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment, Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
@@ -67,3 +68,8 @@ def run(training: Synchronization, first: int, last: int, steps: int) -> list[It
 def weights(training: Synchronization) -> torch.Tensor:
     """All of the agreed ones, float32 [n], in the order in which they are sent."""
     return torch.cat([each.detach().flatten() for each in reversed(list(training.model.parameters()))])
+
+
+def hashed(training: Synchronization) -> str:
+    """Of the agreed weights."""
+    return hashlib.sha256(weights(training).numpy().tobytes()).hexdigest()

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.errors import Diverged
+from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
-from taugrad.platform.synchronization.patterns.base import compressed
 
 SIZES = {"head": 7, "empty": 0, "body": 90, "tail": 31}
 N = sum(SIZES.values())
@@ -34,31 +34,19 @@ def sender_side(line):
     return FeedbackCompressor(method, list(SIZES), [torch.zeros(n) for n in SIZES.values()], threads=1)
 
 
-def exact_gradients(rng):
-    """Multiples of 1/64 up to 4: all sums below are exact in float32."""
-    return [torch.from_numpy((rng.integers(-256, 257, n) / 64).astype(np.float32)) for n in SIZES.values()]
-
-
-def messages_of(line, workers, steps, seed, draw=None):
-    """By sender, its messages, each with its factor; the sum of all gradients; and what is left unsent."""
-    sent, summed, left = [], np.zeros(N), np.zeros(N)
+def messages_of(line, workers, steps, seed):
+    """By sender, its messages, each with its factor."""
+    sent = []
     for rank in range(workers):
         rng = np.random.default_rng([seed, rank])
         side, own = sender_side(line), []
         for step in range(steps):
-            gradients = (draw or exact_gradients)(rng)
-            summed += torch.cat(gradients).double().numpy()
+            gradients = [torch.from_numpy(rng.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
             payload = side.compress(gradients, step, None).payload.copy()
             side.commit()
-            own.append((side.read(payload), 1.0 if draw is None else -0.1 / (1 + step)))
+            own.append((side.read(payload), -0.1 / (1 + step)))
         sent.append(own)
-        residuals = [side.feedback.residuals.get(name, torch.zeros(n)) for name, n in SIZES.items()]
-        left += torch.cat(residuals).double().numpy()
-    return sent, summed, left
-
-
-def normal_gradients(rng):
-    return [torch.from_numpy(rng.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
+    return sent
 
 
 def replica(sent, order, start):
@@ -87,7 +75,7 @@ def in_sequence(workers, steps):
     data=st.data(),
 )
 def test_updates_add_up_alike_in_any_order(line, workers, steps, seed, data):
-    sent, _, _ = messages_of(line, workers, steps, seed, normal_gradients)
+    sent = messages_of(line, workers, steps, seed)
     order = in_sequence(workers, steps)
     one = replica(sent, order, start_weights())
     other = replica(sent, data.draw(st.permutations(order)), start_weights())
@@ -95,18 +83,9 @@ def test_updates_add_up_alike_in_any_order(line, workers, steps, seed, data):
     assert torch.equal(one.state_dict()["units"], other.state_dict()["units"])
 
 
-@pytest.mark.parametrize("line", ["strom(tau=0.5)", "bgt(tau=0.5)", "qgt(tau=0.5)", "wgt(tau=0.5)"])
-def test_nothing_is_lost(line):
-    sent, summed, left = messages_of(line, 3, 5, 1)
-    zeros = np.zeros(N, np.float32)
-    applied = replica(sent, in_sequence(3, 5), zeros).weights()
-    assert np.array_equal(applied + left, summed)
-    assert left.any() or line.startswith("qgt")
-
-
 @pytest.mark.parametrize("line", LINES)
 def test_it_is_what_one_process_adds_up_in_float64(line):
-    sent, _, _ = messages_of(line, 3, 4, 2, normal_gradients)
+    sent = messages_of(line, 3, 4, 2)
     expected = start_weights().astype(np.float64)
     for own in sent:
         for incoming, factor in own:
@@ -117,21 +96,8 @@ def test_it_is_what_one_process_adds_up_in_float64(line):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_replica_is_taken_up_where_it_was():
-    sent, _, _ = messages_of("strom(tau=0.5)", 2, 4, 5, normal_gradients)
-    order = in_sequence(2, 4)
-    whole = replica(sent, order[:4], start_weights())
-    resumed = Accumulator(np.zeros(N, np.float32), 2)
-    resumed.load_state_dict(whole.state_dict())
-    for sender, number in order[4:]:
-        for each in (whole, resumed):
-            each.add(sender, *sent[sender][number])
-    assert resumed.weights().tobytes() == whole.weights().tobytes()
-    assert resumed.messages == whole.messages == [4, 4]
-
-
 def test_what_does_not_fit_is_refused_and_changes_nothing():
-    sent, _, _ = messages_of("strom(tau=0.5)", 1, 1, 0)
+    sent = messages_of("strom(tau=0.5)", 1, 1, 0)
     ((incoming, _),) = sent[0]
     short = Accumulator(np.zeros(N - 1, np.float32), 1)
     for sender, factor, reason in [(0, 1.0, "element 128"), (1, 1.0, "sender 1"), (0, np.inf, "factor inf")]:
@@ -146,7 +112,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
 
 
 def test_what_would_wrap_around_is_refused_and_changes_nothing():
-    sent, _, _ = messages_of("none", 1, 1, 0, normal_gradients)
+    sent = messages_of("none", 1, 1, 0)
     ((incoming, _),) = sent[0]
     found = Accumulator(np.full(N, 262_143, np.float32), 1)
     before = found.weights().copy()

@@ -1,6 +1,5 @@
 """What is decided from what was measured: against links whose delay and rate are known."""
 
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -8,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.adapting.adapter import Measured, typical, window_of
@@ -134,85 +132,6 @@ def test_local_steps_and_density_are_chosen_together():
     assert len(expected) == 3
 
 
-def test_decisions_depend_on_what_was_told_alone_and_survive_a_checkpoint():
-    chance = random.Random(5)
-    for _ in range(50):
-        chooser = Chooser(Adapt(local_steps=(1, 64)), 0.01, chance.choice([1.0, 32.0]))
-        links, choice = [LinkEstimate(), LinkEstimate()], Choice(0.01, 8)
-        for _ in range(20):
-            rows = [
-                [10 ** chance.uniform(-6, 2) for _ in range(3)] + [10 ** chance.uniform(0, 9)]
-                for _ in range(3)
-            ]
-            for link in links:
-                link.add(window_of(rows))
-            choice, other = (chooser.choose(link, choice) for link in links)
-            assert choice == other
-            assert LEAST <= choice.density <= MOST
-            assert 1 <= choice.local_steps <= 64
-            again = LinkEstimate()
-            again.load_state_dict(json.loads(json.dumps(links[1].state_dict())))
-            links[1] = again
-
-
-def test_waiting_for_a_slow_worker_is_not_waiting_for_the_network():
-    late, on_time = Measured(0.08, 0.01, 0.01, 500.0), Measured(0.05, 0.04, 0.045, 500.0)
-    window = window_of([[*late], [*on_time]])
-    assert window.compute_s == 0.08
-    assert window.wait_s == pytest.approx(0.01)
-    assert window.exchange_s == pytest.approx(0.015)
-    # The slowest link counts, whoever has it.
-    assert window_of([[*late], [*on_time._replace(wait_s=0.1, exchange_s=0.1)]]).wait_s == pytest.approx(0.07)
-
-
-ALLGATHER: dict[str, Any] = {"mode": "allgather", "adapt": {}}
-WEIGHTS: dict[str, Any] = {"mode": "weights", "every": 4, "adapt": {}}
-
-
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ({"compressor": "wgt(0.1)", "sync": ALLGATHER}, "sync.adapt with compressor = wgt"),
-        ({"compressor": "linear", "sync": ALLGATHER}, "use tau: density"),
-        ({"compressor": "none", "sync": ALLGATHER}, "it has no density that could change"),
-        ({"compressor": "powersgd", "sync": ALLGATHER}, "it has no density that could change"),
-        ({"compressor": "wgt(density(0.01, warmup=warmup(9)))", "sync": ALLGATHER}, "without a warm-up"),
-        (
-            {"compressor": "topk(0.2)", "sync": ALLGATHER},
-            "own density, 0.2, which must be within these bounds",
-        ),
-        ({"compressor": "topk(0.1)", "sync": {"mode": "ring", "adapt": {}}}, "sync.ring.adapt"),
-        ({"compressor": "topk(0.1)", "sync": ALLGATHER, "workers": {"count": 1}}, "workers.count = 1"),
-        ({"compressor": "topk(0.1)", "sync": {"mode": "simulated", "of": ALLGATHER}}, "no network to follow"),
-        ({"compressor": "topk(0.1)", "sync": WEIGHTS | {"every": 0}}, "sync.every = 0"),
-        (
-            {"compressor": "topk(0.1)", "sync": WEIGHTS | {"adapt": {"local_steps": [8, 9]}}},
-            r"local_steps = \[8, 9\] with sync.every = 4",
-        ),
-        (
-            {"compressor": "topk(0.1)", "sync": ALLGATHER | {"adapt": {"local_steps": [1, 8]}}},
-            "exchange after every step there",
-        ),
-        (
-            {"compressor": "topk(0.1)", "sync": WEIGHTS | {"adapt": {"local_steps": [9, 8]}}},
-            "the lower bound comes first",
-        ),
-        ({"compressor": "topk(0.1)", "sync": ALLGATHER | {"adapt": {"density": [0.2, 0.1]}}}, "comes first"),
-        (
-            {
-                "compressor": "topk(0.1)",
-                "sync": ALLGATHER,
-                "training": {"clip": {"norm": 1, "of": "worker"}},
-            },
-            "training.clip.of = worker with sync.adapt",
-        ),
-    ],
-)
-def test_what_cannot_follow_a_link_is_refused_when_the_spec_is_read(spec, says):
-    with pytest.raises(ValidationError, match=says):
-        RunSpec.model_validate(spec)
-
-
 def test_specs_that_say_nothing_of_it_have_the_hashes_that_they_had():
     """As of 7420ca4, which knew no `adapt`."""
     known: Sequence[tuple[dict[str, Any], str]] = [
@@ -223,6 +142,7 @@ def test_specs_that_say_nothing_of_it_have_the_hashes_that_they_had():
     ]
     for spec, fingerprint in known:
         assert RunSpec.model_validate(spec).fingerprint() == fingerprint
-    adapted = RunSpec.model_validate({"compressor": "topk(0.1)", "sync": ALLGATHER})
+    adapting = {"mode": "allgather", "adapt": {}}
+    adapted = RunSpec.model_validate({"compressor": "topk(0.1)", "sync": adapting})
     plain = RunSpec.model_validate({"compressor": "topk(0.1)"})
     assert adapted.fingerprint() != plain.fingerprint()

@@ -1,15 +1,40 @@
-"""Real workers that follow a link whose seconds are reckoned: alike, exactly resumed, and within 50 steps."""
+"""Real workers that follow a link: alike, exactly resumed, and within 50 steps.
 
-import json
+What a step took is not measured but reckoned: computing takes COMPUTE_S, a message DELAY_S and its bytes over
+a rate, which changes in mid-run.
+"""
+
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
 import torch
-from adapt_process import COMPUTE_S, DELAY_S, FASTER_FROM, LATE, SLOWER_FROM, STEPS, rate_at
+import torch.distributed as dist
 from cases import in_turn
-from forked import run_workers
+from group import run_group
+from recorder import saved_in, trainer_of
+
+from taugrad.compressors import Step
+from taugrad.platform.synchronization.adapting.adapter import Measured
+from taugrad.platform.synchronization.hooked import HookedGradients
+from taugrad.platform.synchronization.ledger import Iteration
+from taugrad.platform.synchronization.weights import LocalTraining
+
+COMPUTE_S = 0.05
+LATE = 1.2
+"""So many times longer worker 1 computes; all wait for it."""
+DELAY_S = 0.001
+FAST, SLOW = 600e3, 60e3
+"""Bytes a second."""
+SLOWER_FROM, FASTER_FROM, STEPS = 33, 88, 142
+"""Steps before the link changes, and before the end."""
+
+
+def rate_at(number: int) -> float:
+    """Bytes a second in a step, counted from 0."""
+    return SLOW if SLOWER_FROM <= number < FASTER_FROM else FAST
+
 
 WORKERS, MIDDLE, FOLLOWS, WAIT = 2, 64, 50, 0.2
 BASE: dict[str, Any] = {
@@ -37,14 +62,70 @@ SPECS: dict[str, dict[str, Any]] = {
 EVERY = in_turn("name", SPECS)
 
 
+class Watched:
+    """A trainer whose link is reckoned; keeps what was in force in every step."""
+
+    def __init__(self, spec: dict[str, Any], folder: Path) -> None:
+        self.trainer = trainer_of(spec, folder)
+        sync = self.trainer.sync
+        assert isinstance(sync, HookedGradients | LocalTraining)
+        assert sync.adapter is not None
+        self.sync, self.adapter = sync, sync.adapter
+        self.adapter.measure = self.measure
+        self.steps: list[tuple[int, float, int, float]] = []
+        iterate = sync.iterate
+
+        def watched(*arguments: Any) -> Iteration:
+            choice = self.adapter.choice
+            iteration = iterate(*arguments)
+            nbytes = iteration.step.received_bytes / sync.workers
+            self.steps.append((self.trainer.done, choice.density, choice.local_steps, nbytes))
+            return iteration
+
+        sync.iterate = watched  # type: ignore[method-assign]
+
+    def measure(self, step: Step, seconds: float) -> Measured:
+        assert seconds > 0
+        own = COMPUTE_S * (LATE if self.sync.ranks[0] == 1 else 1.0)
+        nbytes = step.received_bytes / self.sync.workers
+        if not nbytes:
+            return Measured(own, 0.0, 0.0, 0.0)
+        exchange_s = DELAY_S + nbytes / rate_at(self.trainer.done) + LATE * COMPUTE_S - own
+        return Measured(own, exchange_s, exchange_s, nbytes)
+
+    def result(self) -> dict[str, Any]:
+        self.trainer.fit()
+        return {
+            "weights": {name: each.clone() for name, each in self.trainer.model.state_dict().items()},
+            "own": self.sync.own_state(),
+            "adapter": self.adapter.shared_state(),
+            "totals": self.sync.totals.state_dict(),
+            "steps": self.steps,
+            "decided": [
+                (number, {name: value for name, value in metrics.items() if name.startswith("adapt/")})
+                for number, metrics in self.trainer.listener.logged
+                if "adapt/density" in metrics
+            ],
+        }
+
+
+def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    whole = Watched(spec, folder).result()
+    again = Watched(spec, folder / "resumed")
+    again.trainer.resume(saved_in(folder / str(MIDDLE), dist.get_rank()))
+    return whole | {"resumed": again.result()}
+
+
+def work(_rank: int, _workers: int, folder: Path) -> dict[str, dict[str, Any]]:
+    """In each worker: every run to its end, then again from the checkpoint in its middle."""
+    return {name: run(spec, folder / name) for name, spec in SPECS.items()}
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """By name, what each worker found."""
     folder = tmp_path_factory.mktemp("adapting")
-    (folder / "specs.json").write_text(json.dumps(SPECS))
-    script = Path(__file__).with_name("adapt_process.py")
-    run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
-    ranks = [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
+    ranks = run_group("test_adapting_processes", "work", WORKERS, folder, timeout_s=240)
     return {name: [rank[name] for rank in ranks] for name in SPECS}
 
 

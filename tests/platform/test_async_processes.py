@@ -1,34 +1,47 @@
 """Real workers in the mode async of which one is stopped for a while, and later killed."""
 
-import json
 import signal
+import sys
 from pathlib import Path
 from time import sleep
 
 import pytest
+from async_training import batch, hashed, moment, training_of
 from forked import Worker
+from group import started_group, step_of
+
+from taugrad.compressors.errors import PeerLost
 
 WORKERS, BEHIND, STEPS = 3, 10, 120
 TIMEOUT_S = 120
 
 
+SYNC = {"mode": "async", "most_behind": BEHIND, "on_dead": "wait", "dead_after": 0.5}
+
+
+def work(rank: int, workers: int, _folder: Path) -> None:
+    """In each worker: says `step N` after each step, and in the middle, where all are drained, a hash."""
+    training = training_of(workers, SYNC)
+    try:
+        for number in range(STEPS):
+            training.iterate([batch(rank, number)], moment(number, STEPS))
+            print("step", number, flush=True)
+            sleep(0.02)
+            if 2 * (number + 1) == STEPS:
+                training.sync_model()
+                print("hash", hashed(training), flush=True)
+        training.sync_model()
+    except PeerLost as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        sys.exit(3)
+
+
 @pytest.fixture
 def workers(tmp_path):
-    mode = {"mode": "async", "most_behind": BEHIND, "on_dead": "wait", "dead_after": 0.5}
-    script = Path(__file__).with_name("async_process.py")
-    started = [
-        Worker(script, (rank, WORKERS, tmp_path, STEPS, json.dumps(mode)), tmp_path / f"{rank}.log")
-        for rank in range(WORKERS)
-    ]
+    started = started_group("test_async_processes", "work", WORKERS, tmp_path)
     yield started
     for worker in started:
         worker.kill()
-
-
-def step_of(worker: Worker) -> int:
-    """The latest that it has made."""
-    numbers = [int(line.split()[1]) for line in worker.lines if line.startswith("step")]
-    return numbers[-1] if numbers else -1
 
 
 def reach(worker: Worker, step: int) -> None:

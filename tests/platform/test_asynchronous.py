@@ -14,17 +14,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from async_training import CLASSES, FEATURES, RATE, batch, moment, run, training_of, weights
-from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mode_specs import FOLLOWED, NO_MOMENTUM, UNEVEN
-from pydantic import ValidationError
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.asynchronous.schedule import Course, Schedule
 
 K, T, TAU = 3, 12, 0.0625
+UNEVEN: dict[str, Any] = {"mode": "async", "step_times": [1, 1.5, 4], "delay": [0, 2], "most_behind": 5}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,23 +125,6 @@ def test_workers_of_equal_speed_without_delay_are_synchronous(line):
     torch.testing.assert_close(weights(found), weights(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_with_nobody_ahead_real_speeds_do_not_matter():
-    uneven = UNEVEN | {"most_behind": 0}
-    found = [training_of(K, simulating(sync)) for sync in (uneven, {"mode": "async", "most_behind": 0})]
-    for training in found:
-        run(training, 0, T, T)
-    assert torch.equal(weights(found[0]), weights(found[1]))
-
-
-def test_a_worker_alone_is_gradient_descent():
-    training = training_of(1, simulating({"mode": "async"}), "none")
-    expected = weights(training).double().numpy()
-    run(training, 0, T, T)
-    for number in range(T):
-        expected = expected - RATE * gradient(expected, 0, number)
-    np.testing.assert_allclose(weights(training).numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("line", ["strom(0.05)", "qgt(0.02)", "wgt(0.05)", "topk(0.1) | linear(4)"])
 def test_nothing_is_lost(line, monkeypatch):
     training = training_of(K, simulating(UNEVEN), line)
@@ -224,24 +204,3 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()
         assert len({worker.received.weights().tobytes() for worker in training.workers_here}) == 1
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"training": {"optimizer": {"kind": "adam"}}}, "optimizer.kind = adam"),
-    ({"training": {}}, "optimizer.momentum = 0.9"),
-    ({"training": NO_MOMENTUM["training"] | {"clip": {"norm": 1}}}, "clip.of = mean"),
-    ({"training": NO_MOMENTUM["training"] | {"precision": "fp16"}}, "precision = fp16"),
-    ({"sync": {"mode": "async", "step_times": [1, 2, 1]}}, "sync.step_times without a schedule"),
-    ({"sync": FOLLOWED, "workers": {"count": 2}}, "workers.count = 2"),
-    ({"sync": FOLLOWED | {"delay": [2, 1]}}, "the lower bound comes first"),
-    ({"sync": FOLLOWED | {"step_times": [1, 0, 1]}}, "greater than 0"),
-    ({"compressor": "powersgd(2)"}, "powersgd with sync.mode = async"),
-]
-
-
-@in_turn(("change", "reason"), REFUSED)
-def test_what_cannot_be_is_refused_before_a_worker_starts(change, reason):
-    good = {"sync": {"mode": "async"}, "workers": {"count": K}, **NO_MOMENTUM}
-    RunSpec.model_validate(good)
-    with pytest.raises(ValidationError, match=reason):
-        RunSpec.model_validate(good | change)

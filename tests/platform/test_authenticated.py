@@ -1,51 +1,163 @@
 """Authenticated messages between real workers: the same bits, and nobody else's."""
 
-import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from authenticated_process import MODES, RIGHT, WRONG
-from forked import run_workers
+import torch
+import torch.distributed as dist
+from group import run_group
 
-from taugrad.compressors.exchange.keys import KEY
+from taugrad.compressors.exchange.keys import KEY, KEY_FILE
+from taugrad.platform.data.feeding import Batch
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.synchronization.base import Moment, Synchronization
+from taugrad.platform.synchronization.build import build_synchronization
+from taugrad.platform.tasks.builtin import ClassificationTask
+from taugrad.platform.training.batch_plan import Position
 
 WORKERS = 3
+STEPS, DEADLINE_S, INPUTS, CLASSES = 3, 20, 20, 10
+STROM = "strom(density(0.1)) | golomb_rice"
+RIGHT, WRONG = "the key of all workers", "the key of somebody else"
+MODES: dict[str, dict[str, Any]] = {
+    "exact": {"mode": "allgather"},
+    "hierarchical": {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1], [2]]},
+    "ring": {"mode": "ring"},
+    "async": {"mode": "async", "follow_schedule": True},
+    "quorum": {"mode": "weights", "every": 1, "quorum": 1.0, "schedule": {}},
+    "sharded": {"mode": "sharded"},
+    "server": {"mode": "parameter_server"},
+    "weights": {"mode": "weights", "every": 1},
+    "weights, sharded": {"mode": "weights", "every": 1, "pattern": "sharded"},
+    "weights, hierarchical": {
+        "mode": "weights",
+        "every": 1,
+        "pattern": "hierarchical",
+        "sites": [[0, 1], [2]],
+    },
+}
+"""All that can be authenticated."""
+LINKED = ("sharded", "server", "weights", "weights, hierarchical", "hierarchical")
+"""Of these it is known what went over which link."""
+
+
+def spec(line: str, sync: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "compressor": line,
+        "sync": sync,
+        "training": {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0}},
+        "workers": {"count": 3},
+    }
+
+
+def build(given: dict[str, Any], model: torch.nn.Module) -> Synchronization:
+    sync, _ = build_synchronization(
+        RunSpec.model_validate(given), model, ClassificationTask(), torch.device("cpu")
+    )
+    return sync
+
+
+def batch(rank: int, step: int) -> Batch:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.randn((6, INPUTS), generator=generator)
+    return Batch(inputs, torch.randint(CLASSES, (6,), generator=generator), 1.0)
+
+
+def moment(step: int) -> Moment:
+    return Moment(Position(0, step, STEPS, step, 18, STEPS), step + 1 == STEPS, observe=step == 1)
+
+
+def trained(mode: dict[str, Any]) -> Any:
+    sync = build(spec(STROM, mode), model())
+    for step in range(STEPS):
+        sync.iterate([batch(rank, step) for rank in sync.ranks], moment(step))
+    return sync
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(INPUTS, 30), torch.nn.Tanh(), torch.nn.Linear(30, CLASSES))
+
+
+def outcome(name: str, *, authenticated: bool) -> dict[str, Any]:
+    """Weights, ledger, and what went over which link where that is known."""
+    sync = trained(MODES[name] | ({"authenticated": True} if authenticated else {}))
+    links = sync.links()
+    return {
+        "weights": [each.detach().flatten().tolist() for each in sync.model.parameters()],
+        "totals": sync.totals.state_dict(),
+        "links": None if links is None else links.nbytes.tolist(),
+        "messages": None if links is None else links.messages.tolist(),
+    }
+
+
+def error_of(mode: dict[str, Any]) -> tuple[str, str]:
+    try:
+        trained(mode | {"authenticated": True})
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def work(rank: int, workers: int, folder: Path) -> dict[str, Any]:
+    """In each worker: every case in a group of its own, with the key that the worker has in it."""
+    dist.destroy_process_group()
+    groups = count()
+
+    def go(work: Callable[[], Any], key: str | None = RIGHT) -> Any:
+        for name in (KEY, KEY_FILE):
+            os.environ.pop(name, None)
+        if key is not None:
+            os.environ[KEY] = key
+        store = dist.FileStore(str(folder / f"store_{workers}_{next(groups)}"), workers)
+        timeout = timedelta(seconds=DEADLINE_S)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timeout)
+        try:
+            return work()
+        finally:
+            dist.destroy_process_group()
+
+    keys = {"wrong": WRONG, "missing": None}
+    found = {
+        "alike": {
+            name: [go(partial(outcome, name, authenticated=tags)) for tags in (False, True)]
+            for name in (MODES if workers > 1 else ["exact"])
+        },
+        "keys": {
+            f"{name}, {case}": go(partial(error_of, MODES[name]), key if rank == 1 else RIGHT)
+            for name in ("exact", "sharded")
+            for case, key in (keys.items() if workers > 1 else ())
+        },
+    }
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("authenticated")
-    script = Path(__file__).with_name("authenticated_process.py")
-    run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS)
-    texts = [(folder / f"authenticated_{rank}.json").read_text() for rank in range(WORKERS)]
-    for text in texts:
-        assert RIGHT not in text
-        assert WRONG not in text
-    return [json.loads(text) for text in texts]
+    found = run_group("test_authenticated", "work", WORKERS, tmp_path_factory.mktemp("authenticated"))
+    assert RIGHT not in str(found)
+    assert WRONG not in str(found)
+    return found
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_weights_are_the_same_bits_encrypted(ranks: list[dict[str, Any]], name: str) -> None:
+def test_encryption_changes_neither_a_bit_nor_the_ledger(ranks: list[dict[str, Any]], name: str) -> None:
     plain, encrypted = ranks[0]["alike"][name]
     assert plain["weights"] == encrypted["weights"]
+    assert plain["totals"] == encrypted["totals"]
     for other in ranks[1:]:
         assert other["alike"][name][1]["weights"] == encrypted["weights"]
-
-
-@pytest.mark.parametrize("name", MODES)
-def test_encryption_changes_nothing_in_the_ledger(ranks: list[dict[str, Any]], name: str) -> None:
-    plain, encrypted = ranks[0]["alike"][name]
-    assert plain["totals"] == encrypted["totals"]
-
-
-@pytest.mark.parametrize("name", ["sharded", "server", "weights", "weights, hierarchical", "hierarchical"])
-def test_links_add_up_to_what_was_received(ranks: list[dict[str, Any]], name: str) -> None:
-    for outcome in ranks[0]["alike"][name]:
-        assert np.sum(outcome["links"]) == outcome["totals"]["received_bytes"]
+    for each in (plain, encrypted) if name in LINKED else ():
+        assert np.sum(each["links"]) == each["totals"]["received_bytes"]
 
 
 @pytest.mark.parametrize("mode", ["exact", "sharded"])
@@ -75,29 +187,6 @@ def test_a_missing_key_is_named_on_every_rank(ranks: list[dict[str, Any]], mode:
 BASE = {"compressor": "wgt(0.01)", "workers": {"count": 2}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        (
-            {"sync": {"mode": "allgather"}, "compressor": "none"},
-            "compressor.kind = none: it goes through torch",
-        ),
-        ({"sync": {"mode": "allgather"}, "compressor": "powersgd(rank=2)"}, "compressor.kind = powersgd"),
-    ],
-)
-def test_what_has_no_messages_of_ours_is_refused(fields: dict[str, Any], said: str) -> None:
-    sync = fields["sync"] | {"authenticated": True}
-    with pytest.raises(ValueError, match=said):
-        RunSpec.model_validate(BASE | fields | {"sync": sync})
-    RunSpec.model_validate(BASE | fields)
-
-
-def test_simulated_workers_send_nothing() -> None:
-    sync = {"mode": "simulated", "of": {"mode": "sharded", "authenticated": True}}
-    with pytest.raises(ValueError, match="a simulation sends nothing"):
-        RunSpec.model_validate(BASE | {"sync": sync})
-
-
 def test_the_key_is_asked_for_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = RunSpec.model_validate(BASE | {"sync": {"mode": "sharded", "authenticated": True}})
     monkeypatch.delenv(KEY, raising=False)
@@ -119,7 +208,5 @@ def test_encryption_defines_no_other_computation_and_the_key_is_no_field() -> No
 
 
 def test_a_worker_by_itself_needs_nobody_s_key(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("authenticated_process.py")
-    run_workers(script, lambda rank: (rank, 1, tmp_path), 1)
-    found = json.loads((tmp_path / "authenticated_0.json").read_text())
-    assert found["alone"]["plain"] == found["alone"]["tagged"]
+    ((plain, tagged),) = run_group("test_authenticated", "work", 1, tmp_path)[0]["alike"].values()
+    assert plain == tagged

@@ -1,9 +1,6 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from taugrad.platform.training.batch_plan import BatchPlan, Position, adabatch_size
 from taugrad.platform.training.config import AdaBatch, TrainingConfig
@@ -70,33 +67,3 @@ def test_the_measure_that_was_chosen_decides(measure, size):
     plan.measured(0, 0.9, 3.0)
     plan.measured(10, 0.45, 1.0)
     assert plan.position(10).batch_size == size
-
-
-def test_a_plan_that_was_saved_goes_on_as_it_would_have():
-    plan = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 95)
-    plan.measured(0, 0.9, 1.0)
-    plan.measured(10, 0.45, 1.0)
-    copy = BatchPlan(training(batch_growth={"kind": "adabatch", "most": 40}), 95)
-    copy.load_state_dict(json.loads(json.dumps(plan.state_dict())))
-    for each in (plan, copy):
-        each.measured(15, 0.3, 1.0)
-    assert copy.position(15) == plan.position(15)
-    assert copy.position(15).batch_size == 40
-    assert not copy.needs_untrained
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"batch_growth": {"kind": "adabatch", "most": 9}}, "most = 9: must be at least batch_size.* 10"),
-        ({"warmup": {"epochs": 2, "iterations": 5}}, "epochs = 2 and iterations = 5: give one"),
-        (
-            {"optimizer": {"kind": "sgd", "lr": 2.0, "weight_decay": 0.5}, "scaling": {"kind": "sqrt"}},
-            "optimizer.lr . optimizer.weight_decay = 1: must be below 1",
-        ),
-    ],
-)
-def test_fields_that_contradict_each_other_are_refused(changes, problem):
-    with pytest.raises(ValidationError, match=problem) as caught:
-        training(**changes)
-    assert caught.value.error_count() == 1

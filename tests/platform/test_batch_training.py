@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import run_workers
+from group import run_group
+from recorder import Recorder, saved_in, trained
 from torch import nn
 
 from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.trainer import Trainer
 
 EPOCHS, FIRST, MOST, EXAMPLES, TESTS = 5, 10, 60, 250, 101
 RATE, DECAY, WARMUP = 0.02, 5e-3, 20
@@ -39,14 +41,25 @@ SPEC = {
 TIMEOUT_S = 120
 
 
-def train(workers: int, folder: Path, spec: dict, checkpoint: Path | None = None) -> list[dict]:
-    """Trains with real workers; each one's result."""
-    folder.mkdir()
-    script = Path(__file__).with_name("batches_process.py")
-    text = RunSpec.model_validate(spec).model_dump_json()
-    more = [checkpoint] if checkpoint else []
-    run_workers(script, lambda rank: (rank, workers, folder, text, *more), workers, timeout_s=TIMEOUT_S)
-    return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(workers)]
+RESUMED = SPEC | {
+    "training": SPEC["training"]
+    | {"optimizer": {"kind": "lamb", "lr": 0.05, "weight_decay": 0.01}, "warmup": {"epochs": 1}},
+    "compressor": "bgt(0.02)",
+    "checkpoint": {"interval": 1},
+}
+
+
+def work(rank: int, _workers: int, folder: Path) -> dict[str, dict]:
+    """In each worker: a run that grows, and another one, whole and resumed within an epoch."""
+    found = {"grown": _outcome(*trained(SPEC)), "whole": _outcome(*trained(RESUMED, folder))}
+    start = found["whole"]["evaluations"][-2][0] + 1
+    saved = saved_in(folder / str(start), rank)
+    return found | {"resumed": _outcome(*trained(RESUMED, folder / "resumed", saved))}
+
+
+def _outcome(trainer: Trainer, recorder: Recorder) -> dict:
+    kept = {name: getattr(recorder, name) for name in ("losses", "evaluations", "checkpoints")}
+    return kept | {"weights": trainer.model.state_dict(), "own": trainer.sync.own_state()}
 
 
 def written_out() -> dict:
@@ -92,12 +105,13 @@ def plain() -> dict:
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory):
-    return train(2, tmp_path_factory.mktemp("grown") / "run", SPEC)
+def ranks(tmp_path_factory) -> list[dict[str, dict]]:
+    return run_group("test_batch_training", "work", 2, tmp_path_factory.mktemp("grown"), timeout_s=TIMEOUT_S)
 
 
-def losses_of(result: dict) -> list[float]:
-    return [metrics["train/loss"] for _, metrics in result["logged"] if "train/loss" in metrics]
+@pytest.fixture
+def grown(ranks) -> list[dict]:
+    return [each["grown"] for each in ranks]
 
 
 def test_the_example_grows_step_by_step(plain):
@@ -106,7 +120,7 @@ def test_the_example_grows_step_by_step(plain):
 
 
 def test_a_run_with_growing_batches_is_the_one_written_out(grown, plain):
-    assert losses_of(grown[0]) == pytest.approx(plain["losses"], rel=1e-4)
+    assert grown[0]["losses"] == pytest.approx(plain["losses"], rel=1e-4)
     for name, expected in plain["weights"].items():
         torch.testing.assert_close(grown[0]["weights"][name], expected, rtol=1e-4, atol=1e-5)
 
@@ -124,22 +138,18 @@ def test_without_an_interval_every_fifth_of_the_epochs_ends_with_a_checkpoint(gr
         assert result["checkpoints"] == plain["ends"]
 
 
-def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(tmp_path):
-    optimizer = {"kind": "lamb", "lr": 0.05, "weight_decay": 0.01}
-    training = SPEC["training"] | {"optimizer": optimizer, "warmup": {"epochs": 1}}
-    spec = SPEC | {"training": training, "compressor": "bgt(0.02)", "checkpoint": {"interval": 1}}
-    whole = train(2, tmp_path / "whole", spec)
-    losses, ends = losses_of(whole[0]), [step for step, _ in whole[0]["evaluations"]]
+def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(ranks):
+    whole = ranks[0]["whole"]
+    losses, ends = whole["losses"], [step for step, _ in whole["evaluations"]]
     assert ends[-1] < EPOCHS * ends[0]  # it has grown
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])  # and learnt
-
     start = ends[-2] + 1
-    resumed = train(2, tmp_path / "resumed", spec, tmp_path / "whole" / f"iteration_{start}")
-    assert losses_of(resumed[0]) == losses[start:]
-    for before, after in zip(whole, resumed, strict=True):
-        assert after["checkpoints"] == list(range(start + 1, ends[-1] + 1))
-        assert same(before["weights"], after["weights"])
-        assert same(before["own"], after["own"])
+    for rank in ranks:
+        resumed = rank["resumed"]
+        assert resumed["checkpoints"] == list(range(start + 1, ends[-1] + 1))
+        assert same(rank["whole"]["weights"], resumed["weights"])
+        assert same(rank["whole"]["own"], resumed["own"])
+    assert ranks[0]["resumed"]["losses"] == losses[start:]
 
 
 def same(left: object, right: object) -> bool:

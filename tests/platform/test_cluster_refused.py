@@ -1,4 +1,4 @@
-"""A cluster that does not take us, in one line; tests/integration/test_cluster.py has a real one refuse."""
+"""A cluster that does not take us, in one line; test_preflight has one that wants a token."""
 
 import pytest
 import ray

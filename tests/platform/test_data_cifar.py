@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, check_resumes
+from feeds import all_examples
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Cifar10, Cifar100
@@ -121,15 +121,3 @@ def test_augmentation_follows_from_seed_epoch_and_example_alone(ten):
     assert not torch.equal(all_examples(data.train, Draw(1, 3))[0], whole)
     assert not data.train.in_memory
     assert plain.train.in_memory
-
-
-@pytest.mark.parametrize("augment", [False, True])
-def test_cifar_resumes_at_any_iteration(ten, augment):
-    def load_more():
-        data = load(Cifar10(path=ten[0], augment=augment))
-        data.train.pixels, data.train.labels = (
-            np.concatenate([each] * 5) for each in (data.train.pixels, data.train.labels)
-        )
-        return data
-
-    check_resumes(load_more)

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, check_resumes
+from feeds import all_examples
 
 from taugrad.platform.data import DataError, load
 from taugrad.platform.data.config import Frames
@@ -111,10 +111,6 @@ def test_windows_are_what_plain_loops_make(folder, context, evaluate_on):
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
         assert found_labels.tolist() == labels
         assert not examples.in_memory
-
-
-def test_frames_resume_at_any_iteration(folder):
-    check_resumes(lambda: load(Frames(path=folder)))
 
 
 @pytest.mark.parametrize(

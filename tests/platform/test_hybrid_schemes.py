@@ -12,27 +12,24 @@ from typing import Any, cast
 import pytest
 import torch
 from cases import in_turn
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.platform.data.feeding import Batch
-from taugrad.platform.models.alexnet import alexnet
-from taugrad.platform.models.config import AlexNet, LeNet, NetworkInNetwork, ResNet, Vgg16
+from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.lenet import lenet
 from taugrad.platform.models.mlp import mlp
 from taugrad.platform.models.nin import nin
 from taugrad.platform.models.resnet import resnet
 from taugrad.platform.models.vgg import vgg16
 from taugrad.platform.synchronization.hybrid.dropout import Examples
-from taugrad.platform.synchronization.hybrid.layers import Layer, deal
+from taugrad.platform.synchronization.hybrid.layers import Layer
 from taugrad.platform.synchronization.hybrid.moves import Course, Posts
 from taugrad.platform.synchronization.hybrid.parts import two_parts
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
 from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
-from taugrad.platform.synchronization.runner import SimulatedRunner
-from taugrad.platform.synchronization.traffic import Traffic
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
@@ -72,7 +69,6 @@ def little() -> nn.Sequential:
 MODELS = {
     "little": little,
     "lenet": lambda: lenet(LeNet(), 1, 16, 16, CLASSES),
-    "alexnet": lambda: alexnet(AlexNet(form="small", width_multiplier=0.05), 1, 16, 16, CLASSES),
 }
 
 
@@ -233,10 +229,10 @@ def test_every_scheme_is_one_process_forward_and_backward(name, scheme, workers,
         team, computed, tasks = run(model, batches, scheme, training)
 
         places = [
-            sum(counts[: rows.worker]) + row
+            sum(counts[:worker]) + row
             for turn in turns_of(scheme, counts)
-            for rows in turn.rows
-            for row in range(rows.start, rows.stop)
+            for worker, rows in enumerate(turn)
+            for row in rows
         ]
         assert sorted(places) == list(range(n))
         for task in tasks:
@@ -274,9 +270,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
         kept = {key: p for key, p in reference.named_parameters() if key not in learned}
         summed = {key: torch.zeros_like(p) for key, p in kept.items()}
         for turn in turns_of(scheme, counts):
-            rows = [
-                sum(counts[: each.worker]) + row for each in turn.rows for row in range(each.start, each.stop)
-            ]
+            rows = [sum(counts[:worker]) + row for worker, own in enumerate(turn) for row in own]
             scores = forward(reference, inputs, slice(0, n))[rows]
             loss = nn.functional.cross_entropy(scores, targets[rows])
             parameters = [*learned.values(), *kept.values()]
@@ -299,30 +293,6 @@ def test_summed_gradients_are_those_of_all_workers():
     _, _, batches = batch_of([3, 3, 2])
     mean, summed = (whole(run(model, batches, "b", summed=each)[0]) for each in (False, True))
     assert_close(summed, {key: 3 * each for key, each in mean.items()})
-
-
-@given(neurons=st.integers(0, 40), workers=st.integers(1, 9))
-def test_neurons_are_dealt_out_once_and_evenly(neurons, workers):
-    dealt = deal(neurons, workers)
-    assert [each for own in dealt for each in range(own.start, own.stop)] == list(range(neurons))
-    counts = [own.count for own in dealt]
-    assert max(counts) - min(counts) <= 1
-
-
-@given(counts=st.lists(st.integers(0, 30), min_size=1, max_size=6), scheme=st.sampled_from(["a", "b", "c"]))
-def test_every_example_has_its_turn_once(counts, scheme):
-    turns = turns_of(scheme, counts)
-    seen = [
-        (rows.worker, row) for turn in turns for rows in turn.rows for row in range(rows.start, rows.stop)
-    ]
-    assert sorted(seen) == [(worker, row) for worker, count in enumerate(counts) for row in range(count)]
-    assert all(turn.examples for turn in turns)
-    if scheme == "a":
-        assert len(turns) == (sum(counts) > 0)
-    if scheme == "b":
-        assert [len(turn.rows) for turn in turns] == [1] * sum(count > 0 for count in counts)
-    if scheme == "c" and min(counts) >= len(counts):
-        assert all(len(turn.rows) == len(counts) for turn in turns)
 
 
 def test_masks_do_not_depend_on_who_draws_them_and_drop_the_share_asked_for():

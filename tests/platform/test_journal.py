@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from shutil import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,10 +71,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[str, str]:
+def run(tmp_path: Path, empty_store: Path) -> tuple[str, str]:
     """The URI of a database in a folder whose name needs quoting, and a run in it."""
     (tmp_path / "my runs").mkdir()
-    uri = f"sqlite:///{tmp_path}/my runs/mlflow.db"
+    uri = f"sqlite:///{copy(empty_store, tmp_path / 'my runs')}"
     return uri, start_run(open_client(uri), RunSpec(name="one"))
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from taugrad.compressors.exchange.traffic import Links
 from taugrad.platform.launching.launch import _keep
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.traffic import Links
 from taugrad.platform.tracking.store import open_client, start_run
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from taugrad.platform.data.shape import Shape
-from taugrad.platform.models import build, try_out
+from taugrad.platform.models.building import build, try_out
 from taugrad.platform.models.config import (
     AlexNet,
     CustomModel,

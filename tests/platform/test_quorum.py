@@ -15,7 +15,6 @@ from async_training import batch, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mode_specs import OUTER, QUORUM, STROM, H
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
 from taugrad.compressors.exchange.carrier import Carrier
@@ -26,7 +25,10 @@ from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.scheduled import ScheduledRounds
 from taugrad.platform.synchronization.quorum.training import Member, QuorumTraining
 
-N = 4
+N, H = 4, 3
+QUORUM: dict[str, Any] = {"mode": "weights", "every": H, "quorum": 0.51}
+OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+STROM = "strom(density(0.1)) | golomb_rice"
 
 
 @pytest.fixture(scope="module", autouse=True)

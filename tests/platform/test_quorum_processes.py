@@ -1,30 +1,93 @@
 """Real workers whose rounds close with a quorum, of which one is slow, stopped for a while, or killed."""
 
-import json
 import signal
+import sys
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 import pytest
 import torch
+from async_training import batch, hashed, moment, training_of, weights
 from forked import Worker
+from group import results, started_group, step_of
+
+from taugrad.compressors.errors import PeerLost
+from taugrad.platform.synchronization.quorum.free import FreeRounds
+from taugrad.platform.synchronization.quorum.message import Kind, Received
 
 WORKERS, H = 4, 4
 SYNC = {"mode": "weights", "every": H, "quorum": 0.75, "deadline": {"factor": 3, "least": 0.1, "most": 1.0}}
 TIMEOUT_S = 120
 
 
-def started(folder: Path, steps: int, slow: float) -> list[Worker]:
-    script = Path(__file__).with_name("quorum_process.py")
-    return [
-        Worker(script, [rank, WORKERS, folder, steps, json.dumps(SYNC), slow], folder / f"{rank}.log")
-        for rank in range(WORKERS)
-    ]
+STEP_S = 0.01
+SLOW, DEAF = 2, 3
+UNHEARD = 1, 20
+"""Whose offer for which round never arrives at the deaf worker, which has to take over agreed weights."""
 
 
-def results(folder: Path) -> list[dict[str, Any]]:
-    return [torch.load(folder / f"result_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
+def work(rank: int, workers: int, _folder: Path, steps: str, slow: str) -> dict[str, Any]:
+    """In each worker; worker 2's steps take `slow` times as long as the others'.
+
+    It says `step N` after each iteration, and in the middle, where all meet, how many rounds closed without
+    it, and a hash of the agreed weights. It returns what it learnt, what it keeps, and who was in which
+    round.
+    """
+    training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
+    assert isinstance(training, FreeRounds)
+    (replica,) = training._replicas
+    learnt = torch.zeros(weights(training).numel()).double()
+    start, step = weights(training).double(), replica.step
+
+    def stepped(position: object) -> None:
+        before = torch.cat(replica.weights()).double()
+        step(position)
+        learnt.add_(before - torch.cat(replica.weights()).double())
+        sleep(STEP_S * (float(slow) if rank == SLOW else 1))
+
+    replica.step = stepped
+    sort = training._mail._sort
+
+    def sorted_out(arrived: Received) -> None:
+        if rank != DEAF or arrived.kind is not Kind.OFFER or (arrived.sender, arrived.number) != UNHEARD:
+            sort(arrived)
+
+    training._mail._sort = sorted_out
+    entries, count = [], int(steps)
+    try:
+        for number in range(count):
+            entries.append(training.iterate([batch(rank, number)], moment(number, count)))
+            print("step", number, flush=True)
+            if 2 * (number + 1) == count:
+                training.sync_model()
+                print("left_out", int(entries[-1].metrics[f"worker/{rank}/left_out"]), flush=True)
+                print("hash", hashed(training), flush=True)
+        training.sync_model()
+    except PeerLost as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        sys.exit(3)
+    # What a checkpoint has, and what was learnt since the last round.
+    state, kept = training.own_state(), torch.cat(training._handed_in(0)).double()
+    residuals = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
+    kept += torch.cat([residuals[name] for name in training._names]).double()
+    pending = state["replicas"][str(rank)]["pending"]
+    if pending is not None:
+        kept += torch.cat(pending).double()
+    print("hash", hashed(training), flush=True)
+    return {
+        "learnt": learnt,
+        "kept": kept,
+        "applied": start - weights(training).double(),
+        "rounds": [each.metrics for each in entries if "round/members" in each.metrics],
+        "caught_up_bytes": sum(each.metrics.get("round/caught_up_bytes", 0) for each in entries),
+        "left_out": [
+            each.metrics[f"worker/{rank}/left_out"]
+            for each in entries
+            if f"worker/{rank}/left_out" in each.metrics
+        ],
+        "totals": training.totals.state_dict(),
+    }
 
 
 def hashes(worker: Worker) -> list[str]:
@@ -41,15 +104,10 @@ def check_nothing_is_lost(found: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def workers(request, tmp_path):
-    running = started(tmp_path, *request.param)
+    running = started_group("test_quorum_processes", "work", WORKERS, tmp_path, *request.param)
     yield running
     for worker in running:
         worker.kill()
-
-
-def step_of(worker: Worker) -> int:
-    numbers = [int(line.split()[1]) for line in worker.lines if line.startswith("step")]
-    return numbers[-1] if numbers else -1
 
 
 @pytest.mark.parametrize("workers", [(200, 1.0)], indirect=True)
@@ -69,7 +127,7 @@ def test_a_stopped_worker_is_left_out_and_catches_up(workers, tmp_path):
     for worker in workers:
         assert len(hashes(worker)) == 2
         assert hashes(worker) == hashes(others[0])
-    found = results(tmp_path)
+    found = results(tmp_path, WORKERS)
     assert sum(found[0]["left_out"]) >= 7
     rounds = found[1]["rounds"]
     assert all(each["round/members"] + each["round/left_out"] == WORKERS for each in rounds)

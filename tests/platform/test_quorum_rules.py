@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import torch.distributed as dist
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.memory import MemoryCarrier, in_memory
@@ -151,37 +149,7 @@ def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
         assert pace.deadline_s == deadline
 
 
-QUORUM: dict[str, Any] = {"mode": "weights", "every": 4, "quorum": 0.75}
-
-
-@in_turn(
-    "sync, more, said",
-    [
-        ({"every": 0}, {}, "sync.every = 0: give the steps of a round"),
-        ({"exchange": "weights"}, {}, "sync.exchange = weights"),
-        ({"pattern": "ring"}, {}, "sync.pattern = ring"),
-        ({"pattern": "hierarchical"}, {}, "sync.pattern = hierarchical"),
-        ({"adapt": {}}, {"compressor": "topk(0.1)"}, "sync.adapt"),
-        ({}, {"workers": {"device": "cuda"}}, "workers.device = cuda"),
-        ({"quorum": 0.5}, {}, "greater than 0.5"),
-        ({"deadline": {"least": 5, "most": 2}}, {}, "least = 5: must be at most deadline.most = 2"),
-        ({"deadline": {}, "schedule": {}}, {}, "sync.deadline with sync.schedule"),
-        ({"schedule": {"rounds": [3, 1]}}, {}, "rounds = [3, 1]: the fewest come first"),
-        ({"schedule": {"late": 0.9, "lost": 0.2}}, {}, "late + away + lost"),
-        ({"quorum": None, "deadline": {}}, {}, "sync.deadline without sync.quorum"),
-        ({"quorum": None, "schedule": {}}, {}, "sync.schedule without sync.quorum"),
-    ],
-)
-def test_what_does_not_go_with_a_quorum_is_refused(sync, more, said):
-    with pytest.raises(ValidationError) as refused:
-        RunSpec.model_validate({"compressor": "none", "sync": QUORUM | sync} | more)
-    assert said in str(refused.value)
-
-
-def test_simulated_workers_have_no_deadline():
-    simulated = {"mode": "simulated", "of": QUORUM | {"deadline": {}}}
-    with pytest.raises(ValidationError, match=r"sync\.of\.deadline and sync\.mode = simulated"):
-        RunSpec.model_validate({"sync": simulated})
+QUORUM = {"mode": "weights", "every": 4, "quorum": 0.75}
 
 
 def test_runs_without_a_quorum_are_what_they_were():

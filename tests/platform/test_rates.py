@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LinearLR, StepLR
 from taugrad.platform.training.batch_plan import BatchPlan, Position
 from taugrad.platform.training.config import TrainingConfig
 from taugrad.platform.training.optimizer import build_optimizer
-from taugrad.platform.training.rates import Rates, rate_at
+from taugrad.platform.training.rates import rate_at, set_rate
 
 EPOCHS, EXAMPLES, BATCH = 7, 35, 10  # four iterations an epoch
 
@@ -101,7 +101,7 @@ def test_k_decaying_steps_of_torchs_optimizers_equal_one_scaled_step(kind):
     small, large = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
     plain = build_optimizer(settings.optimizer, [small])
     scaled = build_optimizer(settings.optimizer, [large])
-    Rates(scaled, settings, workers=1).set(Position(0, 0, 1, 0, 90))
+    set_rate(scaled, rate_at(settings, Position(0, 0, 1, 0, 90), workers=1))
     small.grad, large.grad = torch.zeros_like(small), torch.zeros_like(large)
     for _ in range(9):
         plain.step()

@@ -4,17 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
+from recorder import trained, trainer_of
 from torch import nn
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.batch_plan import BatchPlan
-from taugrad.platform.training.trainer import Trainer
-
-from .test_training_options import Recorder
 
 EXAMPLES, WORKERS, RATE = 200, 4, 0.1
 BASE: dict[str, Any] = {
@@ -34,13 +31,6 @@ STAGES = [{"until": 0.25, "batch_size": 8, "workers": 2}, {"until": 1.25, "batch
 
 def spec_of(**changes: Any) -> RunSpec:
     return RunSpec.model_validate(BASE | {"training": BASE["training"] | changes})
-
-
-def trained(spec: RunSpec) -> tuple[Trainer, list[float]]:
-    recorder = Recorder()
-    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
-    trainer.fit()
-    return trainer, [metrics["train/loss"] for _, metrics in recorder.logged if "train/loss" in metrics]
 
 
 def batches_by_hand() -> list[tuple[int, int, int, int]]:
@@ -79,8 +69,8 @@ def test_a_run_in_stages_is_a_plain_loop(alone, reduction):
         factor = 1.0 if reduction == "mean" else len(chosen) / WORKERS
         for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
             p.data -= rate * factor * g
-    trainer, found = trained(spec)
-    assert found == pytest.approx(losses, rel=1e-5)
+    trainer, recorder = trained(spec)
+    assert recorder.losses == pytest.approx(losses, rel=1e-5)
     for name, expected in model.state_dict().items():
         torch.testing.assert_close(trainer.model.state_dict()[name], expected, rtol=1e-5, atol=1e-6)
 
@@ -92,27 +82,10 @@ def test_workers_that_wait_send_nothing(alone):
     one_of_four = BASE | {"compressor": "strom(tau=0.04) | packed32"}
     one_of_four["training"] = BASE["training"] | {"batch_growth": stages}
     one_alone = BASE | {"compressor": "strom(tau=0.01) | packed32", "workers": {"count": 1}}
-    four, _ = trained(RunSpec.model_validate(one_of_four))
-    alone_, _ = trained(RunSpec.model_validate(one_alone))
+    (four, _), (alone_, _) = trained(one_of_four), trained(one_alone)
     for name, expected in alone_.model.state_dict().items():
         assert torch.equal(four.model.state_dict()[name], expected)
     assert alone_.sync.totals.paper_bytes > 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"batch_growth": {"kind": "staged", "stages": [STAGES[1], STAGES[0]]}}, "stage 1: until = 0.25;"),
-        (
-            {"batch_growth": {"kind": "staged", "stages": [STAGES[0] | {"workers": 5}]}},
-            r"stages\[0\].workers = 5: workers.count is 4",
-        ),
-        ({"batch_growth": {"kind": "staged", "stages": []}}, "at least one stage"),
-    ],
-)
-def test_stages_that_cannot_be_are_refused(changes, told):
-    with pytest.raises(ValidationError, match=told):
-        spec_of(**changes)
 
 
 DEEP: dict[str, Any] = {"kind": "mlp", "widths": [10, 8, 6], "activation": "sigmoid"}
@@ -138,23 +111,11 @@ def test_pretraining_is_that_of_a_plain_loop(alone):
             loss = nn.functional.cross_entropy(net(data.train_inputs[chosen]), data.train_labels[chosen])
             for p, g in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters())), strict=True):
                 p.data -= 0.5 * g
-    stages: list[str] = []
-    recorder = Recorder()
-    recorder.stage = stages.append  # type: ignore[method-assign]
     before = torch.get_rng_state()
     torch.manual_seed(spec.seed)
-    trainer = Trainer(spec, data, torch.device("cpu"), recorder)
+    trainer = trainer_of(spec)
     torch.set_rng_state(before)
-    assert stages == ["pre-training"]
-    for name, expected in nn.Sequential(*whole).state_dict().items():
-        found = list(trainer.model.state_dict().values())[
-            list(nn.Sequential(*whole).state_dict()).index(name)
-        ]
+    assert trainer.listener.stages == ["pre-training"]
+    trained_whole = nn.Sequential(*whole).state_dict().values()
+    for found, expected in zip(trainer.model.state_dict().values(), trained_whole, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_only_stacks_of_layers_are_pretrained():
-    with pytest.raises(
-        ValidationError, match=r"iterations = 3 with model.kind = lenet: .*mlp or sigmoid_stack"
-    ):
-        RunSpec.model_validate({"training": {"pretraining": {"iterations": 3}}})

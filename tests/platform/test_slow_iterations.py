@@ -1,17 +1,11 @@
 """What is shown of a run whose iterations are slow; the clock is the test's."""
 
 import itertools
-from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
-import torch
+from recorder import trained
 
-from taugrad.platform.data import load
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.training import trainer as trainers
-from taugrad.platform.training.reporting import Progress
-from taugrad.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("alone")
 SPEC = {
@@ -25,36 +19,13 @@ SIMULATED = {"mode": "simulated"}
 WEIGHTS = {"mode": "simulated", "of": {"mode": "weights", "every": 20}}
 
 
-class Shown:
-    """A listener that keeps how far it was told that a run is."""
-
-    def __init__(self) -> None:
-        self.progresses: list[Progress] = []
-
-    def stage(self, name: str) -> None: ...
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
-
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        self.progresses.append(progress)
-
-    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
-
-    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None: ...
-
-    def undelivered(self) -> list:
-        return []
-
-
 @pytest.mark.parametrize(("sync", "own_models"), [(SIMULATED, False), (WEIGHTS, True)])
 def test_slow_iterations_are_shown_before_they_are_averaged(
     sync: dict, own_models: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = itertools.count(step=10.0)  # between any two looks at the clock
     monkeypatch.setattr(trainers, "perf_counter", lambda: next(seconds))
-    spec = RunSpec.model_validate(SPEC | {"sync": sync})
-    shown = Shown()
-    Trainer(spec, load(spec.data), torch.device("cpu"), shown).fit()
+    _, shown = trained(SPEC | {"sync": sync})
     # Averages at checkpoints show some of them once more.
     assert list(dict.fromkeys(each.iteration for each in shown.progresses)) == list(range(1, 25))
     assert {each.own_models for each in shown.progresses} == {own_models}

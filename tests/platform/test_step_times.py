@@ -1,15 +1,25 @@
-"""Where a step's time goes, in every mode: a worker that comes late makes the other one wait, not compute."""
+"""Where a step's time goes, in every mode: a worker that comes late makes the other one wait, not compute.
 
-import json
+Worker 1 comes late to every step: it holds on until worker 0 does nothing but wait for it. Then the clock of
+both goes on by LATE_S, a time that no machine is busy for.
+"""
+
+import os
 import statistics
+import sys
+import time
 from pathlib import Path
+from time import sleep
 from typing import Any
 
+import numpy as np
 import pytest
+import torch.distributed as dist
 from cases import in_turn
-from forked import run_workers
-from times_process import LATE_S
+from group import run_group
+from recorder import trainer_of
 
+from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.tracking.timeline import Timeline
 
 WORKERS, ITERATIONS, STEPS = 2, 14, 3
@@ -40,6 +50,76 @@ MODES: dict[str, dict[str, Any]] = {
 """By name, a spec; in `async` nobody may be ahead, so that each step waits."""
 EVERY_MODE = in_turn("mode", MODES)
 
+LATE_S = 1000.0
+LOOKS = 8
+
+
+class Clock:
+    """The real one, and LATE_S more each time that worker 1 was late."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._shared = np.memmap(folder / "clock", np.int64, "r+", shape=2)
+        if rank == 0:
+            self._shared[1] = os.getpid()
+        self._real = {kind: getattr(time, kind) for kind in ("perf_counter", "time")}
+        ours = [module for name, module in sys.modules.items() if name.startswith("taugrad.")]
+        for kind, real in self._real.items():
+            for module in [*ours, time]:  # those that have it, and those that take it later
+                if getattr(module, kind, None) is real:
+                    setattr(module, kind, getattr(self, kind))
+
+    def perf_counter(self) -> float:
+        return self._real["perf_counter"]() + LATE_S * int(self._shared[0])
+
+    def time(self) -> float:
+        return self._real["time"]() + LATE_S * int(self._shared[0])
+
+    def be_late(self) -> None:
+        """Holds on until the thread that trains in worker 0 sleeps, whenever one looks."""
+        asleep = 0
+        while asleep < LOOKS:
+            stat = Path(f"/proc/{self._shared[1]}/stat").read_text()
+            asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
+            sleep(0.002)
+        self._shared[0] += 1
+
+
+def run(spec: dict[str, Any], clock: Clock) -> dict[str, Any]:
+    trainer = trainer_of(spec)
+    iterate, steps, seconds = trainer.sync.iterate, [], []
+
+    def late(*arguments: Any) -> Iteration:
+        began = clock.perf_counter()
+        if dist.get_rank() == 1:
+            clock.be_late()
+        iteration = iterate(*arguments)
+        seconds.append(clock.perf_counter() - began)
+        steps.append(iteration.step)
+        return iteration
+
+    trainer.sync.iterate = late  # type: ignore[method-assign]
+    trainer.fit()
+    timeline = trainer.timeline()
+    return {
+        "steps": [
+            {
+                "wait": step.blocked_s,
+                "compute": took - step.compress_s - step.blocked_s - step.decode_s,
+                "wire_bytes": step.wire_bytes,
+            }
+            for step, took in zip(steps, seconds, strict=True)
+        ],
+        "logged": [metrics for _, metrics in trainer.listener.logged if "train/loss" in metrics],
+        "timeline": None if timeline is None else timeline.to_json(),
+    }
+
+
+def work(rank: int, _workers: int, folder: Path) -> dict[str, dict[str, Any]]:
+    clock = Clock(folder, rank)
+    dist.barrier()
+    return {name: run(spec, clock) for name, spec in MODES.items()}
+
+
 Found = dict[str, list[dict[str, Any]]]
 """By mode, what each worker found."""
 
@@ -47,11 +127,8 @@ Found = dict[str, list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder = tmp_path_factory.mktemp("times")
-    (folder / "specs.json").write_text(json.dumps(MODES))
     (folder / "clock").write_bytes(bytes(16))
-    script = Path(__file__).with_name("times_process.py")
-    run_workers(script, lambda rank: (rank, WORKERS, folder), WORKERS, timeout_s=240)
-    ranks = [json.loads((folder / f"times_{rank}.json").read_text()) for rank in range(WORKERS)]
+    ranks = run_group("test_step_times", "work", WORKERS, folder, timeout_s=240)
     return {mode: [rank[mode] for rank in ranks] for mode in MODES}
 
 

@@ -12,13 +12,15 @@ from objects import BUCKET, Objects
 
 from taugrad import cli
 from taugrad.platform import doctor
-from taugrad.platform.launching.fallback import keep_text, text_of
+from taugrad.platform.launching.fallback import fallback, keep_text, text_of
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.launching.storage import above, below, repaired
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.record import UNDELIVERED, Record
 from taugrad.platform.tracking.store import open_client, start_run
+from taugrad.platform.training.manifest import Digest, Manifest, folder_name
 
 SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"
 RUN = "0123456789abcdef0123456789abcdef"
@@ -190,3 +192,38 @@ def test_what_the_bucket_does_not_take_is_kept_here(
     (Path.home() / ".taugrad").write_text("no folder")
     with pytest.raises(OSError, match=r"/runs/.*ACCESS_DENIED\); .*not-stored"):
         keep_text(folder, "left.jsonl", "a\n")
+
+
+def test_a_checkpoint_that_is_kept_here_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    client, storage = open_client(), str(tmp_path / "runs")
+    run_id = start_run(client, RunSpec(experiment="away"))
+    folder, spare = RunFolder.at(storage, run_id), fallback(run_id)
+    client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
+    files = [tmp_path / name for name in ("shared.pt", "worker_00000.pt")]
+    for file in files:
+        file.write_bytes(file.name.encode())
+    digests = {file.name: Digest.of(file) for file in files}
+    for iteration in (3, 7):
+        for file in files:
+            spare.put(iteration, file)
+        spare.seal(Manifest(run_id, iteration, digests))
+        spare.keep(iteration, 1)
+    assert spare.iterations() == [7]  # those before made room
+    kept = below(spare.address, folder_name(7))
+    for _ in range(2):  # again changes nothing
+        assert cli.main(["deliver", kept]) == cli.OK
+        said = f"the checkpoint after iteration 7 is in {folder.address}, where --resume finds it\n"
+        assert capsys.readouterr().out == said
+        assert folder.check().iteration == 7
+    Path(kept, "shared.pt").unlink()
+    assert cli.main(["deliver", kept]) == cli.OK  # it is on another machine, and was delivered from there
+    capsys.readouterr()
+    Path(kept, "worker_00000.pt").write_bytes(b"something else")
+    assert cli.main(["deliver", kept]) == cli.WRONG_INPUT
+    assert "worker_00000.pt is damaged: 14 bytes, 15 were written" in capsys.readouterr().err
+    spare.keep(8, 0)  # a later one is stored
+    assert spare.iterations() == []

@@ -1,21 +1,18 @@
 """How people train - precision, accumulation, clipping, schedules - against a plain loop without taugrad."""
 
 import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from recorder import saved_in, trained, trainer_of
 from torch import nn
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
-from taugrad.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("alone")
 EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
@@ -45,43 +42,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Recorder:
-    """A listener that keeps what it hears; checkpoints go to folders by iteration."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
-        self.logged: list[tuple[int, dict[str, float]]] = []
-        self.evaluations: list[tuple[int, dict[str, float]]] = []
-
-    def stage(self, name: str) -> None:
-        pass
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.logged.append((iteration, dict(metrics)))
-
-    def progress(self, progress: Any, *, evaluated: bool) -> None:
-        assert 0 <= progress.evaluation <= progress.evaluations
-
-    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.evaluations.append((iteration, dict(metrics)))
-
-    def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
-        if self.folder is not None:
-            (self.folder / str(iteration)).mkdir(parents=True)
-            write(self.folder / str(iteration))
-
-    def undelivered(self) -> list[Any]:
-        return []
-
-
 def spec_of(**training: Any) -> RunSpec:
     return RunSpec.model_validate(BASE | {"training": TRAINING | training})
-
-
-def train(spec: RunSpec, recorder: Recorder | None = None) -> Trainer:
-    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder or Recorder())
-    trainer.fit()
-    return trainer
 
 
 def plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -117,15 +79,14 @@ def plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
 def test_a_run_is_a_plain_loop_with_these_options(options):
-    spec, recorder = spec_of(**options), Recorder()
-    trainer = train(spec, recorder)
+    spec = spec_of(**options)
+    trainer, recorder = trained(spec)
     weights, losses = plain_loop(spec)
     # fp16's plain loop has no scale, and loses small gradients; Adam makes much of them.
     rough = {"rtol": 0.02, "atol": 0.01} if options.get("precision") else {"rtol": 1e-4, "atol": 1e-5}
     for name, expected in weights.items():
         torch.testing.assert_close(trainer.model.state_dict()[name], expected, **rough)
-    logged = [metrics["train/loss"] for _, metrics in recorder.logged if "train/loss" in metrics]
-    np.testing.assert_allclose(logged, losses, rtol=0.01 if options.get("precision") else 1e-4)
+    np.testing.assert_allclose(recorder.losses, losses, rtol=0.01 if options.get("precision") else 1e-4)
     assert recorder.evaluations[-1][0] == len(losses) == trainer.done
 
 
@@ -144,11 +105,8 @@ class Exploding(nn.Module):
 def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compressor, monkeypatch):
     monkeypatch.setattr("taugrad.platform.training.precision._FIRST", 2.0**24)
     monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Exploding())
-    spec = RunSpec.model_validate(
-        BASE | {"training": TRAINING | {"precision": "fp16", "iterations": 20}, "compressor": compressor}
-    )
-    recorder = Recorder()
-    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), recorder)
+    options = TRAINING | {"precision": "fp16", "iterations": 20}
+    trainer = trainer_of(BASE | {"training": options, "compressor": compressor})
     first = {name: each.clone() for name, each in trainer.model.state_dict().items()}
     steps = []
     step = trainer.sync.replica.step
@@ -169,7 +127,7 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
     if compressor != "none":
         sent = {
             number - 1: metrics["comm/elements"]
-            for number, metrics in recorder.logged
+            for number, metrics in trainer.listener.logged
             if "comm/elements" in metrics
         }
         assert [done for done, elements in sent.items() if elements] == steps
@@ -179,14 +137,9 @@ def test_a_run_by_iterations_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path)
     spec = RunSpec.model_validate(
         BASE | {"training": TRAINING | {"evaluate_every": 4}, "compressor": "wgt(density(0.1))"}
     )
-    recorder = Recorder(tmp_path)
-    whole = train(spec, recorder)
+    whole, recorder = trained(spec, tmp_path)
     assert [number for number, _ in recorder.evaluations] == [4, 8, 12, 16, 17]
-    again = Recorder()
-    resumed = Trainer(spec, load(spec.data), torch.device("cpu"), again)
-    files = [(tmp_path / "10" / name).read_bytes() for name in (SHARED, worker_file(0))]
-    resumed.resume(Saved(*map(unpack, files)))
-    resumed.fit()
+    resumed, again = trained(spec, saved=saved_in(tmp_path / "10", 0))
     assert again.evaluations[-1][1]["eval/loss"] == recorder.evaluations[-1][1]["eval/loss"]
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -194,8 +147,7 @@ def test_a_run_by_iterations_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path)
 
 def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     spec = spec_of(iterations=200, evaluate_every=5, until={"accuracy": 0.9})
-    recorder = Recorder(tmp_path)
-    trainer = train(spec, recorder)
+    trainer, recorder = trained(spec, tmp_path)
     found = [metrics["eval/accuracy"] for _, metrics in recorder.evaluations]
     assert found[-1] >= 0.9 > max(found[:-1])
     assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(found) < 200

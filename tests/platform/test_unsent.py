@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sync_process import Recorder
+from recorder import Recorder, trained
 from torch import nn
 
 from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.models import build
+from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.trainer import Trainer
 
@@ -30,12 +30,9 @@ BASE: dict[str, Any] = {
 }
 
 
-def trained(line: str, tmp_path, **sync: Any) -> Trainer:
+def with_unsent(line: str, **sync: Any) -> tuple[Trainer, Recorder]:
     mode = {"mode": "simulated", "of": {"mode": "weights", "every": EVERY} | sync}
-    spec = RunSpec.model_validate(BASE | {"compressor": line, "sync": mode})
-    trainer = Trainer(spec, load(spec.data), torch.device("cpu"), Recorder(tmp_path))
-    trainer.fit()
-    return trainer
+    return trained(BASE | {"compressor": line, "sync": mode})
 
 
 def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
@@ -79,29 +76,22 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
 
 @pytest.mark.parametrize("unsent", [0, 1 / WORKERS, 1])
 @pytest.mark.parametrize("pattern", ["allgather", "parameter_server"])
-def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_sent(
-    unsent, pattern, tmp_path
-):
+def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_sent(unsent, pattern):
     back = {"back": "none"} if pattern == "parameter_server" else {}
-    trainer = trained(f"wgt({TAU})", tmp_path, unsent=unsent, pattern=pattern, **back)
+    trainer, recorder = with_unsent(f"wgt({TAU})", unsent=unsent, pattern=pattern, **back)
     agreed, residuals = plain_loop(unsent)
     for found, expected in zip(trainer.model.parameters(), agreed, strict=True):
         np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
     assert 0 < trainer.sync.totals.fraction * EVERY < 0.9  # something was sent, and something kept
     squares = np.mean([sum(np.square(each).sum() for each in worker) for worker in residuals])
-    assert isinstance(trainer.listener, Recorder)
-    *_, rms = [
-        metrics["comm/residual_rms"]
-        for _, metrics in trainer.listener.logged
-        if "comm/residual_rms" in metrics
-    ]
+    *_, rms = recorder.values("comm/residual_rms")
     parameters = sum(each.numel() for each in trainer.model.parameters())
     assert parameters * rms**2 == pytest.approx(float(squares), rel=1e-3)
 
 
-def test_where_nothing_is_kept_nothing_changes(tmp_path):
+def test_where_nothing_is_kept_nothing_changes():
     bits = [
-        [each.clone() for each in trained("none", tmp_path, unsent=part).model.parameters()]
+        [each.clone() for each in with_unsent("none", unsent=part)[0].model.parameters()]
         for part in (0.0, 0.7)
     ]
     assert all(torch.equal(a, b) for a, b in zip(*bits, strict=True))

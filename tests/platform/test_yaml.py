@@ -125,35 +125,15 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: &a [*a]", "line 1, 'name: &a [*a]': an alias to what it lies in"),
-        ("training: &a {epochs: 1, more: *a}", "an alias to what it lies in"),
-        ("training: &a {<<: *a}", "an alias to what it lies in"),
-        ("name: *nobody", "undefined alias 'nobody'"),
         (LAUGHS, "aliases make more than 100,000 values of it"),
         ("name: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
-        ("name: !!python/object/apply:os.system [ls]", "the tag !!python/object/apply:os.system"),
-        ("name: !!python/name:os.system ''", "the tag !!python/name:os.system"),
-        ("name: !own x", "the tag !own"),
-        ("seed: !!int abc", "the tag !!int"),
-        ("training: !!set {a, b}", "the tag !!set"),
-        ("seed: 1\n'seed': 2", "seed is given twice, first in line 1"),
-        ("training: {<<: 3}", "<< takes the fields of a mapping"),
-        ("? [a]\n: 1", "a list or a mapping cannot be a name"),
-        ("seed: 1\n---\nseed: 2", "found another document"),
+        *((f"seed: {digits}", f"seed = {digits[:50]}") for digits in ("9" * 5000, "1e999999")),
     ],
 )
-def test_what_yaml_allows_and_a_spec_does_not_is_refused_in_a_line(read, text, said):
+def test_what_is_too_much_is_refused_in_a_short_line(read, text, said):
     with pytest.raises(SpecError) as refusal:
         read(text)
     (problem,) = refusal.value.problems
     assert said in problem
     assert "\n" not in problem
     assert len(problem) < 300
-
-
-def test_a_number_of_endless_digits_is_refused_in_a_line(read):
-    for text in ("9" * 5000, "1e999999"):
-        with pytest.raises(SpecError) as refusal:
-            read(f"seed: {text}")
-        (problem,) = refusal.value.problems
-        assert problem.startswith(f"seed = {text[:50]}")

@@ -5,7 +5,6 @@ from shutil import copy
 
 import pytest
 
-from taugrad.platform.tracking.store import open_client
 from taugrad.search.journal import Journal
 from taugrad.search.law.fitting import SHIPPED, FittedLaw, read_law
 from taugrad.search.progress import Progress
@@ -42,14 +41,6 @@ def start(tmp_path, monkeypatch):
         return Progress(search, Journal(tmp_path / "journal.jsonl"))
 
     return start
-
-
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory):
-    """A database without runs: to make one takes MLflow seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    open_client(f"sqlite:///{path}").search_experiments()
-    return path
 
 
 @pytest.fixture

@@ -81,12 +81,10 @@ def diverging(spec):
 
 
 @pytest.fixture
-def surroundings(tmp_path, monkeypatch):
+def surroundings(tmp_path, monkeypatch, uri):
     (tmp_path / "mine_of_metrics.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return lambda evaluate=None: Surroundings(
-        f"sqlite:///{tmp_path}/mlflow.db", "parent", Objective("front", LOSS), evaluate
-    )
+    return lambda evaluate=None: Surroundings(uri, "parent", Objective("front", LOSS), evaluate)
 
 
 def run_of(**fields) -> Task:
@@ -147,8 +145,7 @@ def leave(client, spec, value, metric="eval/loss", **more) -> str:
 
 
 @pytest.mark.usefixtures("surroundings")
-def test_auto_goes_by_densities_where_a_loss_counts(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+def test_auto_goes_by_densities_where_a_loss_counts(capsys):
     client = open_client()
     # Less is better: 2.10 would be within the tolerance if a higher value were.
     losses = iter([1.94, 2.10, 1.95])

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from taugrad.compressors.method import read_config
-from taugrad.platform.advice import METHODS, SETTINGS, USUAL
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import (
     AllGatherSync,
@@ -18,6 +17,7 @@ from taugrad.platform.synchronization.config import (
     ShardedSync,
     WeightsSync,
 )
+from taugrad.search.advice import METHODS, SETTINGS, USUAL
 from taugrad.search.plan import table
 from taugrad.search.plan.bandwidth import SHARES, bandwidth_tables, rate_for
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork

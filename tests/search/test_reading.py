@@ -76,28 +76,6 @@ def test_the_environment_gives_values_and_the_section(read, monkeypatch):
     assert search.spec({"training.batch_size": 16}).compressor.tau == 0.3
 
 
-@pytest.mark.parametrize(
-    ("text", "overrides", "said"),
-    [
-        (SPEC.replace("log", "lgo"), [], "compressor.tau"),
-        (SPEC.replace("log: [1e-5", "uniform: [0"), [], "at compressor.tau = 0: compressor.tau = 0"),
-        ("compressor: wgt(1)", [], "nothing to search: no field has a range"),
-        (SPEC + "search: {trails: 3}", [], "search.trails: no such field; did you mean search.trials?"),
-        (SPEC + "search: {trials: 0}", [], "search.trials = 0: input should be greater than or equal to 1"),
-        (SPEC + "search: {objective: constraint, baseline: false}", [], "needs the baseline"),
-        (SPEC + "search: {name: ../x}", [], "search.name = ../x"),
-        ("compressor: {choice: [none, {kind: wgt}]}", [], "at compressor = wgt: compressor.tau: is missing"),
-        ("compressor: {choice: [wgt(1), bgt(1)]}", ["--compressor.tau", "{log: [1, 2]}"], "inside a choice"),
-        (SPEC, ["--search.trials"], "--search.trials: expected one argument"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_refused_in_one_line(read, text, overrides, said):
-    with pytest.raises(SpecError) as refusal:
-        read(text, *overrides)
-    assert said in refusal.value.problems[0]
-    assert "\n" not in refusal.value.problems[0]
-
-
 def test_the_baseline_is_the_same_run_without_compression(read):
     text = (
         "sync: {mode: simulated, of: {mode: sharded, back: 'bgt(1)'}}\ntraining: {optimizer: {momentum: 0}}"

@@ -7,8 +7,8 @@ from mlflow.tracking import MlflowClient
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import ACCURACY
-from taugrad.search.objective import Objective
-from taugrad.search.trial import Known, Surroundings, Task, run_task
+from taugrad.search.objective import Objective, Outcome
+from taugrad.search.trial import Surroundings, Task, run_task
 
 MINE = """
 def curve(spec):
@@ -22,12 +22,10 @@ def broken(spec):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, uri):
     (tmp_path / "mine_of_test_trial.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield Surroundings(
-        f"sqlite:///{tmp_path}/mlflow.db", "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve"
-    )
+    yield Surroundings(uri, "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve")
     sys.modules.pop("mine_of_test_trial", None)
 
 
@@ -56,7 +54,7 @@ def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
 
 def test_known_trainings_are_taken_over(here):
     first = RunSpec.model_validate({"seed": 0, "training": {"epochs": 2}}).fingerprint()
-    known = {first: Known(value=0.5, wire_bytes=7.0, run_id="earlier")}
+    known = {first: Outcome(0.5, 7.0, run_id="earlier")}
     reports = []
     run_task(task(known=known), here, reports.append)
     assert reports[0]["training"]["run_id"] == "earlier"

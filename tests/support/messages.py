@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 
 def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
     """The message of a codec; `every` is what stands for one where there are no positions."""
-    return message.write(update, "auto" if codec == "every" else codec, symbols, threads)
+    return message.write_all([(update, "auto" if codec == "every" else codec)], symbols, threads)
 
 
 def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32]) -> Quantized:
@@ -37,10 +37,3 @@ def update_of(form: Any, made: Quantized) -> Update:
     bits = np.array(made.bits)
     segments = Segments.side_by_side(n.tolist())
     return Update(form, segments, None, n, made.values, bits=bits, block=made.block, tables=made.tables)
-
-
-def write_amounts(form: str, symbols: Any, block: int, tables: Any, out: Any, *, add: bool = False) -> None:
-    """Writes, or adds, what the symbols of one parameter stand for."""
-    n = int(symbols.size)
-    rows = np.array([[0, n, 0, -(-n // block) if block else min(n, 1)]])
-    CPU.write_values(form, symbols, block, tables, rows, out, np.zeros(1, np.int64), add)

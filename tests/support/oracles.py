@@ -26,6 +26,21 @@ class Sent(NamedTuple):
     nonfinite: bool
     tau: float
 
+    @property
+    def amounts(self) -> Floats:
+        """What each element sent stands for."""
+        if self.values.dtype == F32:
+            return self.values.astype(F32)
+        magnitudes = F32(self.tau) * (self.values.astype(F32) if self.values.size else F32(1))
+        return np.where(self.minus, -magnitudes, magnitudes).astype(F32)
+
+    @property
+    def dense(self) -> Floats:
+        """What was sent at each position, and zero elsewhere."""
+        found = np.zeros(self.residual.size, F32)
+        found[self.positions] = self.amounts
+        return found
+
 
 def _sums(residual: Floats, gradient: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""What values of many parameters stand for, written or added."""
+"""What values of many parameters stand for, added."""
 
 from typing import Any
 
@@ -8,14 +8,15 @@ from numpy.typing import NDArray
 from ..segments import Numbers
 from . import linear, minifloat, quantile
 
+_HALVES: dict[str, Any] = {"fp16": minifloat.add_fp16, "bf16": minifloat.add_bf16}
 _IN_BLOCKS: dict[str, Any] = {
-    "linear": linear.dequantize,
-    "quantile": quantile.dequantize,
-    "fp8": minifloat.from_fp8s,
+    "linear": linear.add_values,
+    "quantile": quantile.add_values,
+    "fp8": minifloat.add_fp8,
 }
 
 
-def write_values(
+def add_values(
     form: str,
     symbols: NDArray[Any],
     block: int,
@@ -23,21 +24,17 @@ def write_values(
     rows: Numbers,
     out: NDArray[np.float32],
     starts: Numbers,
-    add: bool,
 ) -> None:
-    """See `Ops.write_values`."""
+    """See `Ops.add_values`."""
     if form == "quantile":
         exponents, means = tables
         tables = means.reshape(max(exponents.size, 1), -1), exponents
     for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
         own, into = symbols[begin : begin + n], out[start : start + n]
-        length = block if 0 < block < n else n
-        of_blocks = [table[first : first + blocks] for table in tables]
-        if form in _IN_BLOCKS:
-            _IN_BLOCKS[form](own, length, *of_blocks, into, add)
-        elif form != "f32":
-            minifloat.from_halves(own, form == "bf16", into, add)
-        elif add:
+        if form == "f32":
             into += own
+        elif form in _HALVES:
+            _HALVES[form](own, into)
         else:
-            into[:] = own
+            length = block if 0 < block < n else n
+            _IN_BLOCKS[form](own, length, *[table[first : first + blocks] for table in tables], into)

@@ -1,8 +1,7 @@
 """Symbols of 1 to 16 bits side by side, without gaps: symbol i is bits i * b to i * b + b - 1.
 
-Lowest bit first; zeros fill the last byte. Eight symbols of b bits are b whole bytes, so they are
-moved together: their lanes in a 64-bit word are closed up pairwise, three times (twice from 16-bit
-lanes, which take two words).
+Lowest bit first; zeros fill the last byte. Four symbols are moved at a time: they fit a 64-bit word, at
+whichever half of a byte they begin.
 """
 
 from functools import partial
@@ -43,113 +42,27 @@ def packed_bytes(k: Any, bits: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _lanes(width, step):  # type: ignore[no-untyped-def]
-    """A word with the lowest `width` bits of every `step` set."""
-    word = np.uint64(0)
-    for low in range(0, 64, step):
-        word |= ((np.uint64(1) << np.uint64(width)) - np.uint64(1)) << np.uint64(low)
-    return word
-
-
-@njit(nogil=True, cache=True)
-def _close(word, keep, shift):  # type: ignore[no-untyped-def]
-    """Moves every second lane down by `shift`, to the end of the one below."""
-    return (word & keep) | ((word & ~keep) >> shift)
-
-
-@njit(nogil=True, cache=True)
-def _open(word, keep, shift):  # type: ignore[no-untyped-def]
-    """Moves the upper part of every pair up by `shift`."""
-    return (word & keep) | ((word & ~keep) << shift)
-
-
-@njit(nogil=True, cache=True)
-def _pack8(symbols, bits, out):  # type: ignore[no-untyped-def]
-    """Packs uint8 symbols while eight bytes of out are left; returns how many, and their OR."""
-    one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
-    keep1, keep2, keep4 = _lanes(8, 16), _lanes(16, 32), _lanes(32, 64)
-    shift1, shift2, shift4 = np.uint64(8) - one, np.uint64(16) - two, np.uint64(32) - four
-    seen = np.uint64(0)
-    done = byte = np.int64(0)
-    while done + 8 <= symbols.size and byte + 8 <= out.size:
-        word = load64(symbols, done)
-        seen |= word
-        word = _close(_close(_close(word, keep1, shift1), keep2, shift2), keep4, shift4)
-        store64(out, byte, word)
-        done += 8
-        byte += bits
-    return done, seen
-
-
-@njit(nogil=True, cache=True)
-def _unpack8(body, bits, symbols):  # type: ignore[no-untyped-def]
-    """Unpacks uint8 symbols while eight bytes of body are left; returns how many."""
-    one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
-    keep1, keep2, keep4 = _lanes(bits, 16), _lanes(2 * bits, 32), _lanes(4 * bits, 64)
-    whole = _lanes(8 * bits, 64) if bits < 8 else ~np.uint64(0)
-    shift1, shift2, shift4 = np.uint64(8) - one, np.uint64(16) - two, np.uint64(32) - four
-    done = byte = np.int64(0)
-    while done + 8 <= symbols.size and byte + 8 <= body.size:
-        word = load64(body, byte) & whole
-        word = _open(_open(_open(word, keep4, shift4), keep2, shift2), keep1, shift1)
-        store64(symbols, done, word)
-        done += 8
-        byte += bits
-    return done
-
-
-@njit(nogil=True, cache=True)
-def _pack16(symbols, bits, out):  # type: ignore[no-untyped-def]
-    """Packs uint16 symbols while sixteen bytes of out are left; returns how many, and their OR."""
-    one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
-    keep1, keep2 = _lanes(16, 32), _lanes(32, 64)
-    shift1, shift2, carried = np.uint64(16) - one, np.uint64(32) - two, np.uint64(64) - four
-    seen = np.uint64(0)
-    done = byte = np.int64(0)
-    while done + 8 <= symbols.size and byte + 16 <= out.size:
-        low, high = load64(symbols, 2 * done), load64(symbols, 2 * done + 8)
-        seen |= low | high
-        low = _close(_close(low, keep1, shift1), keep2, shift2)
-        high = _close(_close(high, keep1, shift1), keep2, shift2)
-        store64(out, byte, low | high << four)
-        store64(out, byte + 8, high >> carried)
-        done += 8
-        byte += bits
-    return done, seen
-
-
-@njit(nogil=True, cache=True)
-def _unpack16(body, bits, symbols):  # type: ignore[no-untyped-def]
-    """Unpacks uint16 symbols while sixteen bytes of body are left; returns how many."""
-    one, two, four = np.uint64(bits), np.uint64(2 * bits), np.uint64(4 * bits)
-    keep1, keep2, half = _lanes(bits, 32), _lanes(2 * bits, 64), _lanes(4 * bits, 64)
-    shift1, shift2, carried = np.uint64(16) - one, np.uint64(32) - two, np.uint64(64) - four
-    done = byte = np.int64(0)
-    while done + 8 <= symbols.size and byte + 16 <= body.size:
-        low, high = load64(body, byte), load64(body, byte + 8)
-        high = (low >> four | high << carried) & half
-        low &= half
-        store64(symbols, 2 * done, _open(_open(low, keep2, shift2), keep1, shift1))
-        store64(symbols, 2 * done + 8, _open(_open(high, keep2, shift2), keep1, shift1))
-        done += 8
-        byte += bits
-    return done
-
-
-@njit(nogil=True, cache=True)
 def _pack_words(symbols, bits, out):  # type: ignore[no-untyped-def]
-    """Packs symbols, as many as fill out; returns the OR of eight bytes of them after the other."""
-    if symbols.itemsize == 1:
-        done, seen = _pack8(symbols, bits, out)
-    else:
-        done, seen = _pack16(symbols, bits, out)
-    byte = done * bits >> 3
-    word = used = np.uint64(0)
+    """Packs symbols of 1 to 15 bits, as many as fill out; returns the OR of all of them."""
+    width, four_wide = np.uint64(bits), np.uint64(4 * bits)
+    word = used = seen = np.uint64(0)
+    done = byte = np.int64(0)
+    while done + 4 <= symbols.size and byte + 8 <= out.size:
+        four = np.uint64(0)
+        for j in range(4):
+            symbol = np.uint64(symbols[done + j])
+            seen |= symbol
+            four |= symbol << (np.uint64(j) * width)
+        store64(out, byte, word | four << used)
+        byte += np.int64((used + four_wide) >> np.uint64(3))
+        used = (used + four_wide) & np.uint64(7)  # 0 or 4
+        word = four >> (four_wide - used)
+        done += 4
     for i in range(done, symbols.size):
         symbol = np.uint64(symbols[i])
         seen |= symbol
         word |= symbol << used
-        used += np.uint64(bits)
+        used += width
         while used >= np.uint64(8) or (i == symbols.size - 1 and used > np.uint64(0)):
             out[byte] = np.uint8(word & np.uint64(255))
             byte += 1
@@ -160,12 +73,19 @@ def _pack_words(symbols, bits, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _unpack_words(body, bits, symbols):  # type: ignore[no-untyped-def]
-    """Unpacks as many symbols as body holds; returns what is left of its last byte."""
-    done = _unpack8(body, bits, symbols) if symbols.itemsize == 1 else _unpack16(body, bits, symbols)
-    byte = done * bits >> 3
+    """Unpacks as many symbols of 1 to 15 bits as body holds; returns what is left of its last byte."""
     width = np.uint64(bits)
     mask = (np.uint64(1) << width) - np.uint64(1)
-    word = there = np.uint64(0)
+    done = np.int64(0)
+    while done + 4 <= symbols.size and (done * bits >> 3) + 8 <= body.size:
+        word = load64(body, done * bits >> 3) >> np.uint64(done * bits & 7)
+        for j in range(4):
+            symbols[done + j] = word >> (np.uint64(j) * width) & mask
+        done += 4
+    byte, word, there = done * bits >> 3, np.uint64(0), np.uint64(0)
+    if done * bits & 7:
+        word, there = np.uint64(body[byte]) >> np.uint64(4), np.uint64(4)
+        byte += 1
     for i in range(done, symbols.size):
         while there < width:
             word |= np.uint64(body[byte]) << there

@@ -1,4 +1,4 @@
-"""Bits: 64-bit loads and stores at any byte, and trailing zeros: what bit streams are read and written with.
+"""64-bit loads and stores at any byte, trailing zeros and ones: what bit streams are read and written with.
 
 None of them checks its address. Streams are little endian, the lowest bit of a byte first.
 """
@@ -49,10 +49,20 @@ def _trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
+def _population(typing_context: Any, word: Any) -> Any:
+    """How many bits of a uint64 are set, as a uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.ctpop(given[0])
+
+    return types.uint64(types.uint64), generate
+
+
 # Any: what a kernel calls has not the signature that the decorator's types promise.
 load64: Any = intrinsic(_load64)
 store64: Any = intrinsic(_store64)
 trailing_zeros: Any = intrinsic(_trailing_zeros)
+ones: Any = intrinsic(_population)
 
 
 @njit(nogil=True, cache=True)

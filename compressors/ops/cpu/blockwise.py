@@ -12,7 +12,6 @@ first, all pieces of them, and then quantized.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -24,47 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..array import host
-from ..results import QuantizedPass, Quantizing
-from ..segments import Numbers, Offsets, block_count, block_length
+from ..interface import QuantizedPass, Quantizing
+from ..segments import PIECE, Numbers, Offsets, block_length, pieces
 from .rows import Rows, floats
 from .threads import portions, run_all
-
-PIECE = 1 << 20
-"""Elements of a piece, at most."""
 
 LINE = 8192
 """Elements whose squares are summed in float32 before they go into a float64."""
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Whole blocks, or a part of one."""
-
-    elements: slice
-    blocks: slice
-    block: int
-    """Elements of a block as far as it lies in this piece; the last one may be shorter."""
-
-
-@lru_cache(1024)  # a step asks for the same of every parameter, twice
-def pieces(n: int, block: int, most: int = PIECE) -> tuple[Piece, ...]:
-    """The pieces, of `most` elements at most, of n elements in blocks of `block` (0: one), in order."""
-    block = block_length(n, block)
-    if block <= most:
-        step = most // block
-        blocks = block_count(n, block)
-        return tuple(
-            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block)
-            for b in range(0, blocks, step)
-        )
-    return tuple(
-        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most)
-        for b in range(block_count(n, block))
-        for end in [min((b + 1) * block, n)]
-        for low in range(b * block, end, most)
-    )
 
 
 # Order keys
@@ -265,19 +232,21 @@ def over_taken_up(
     kernel: Callable[[Rows, NDArray[Any], NDArray[np.float64]], None],
     broken: NDArray[np.bool_],
     threads: int,
+    at_once: int = 0,
 ) -> list[QuantizedPass]:
-    """Quantizes what stands in residuals, by tables that are known.
+    """Quantizes what stands in residuals.
 
     Args:
         work: the parameters, which were taken up.
         kernel: quantizes rows; fills in symbols and the sums of squares kept.
         broken: bool [parameters], which are left out.
         threads: how many may share the rows; no result depends on it.
+        at_once: elements of a piece, and that a kernel takes together; 0 for as many as threads make of them.
     """
-    rows, by, _wide = table_of(work)
+    rows, by, _wide = table_of(work, at_once or PIECE)
     rows, by = rows[~broken[by]], by[~broken[by]]
-    squares = np.empty(len(rows))
-    parts = portions(rows[:, ELEMENTS], threads)
+    squares, elements = np.empty(len(rows)), rows[:, ELEMENTS]
+    parts = portions(elements, 2, at_once) if at_once else portions(elements, threads)
     run_all([partial(kernel, rows[at], host(work.symbols), squares[at]) for at in parts], threads)
     return passes_of(by, squares, broken)
 

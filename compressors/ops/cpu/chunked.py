@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import SMALLEST_TAU, check_chunks
-from ..results import Selected
+from ..interface import Selected
 from .rows import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
 
@@ -142,19 +142,11 @@ def chunked_rows(
     values: NDArray[np.float32],
     vectorized: bool,
 ) -> Selected:
-    """Adds gradients to residuals, moves the largest magnitudes of every chunk into the output.
+    """See `Ops.take_largest_of_chunks`, and `threshold_rows` for the arguments; `values` are float32.
 
-    Every chunk sends exactly min(keep, its length) elements, zeros too where it must; of equal
-    magnitudes the lower indices. An element whose sum is not finite keeps its old residual and is
-    neither sent nor counted, so that its chunk may send fewer.
-
-    Args:
-        rows: of the parameters, see `rows.py`; residuals are changed in place.
-        chunk: elements of a chunk, a power of two, 2 to LARGEST_CHUNK; the last one may be shorter.
-        keep: how many to send of each chunk, 0 to chunk.
-        words: see `threshold_rows`.
-        values: float32, as long as `words`; receives the elements sent, 0.0 for -0.0.
-        vectorized: use AVX-512.
+    Every chunk sends exactly min(keep, its length) elements, zeros too where it must; of equal magnitudes the
+    lower indices. An element whose sum is not finite keeps its old residual and is neither sent nor counted:
+    its chunk may send fewer.
 
     Raises:
         ValueError: chunk or keep is out of its range.

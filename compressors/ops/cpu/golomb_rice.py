@@ -1,28 +1,13 @@
-"""Golomb-Rice coded positions: Strom, section 2.5.
+"""Golomb-Rice coded positions (Strom, section 2.5; docs/reference/messages.md has the bytes).
 
-The k words are cut into blocks of 2^s words (the last has what is left). Section, little endian:
-
-    1 byte            s
-    4 bytes a block   its last position
-    2 bytes a block   how many bytes it takes
-    the blocks
-
-No words make no bytes. A block codes the gap before each position, the number of positions skipped
-since the one before (which, for the first of all, is -1). Its parameter b is not written: it follows
-from the mean distance of its positions, hence adapts to layers of different density, see `parameter`.
-A block is two runs of bits, lowest bit of a byte first, each filled up to a whole byte with zeros:
-
-    fields            for each word its sign (1 is minus), if there are signs, then gap mod 2^b in b bits
-    quotients         for each word floor(gap / 2^b) zeros and a 1
-
-The sum of bits is that of the usual code, whose words stand one after the other. Set apart, fields lie
-where their number says, and quotients are found as fast as a word's set bits, so that no word waits
-until the length of the one before is known. Blocks are independent: threads share them.
+A block codes the gap before each position, with a parameter that follows from the mean distance of its
+positions, hence adapts to layers of different density. The sum of bits is that of the usual code, whose words
+stand one after the other. Set apart, fields lie where their number says, and quotients are found as fast as a
+word's set bits, so that no word waits until the length of the one before is known.
 """
 
+import math
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from numba import njit
@@ -30,9 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
 from ..array import Bytes
-from .bits import SPARE
-from .golomb_rice_blocks import fields_bytes, parameter, read_block, sum_of_quotients, write_block
-from .threads import run_all, shares
+from .bits import SPARE, load64, ones, store64, trailing_zeros
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 """Short blocks follow layers of different density more closely, long ones say less about themselves."""
@@ -43,13 +26,171 @@ FEW = 2**16
 
 LEAST_LOG2, MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
 TABLE = 6
-_SHARE = 16
-"""Blocks that are worth a thread."""
 
-_ONE = np.uint32(1)
+MOST_BITS = 30
+"""The largest parameter: that of one update at position 2^31 - 2."""
 
-Scalar = TypeVar("Scalar", bound=np.generic)
+_FRACTION = 16
+_ONE, _TWO = np.uint32(1), np.uint32(2)
+_ONE64, _SEVEN, _WHOLE_BYTES, _IN_WORD = np.uint64(1), np.uint64(7), np.uint64(56), np.uint64(63)
+
 Words = NDArray[np.uint32]
+
+
+# A block: nothing here checks lengths or addresses unless it says so
+
+
+def _limits() -> list[int]:
+    """The largest mean distance of positions that each parameter is for, times 2^16, rounded down.
+
+    Kiely (2004): b = ceil(log2(ln(phi - 1) / ln(1 - p))) is the least b with 1 / p no more than
+    1 / (1 - (phi - 1)^(2^-b)). Integer square roots give the same limits on every machine.
+    """
+    bits = 128
+    root = (math.isqrt(5 << 2 * bits) - (1 << bits)) >> 1
+    limits = []
+    for _ in range(MOST_BITS + 1):
+        limits.append((1 << (bits + _FRACTION)) // ((1 << bits) - root))
+        root = math.isqrt(root << bits)
+    return limits
+
+
+LIMITS = np.array(_limits(), np.int64)
+
+
+@njit(nogil=True, cache=True)
+def parameter(span, count):  # type: ignore[no-untyped-def]
+    """The b for `count` positions of which the last is `span` (below 2^31) behind the last one before."""
+    b = 0
+    while b < MOST_BITS and span << _FRACTION > count * LIMITS[b]:
+        b += 1
+    return b
+
+
+@njit(nogil=True, cache=True)
+def _twice_gap(word, before):  # type: ignore[no-untyped-def]
+    """Twice the number of positions skipped between two words; exact in 32 bits, from -1 on too."""
+    return np.uint32((word | _ONE) - (before | _ONE) - _TWO)
+
+
+@njit(nogil=True, cache=True)
+def _sum_of_quotients(words, base, b):  # type: ignore[no-untyped-def]
+    """The sum of gap >> b over a block; -1 where positions do not ascend.
+
+    Args:
+        words: uint32 [count], count >= 1.
+        base: int64, the position before the first, -1 if there is none.
+        b: the block's parameter.
+    """
+    shift = np.uint32(b + 1)
+    total = np.uint32(_twice_gap(words[0], np.uint32(base << 1)) >> shift)
+    disorder = np.uint32(np.int64(words[0] >> _ONE) <= base)
+    for i in range(1, words.size):
+        total += np.uint32(_twice_gap(words[i], words[i - 1]) >> shift)
+        disorder |= np.uint32((words[i] | _ONE) <= (words[i - 1] | _ONE))
+    return np.int64(-1) if disorder else np.int64(total)
+
+
+@njit(nogil=True, cache=True)
+def _fields_bytes(count, b, signed):  # type: ignore[no-untyped-def]
+    """Bytes that the remainders and signs of a block take."""
+    return (count * (b + signed) + 7) >> 3
+
+
+@njit(nogil=True, cache=True)
+def _field(word, before, mask, drop):  # type: ignore[no-untyped-def]
+    """The remainder above the sign, or alone if `drop` is 1; mask covers twice the remainder."""
+    return np.uint64(((_twice_gap(word, before) & mask) | (word & _ONE)) >> drop)
+
+
+@njit(nogil=True, cache=True)
+def _write_quotients(words, before, b, out):  # type: ignore[no-untyped-def]
+    """Writes a block's quotients, in unary, to out, which is zero, from its beginning."""
+    shift = np.uint32(b + 1)
+    bit = at = word = np.uint64(0)
+    for i in range(words.size):
+        bit += np.uint64(_twice_gap(words[i], before) >> shift)
+        before = words[i]
+        now = bit >> np.uint64(6)
+        word = (word if now == at else np.uint64(0)) | _ONE64 << (bit & _IN_WORD)
+        at = now
+        store64(out, np.int64(now << np.uint64(3)), word)
+        bit += _ONE64
+
+
+@njit(nogil=True, cache=True)
+def _write_block(words, base, b, signed, out):  # type: ignore[no-untyped-def]
+    """Writes a block into out: uint8, as long as the block and SPARE bytes."""
+    mask, drop, width = np.uint32((2 << b) - 2), np.uint32(not signed), np.uint64(b + signed)
+    before = np.uint32(base << 1)
+    word = used = np.uint64(0)
+    byte = np.int64(0)
+    for i in range(words.size):
+        word |= _field(words[i], before, mask, drop) << used
+        before = words[i]
+        used += width
+        store64(out, byte, word)
+        byte += np.int64(used >> np.uint64(3))
+        word >>= used & _WHOLE_BYTES
+        used &= _SEVEN
+    quotients = out[_fields_bytes(words.size, b, signed) :]
+    quotients[:] = 0
+    _write_quotients(words, np.uint32(base << 1), b, quotients)
+
+
+@njit(nogil=True, cache=True)
+def _read_block(body, start, stop, base, last, signed, words):  # type: ignore[no-untyped-def]
+    """Reads the block body[start:stop], whatever its bytes are.
+
+    Args:
+        body: uint8, with SPARE bytes behind the block, which holds at least `words.size` fields and bits.
+        start: int64.
+        stop: int64.
+        base: int64, the position before the block's first.
+        last: int64, the block's last position, at least base + words.size.
+        signed: 1 if there are signs, else 0.
+        words: uint32 [count], receives the words.
+
+    Returns:
+        Whether these are the bytes that `_write_block` writes for the words read.
+    """
+    count = words.size
+    b = parameter(last - base, count)
+    width = b + signed
+    fields = np.int64(count * width)
+    quotients = start + _fields_bytes(count, b, signed)
+    if fields & 7 and body[quotients - 1] >> np.uint8(fields & 7):
+        return False
+    shift, step, lift = np.uint64(b + 1), np.uint64(width), np.uint64(1 - signed)
+    mask = (_ONE64 << step) - _ONE64
+    at = np.uint64(8 * start)
+    # Twice the position without the quotients; wraps around at the beginning.
+    low = np.uint64(2 * base)
+    twice = zeros = bit = np.uint64(0)
+    i = np.uint64(0)
+    for byte in range(quotients, stop, 8):
+        word = load64(body, np.int64(byte))
+        if stop - byte < 8:
+            word &= (_ONE64 << np.uint64(8 * (stop - byte))) - _ONE64
+        many = ones(word)
+        if many > np.uint64(count) - i:
+            return False
+        for _ in range(many):
+            field = (load64(body, np.int64(at >> np.uint64(3))) >> (at & _SEVEN) & mask) << lift
+            at += step
+            sign = field & _ONE64
+            low += field - sign + np.uint64(2)
+            zeros = bit + trailing_zeros(word) - i
+            twice = low + (zeros << shift)
+            words[i] = np.uint32(twice | sign)
+            word &= word - _ONE64
+            i += _ONE64
+        bit += np.uint64(64)
+    ends = quotients + np.int64((zeros + i + _SEVEN) >> np.uint64(3))
+    return i == np.uint64(count) and twice == np.uint64(2 * last) and ends == stop
+
+
+# All blocks
 
 
 @njit(nogil=True, cache=True)
@@ -59,55 +200,38 @@ def _base_of(words, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _measure(words, length, signed, first, sizes):  # type: ignore[no-untyped-def]
-    """Writes to sizes how many bytes each block of `length` words from number `first` on takes.
-
-    Returns:
-        Whether positions ascend.
-    """
+def _measure(words, length, signed, sizes):  # type: ignore[no-untyped-def]
+    """Writes to sizes how many bytes each block of `length` words takes; returns whether positions ascend."""
     for s in range(sizes.size):
-        start = (first + s) * length
-        block = words[start : start + length]
-        base = _base_of(words, start)
+        block, base = words[s * length : (s + 1) * length], _base_of(words, s * length)
         last = np.int64(block[-1] >> _ONE)
         if last - base < block.size:
             return False
         b = parameter(last - base, block.size)
-        quotients = sum_of_quotients(block, base, b)
+        quotients = _sum_of_quotients(block, base, b)
         if quotients < 0:
             return False
-        sizes[s] = fields_bytes(block.size, b, signed) + (quotients + block.size + 7 >> 3)
+        sizes[s] = _fields_bytes(block.size, b, signed) + (quotients + block.size + 7 >> 3)
     return True
 
 
 @njit(nogil=True, cache=True)
-def _write_blocks(words, length, signed, starts, first, stop, out):  # type: ignore[no-untyped-def]
-    """Writes blocks first to stop into out[starts[s] : starts[s + 1]]."""
-    # Stores of eight bytes pass a block's end: into a scratch, not into what another thread writes.
-    scratch = np.empty(np.max(starts[first + 1 : stop + 1] - starts[first:stop]) + SPARE, np.uint8)
-    for s in range(first, stop):
-        block = words[s * length : (s + 1) * length]
-        base = _base_of(words, s * length)
+def _write_blocks(words, length, signed, starts, out):  # type: ignore[no-untyped-def]
+    """Writes blocks from out[starts[s]] on, in order: SPARE bytes behind the last are written, too."""
+    for s in range(starts.size - 1):
+        block, base = words[s * length : (s + 1) * length], _base_of(words, s * length)
         b = parameter(np.int64(block[-1] >> _ONE) - base, block.size)
-        size = starts[s + 1] - starts[s]
-        write_block(block, base, b, signed, scratch[: size + SPARE])
-        out[starts[s] : starts[s + 1]] = scratch[:size]
+        _write_block(block, base, b, signed, out[starts[s] : starts[s + 1] + SPARE])
 
 
 @njit(nogil=True, cache=True)
-def _read_blocks(body, length, signed, lasts, starts, first, stop, words):  # type: ignore[no-untyped-def]
-    """Reads blocks first to stop of body; whether all are valid."""
+def _read_blocks(body, length, signed, lasts, starts, words):  # type: ignore[no-untyped-def]
+    """Reads the blocks of body, which ends in SPARE bytes more; whether all are valid."""
     good = True
-    for s in range(first, stop):
+    for s in range(lasts.size):
         block = words[s * length : (s + 1) * length]
         base = lasts[s - 1] if s else np.int64(-1)
-        start, end = starts[s], starts[s + 1]
-        if end + SPARE <= body.size:
-            good &= read_block(body, start, end, base, lasts[s], signed, block)
-        else:
-            padded = np.zeros(end - start + SPARE, np.uint8)
-            padded[: end - start] = body[start:end]
-            good &= read_block(padded, np.int64(0), end - start, base, lasts[s], signed, block)
+        good &= _read_block(body, starts[s], starts[s + 1], base, lasts[s], signed, block)
     return good
 
 
@@ -120,21 +244,10 @@ def _check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped
         if lasts[s] >= n or lasts[s] - base < count:
             return False
         b = parameter(lasts[s] - base, count)
-        if sizes[s] < fields_bytes(count, b, signed) + (count + 7 >> 3):
+        if sizes[s] < _fields_bytes(count, b, signed) + (count + 7 >> 3):
             return False
         base = lasts[s]
     return True
-
-
-def _read_only(array: NDArray[Scalar]) -> NDArray[Scalar]:
-    """A contiguous view (or copy) that numba sees as read-only, so that kernels are compiled once."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
-def _shares(blocks: int, threads: int) -> list[tuple[int, int]]:
-    return shares(blocks, max(1, min(threads, blocks // _SHARE)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,25 +267,25 @@ class RicePlan:
         return 1 + TABLE * blocks + int(self.block_sizes.sum()) if blocks else 0
 
 
-def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = None) -> RicePlan:
+def plan(words: Words, signed: bool, block_log2: int | None = None) -> RicePlan:
     """Finds the block length that makes the section the shortest; the longest of equals.
 
     Args:
         words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
         signed: whether signs are written.
-        threads: how many share the work; the plan does not depend on it.
         block_log2: s, 4 to 14, instead of the best one.
 
     Raises:
         ValueError: positions do not ascend, or block_log2 is out of range.
     """
-    words = _read_only(words)
+    words = np.ascontiguousarray(words).view()
+    words.flags.writeable = False  # as numba sees it, whatever it was: kernels are compiled once
     if words.size == 0:
         return RicePlan(words, signed, MOST_LOG2, np.empty(0, np.int64))
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
     best: RicePlan | None = None
     for log2 in several if block_log2 is None else (block_log2,):
-        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2, threads))
+        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2))
         if best is None or found.size < best.size:
             best = found
         elif several is BLOCK_LOG2S_OF_MANY:
@@ -181,39 +294,33 @@ def plan(words: Words, signed: bool, threads: int = 1, block_log2: int | None = 
     return best
 
 
-def _block_sizes(words: Words, signed: bool, block_log2: int, threads: int) -> NDArray[np.int64]:
+def _block_sizes(words: Words, signed: bool, block_log2: int) -> NDArray[np.int64]:
     if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
         raise ValueError(f"blocks of 2^{block_log2} words; {LEAST_LOG2} to {MOST_LOG2} are possible")
     length = 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
-    pieces = [
-        partial(_measure, words, length, int(signed), start, sizes[start:stop])
-        for start, stop in _shares(sizes.size, threads)
-    ]
-    if not all(run_all(pieces, threads)):
+    if not _measure(words, length, int(signed), sizes):
         raise ValueError("positions do not ascend")
     return sizes
 
 
-def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:
-    """Writes the section to uint8 [size]; the bytes do not depend on the number of threads."""
+def write(planned: RicePlan, out: Bytes) -> None:
+    """Writes the section to uint8 [size]."""
     words, sizes, length = planned.words, planned.block_sizes, 1 << planned.block_log2
     blocks = sizes.size
     if not blocks:
         return
     starts = np.concatenate(([1 + TABLE * blocks], sizes)).cumsum()
     lasts = np.append(words[length - 1 : -1 : length], words[-1]) >> 1
-    out[0] = planned.block_log2
-    out[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
-    out[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
-    pieces = [
-        partial(_write_blocks, words, length, int(planned.signed), starts, first, stop, out)
-        for first, stop in _shares(blocks, threads)
-    ]
-    run_all(pieces, threads)
+    section = np.empty(out.size + SPARE, np.uint8)
+    section[0] = planned.block_log2
+    section[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
+    section[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
+    _write_blocks(words, length, int(planned.signed), starts, section)
+    out[:] = section[: out.size]
 
 
-def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[Words, int]:
+def read(body: Bytes, n: int, k: int, signed: bool) -> tuple[Words, int]:
     """Reads the section that a body begins with.
 
     Args:
@@ -221,7 +328,6 @@ def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[W
         n: positions are below it; at most 2^31 - 1.
         k: how many words there are.
         signed: whether signs were written.
-        threads: how many share the work.
 
     Returns:
         uint32 [k], position << 1 | sign, sign 0 where none was written; and bytes of the section.
@@ -246,12 +352,8 @@ def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[W
         raise CorruptMessage(f"positions: {body.size} bytes, the Golomb-Rice blocks take {starts[-1]}")
     if not _check_table(lasts, sizes, n, k, length, int(signed)):
         raise CorruptMessage(f"positions: the Golomb-Rice table is not one of {k} ascending ones below {n}")
-    section, words = _read_only(body[: starts[-1]]), np.empty(k, np.uint32)
-    pieces = [
-        partial(_read_blocks, section, length, int(signed), lasts, starts, first, stop, words)
-        for first, stop in _shares(blocks, threads)
-    ]
-    if not all(run_all(pieces, threads)):
+    section, words = np.append(body[: starts[-1]], np.zeros(SPARE, np.uint8)), np.empty(k, np.uint32)
+    if not _read_blocks(section, length, int(signed), lasts, starts, words):
         raise CorruptMessage(
             "positions: a Golomb-Rice block does not end where its last position and its size say"
         )

@@ -1,12 +1,10 @@
-"""Huffman-coded symbols: Oland and Raj, sections 3.3 and 4.
+"""Huffman-coded symbols (Oland and Raj, sections 3.3 and 4; docs/reference/messages.md has the bytes).
 
-Section: the codebook (see `huffman_code`), then, unless one symbol alone occurs, the byte length of
-every stream (uint16, little endian) and the streams. A stream is the codes of STREAM successive
-symbols (the last one, of what is left), lowest bit of a byte first; zeros fill its last byte. No
-symbols make no bytes.
-
-Streams are independent: threads share them, and one thread reads four side by side, because where a
-code begins is known only when the one before it was looked up.
+A section is a codebook and streams, which are independent, so that threads share them. The code is
+canonical: its lengths are all that a decoder needs, codes ascend with (length, symbol). Lengths are
+limited, so that a decoder needs one table lookup a symbol. Bits are written lowest first; a code's first
+bit is its lowest. In the codebook lengths stand relative to the one before, because neighbours among
+quantized values are about equally likely.
 """
 
 from dataclasses import dataclass
@@ -19,27 +17,290 @@ from numpy.typing import NDArray
 from ...errors import CorruptMessage
 from ..array import Bytes
 from .bitpack import Symbols, check_symbols, symbol_type
-from .bits import load64, store64
-from .huffman_code import (
-    LENGTH_BITS,
-    code_entries,
-    code_lengths,
-    decode_table,
-    longest,
-    read_codebook,
-    write_codebook,
-)
+from .bits import SPARE, load64, store64
 from .threads import run_all, shares
 
 STREAM = 4096
 """Symbols in a stream: its length costs 0.06% of 8-bit codes."""
 
 _SIDE_BY_SIDE = 4
+"""Streams that one thread reads in turn, as where a code begins is known only when the one before it was
+looked up."""
 
+LENGTH_BITS = 6
+"""An entry is a code (or a symbol) above this many bits of code length."""
+
+_LONGEST = 18
 _SHIFT = np.uint64(LENGTH_BITS)
 _LENGTH = np.uint64((1 << LENGTH_BITS) - 1)
-_WHOLE_BYTES = np.uint64(56)
-_ONE, _THREE, _SEVEN, _EIGHT = np.uint64(1), np.uint64(3), np.uint64(7), np.uint64(8)
+_THREE, _SEVEN, _WHOLE_BYTES = np.uint64(3), np.uint64(7), np.uint64(56)
+
+
+def longest(bits: int) -> int:
+    """The limit of code lengths for symbols of `bits` bits."""
+    # 14 bits: a table of uint16 fits the first-level cache and four codes a 64-bit word. 18 bits: 1 MB.
+    return min(max(14, bits + 3), _LONGEST)
+
+
+@njit(nogil=True, cache=True)
+def _package_merge(weights, limit):  # type: ignore[no-untyped-def]
+    """Optimal lengths of at most `limit` bits for ascending weights (int64 [n], n >= 2).
+
+    Larmore and Hirschberg's package-merge, run level by level: a level's list is the leaves merged
+    with the pairs of the level before. Which entries are leaves is all that is kept of a level: the
+    solution takes a prefix of each list, hence the lightest leaves of each, and a leaf's length is
+    the number of levels that take it.
+    """
+    n = weights.size
+    is_leaf = np.zeros((limit, 2 * n), np.bool_)
+    before, merged = np.empty(2 * n, np.int64), np.empty(2 * n, np.int64)
+    size = 0
+    for level in range(limit):
+        pairs = size // 2
+        leaf = pair = 0
+        for i in range(n + pairs):
+            lightest = before[2 * pair] + before[2 * pair + 1] if pair < pairs else np.int64(-1)
+            if leaf < n and (pair == pairs or weights[leaf] <= lightest):
+                merged[i] = weights[leaf]
+                is_leaf[level, i] = True
+                leaf += 1
+            else:
+                merged[i] = lightest
+                pair += 1
+        size = n + pairs
+        before, merged = merged, before
+    lengths = np.zeros(n, np.uint8)
+    take = 2 * n - 2
+    for level in range(limit - 1, -1, -1):
+        leaves = 0
+        for i in range(take):
+            leaves += is_leaf[level, i]
+        for i in range(leaves):
+            lengths[i] += np.uint8(1)
+        take = 2 * (take - leaves)
+    return lengths
+
+
+def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
+    """Lengths of an optimal code among those of at most `limit` bits.
+
+    Args:
+        counts: int64 [symbols], how often each occurs; their sum times `limit` fits 63 bits.
+        limit: at least log2 of how many occur.
+
+    Returns:
+        uint8 [symbols]; 0 for those that do not occur, 1 for one that occurs alone.
+    """
+    used = np.count_nonzero(counts)
+    if used > 1 << limit:
+        raise ValueError(f"{used} symbols need codes of more than {limit} bits")
+    lengths: NDArray[np.uint8] = _lengths_of(counts, limit)
+    return lengths
+
+
+@njit(nogil=True, cache=True)
+def _lengths_of(counts, limit):  # type: ignore[no-untyped-def]
+    lengths = np.zeros(counts.size, np.uint8)
+    used = np.flatnonzero(counts)
+    if used.size < 2:
+        for symbol in used:
+            lengths[symbol] = 1
+        return lengths
+    order = np.argsort(counts[used], kind="mergesort")  # a stable one
+    ascending = used[order]
+    found = _package_merge(counts[ascending], limit)
+    for i in range(ascending.size):
+        lengths[ascending[i]] = found[i]
+    return lengths
+
+
+@njit(nogil=True, cache=True)
+def code_entries(lengths):  # type: ignore[no-untyped-def]
+    """The canonical code: uint32 [symbols] of code << 6 | length, 0 where the length is 0."""
+    entries = np.zeros(lengths.size, np.uint32)
+    # following[l]: the next code of l bits, from how many codes are shorter.
+    following = np.zeros(_LONGEST + 2, np.int64)
+    for length in lengths:
+        if length:
+            following[length + 1] += 1
+    for length in range(1, following.size):
+        following[length] = (following[length] + following[length - 1]) << 1
+    for symbol in range(lengths.size):
+        length = np.int64(lengths[symbol])
+        if length:
+            code = following[length]
+            following[length] += 1
+            backwards = 0
+            for _ in range(length):
+                backwards = backwards << 1 | code & 1
+                code >>= 1
+            entries[symbol] = backwards << LENGTH_BITS | length
+    return entries
+
+
+@njit(nogil=True, cache=True)
+def _fill_table(entries, table):  # type: ignore[no-untyped-def]
+    for symbol in range(entries.size):
+        length = np.int64(entries[symbol] & _LENGTH)
+        if length:
+            entry = symbol << LENGTH_BITS | length
+            for i in range(np.int64(entries[symbol]) >> LENGTH_BITS, table.size, 1 << length):
+                table[i] = entry
+
+
+def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
+    """What the next bits of a stream say: [2^longest] of symbol << 6 | length.
+
+    uint16 up to 1024 symbols, to keep the table in the first-level cache, else uint32.
+    """
+    entry_type: type[np.uint16 | np.uint32] = (
+        np.uint16 if lengths.size <= 1 << 16 - LENGTH_BITS else np.uint32
+    )
+    table = np.empty(1 << int(lengths.max()), entry_type)
+    _fill_table(code_entries(lengths), table)
+    return table
+
+
+@njit(nogil=True, cache=True)
+def _put(bits, at, value, count):  # type: ignore[no-untyped-def]
+    """Appends the `count` lowest bits of value, lowest first."""
+    for i in range(count):
+        bits[at + i] = value >> i & 1
+    return at + count
+
+
+@njit(nogil=True, cache=True)
+def _put_gamma(bits, at, value):  # type: ignore[no-untyped-def]
+    below = 0
+    while value >> below > 1:
+        below += 1
+    at = _put(bits, at, 0, below)
+    for i in range(below, -1, -1):
+        at = _put(bits, at, value >> i, 1)
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
+    at, last, symbol = 0, limit, 0
+    while symbol < lengths.size:
+        length = np.int64(lengths[symbol])
+        if length == 0:
+            first = symbol
+            while symbol < lengths.size and lengths[symbol] == 0:
+                symbol += 1
+            at = _put_gamma(bits, _put(bits, at, 3, 3), symbol - first)
+            continue
+        step = abs(length - last)
+        shorter = np.int64(length < last)
+        if step == 0:
+            at = _put(bits, at, 0, 1)
+        elif step == 1:
+            at = _put(bits, at, 1 | shorter << 2, 3)
+        else:
+            at = _put_gamma(bits, _put(bits, at, 7 | shorter << 3, 4), step - 1)
+        last = length
+        symbol += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def write_codebook(lengths, limit):  # type: ignore[no-untyped-def]
+    """The codebook, uint8, of lengths, none above `limit`."""
+    # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
+    bits = np.zeros(16 * lengths.size + 48, np.uint8)
+    used = _write_tokens(lengths, limit, bits)
+    codebook = np.zeros((used + 7) >> 3, np.uint8)
+    for i in range(used):
+        codebook[i >> 3] |= bits[i] << (i & 7)
+    return codebook
+
+
+@njit(nogil=True, cache=True)
+def _bit(body, at):  # type: ignore[no-untyped-def]
+    """The bit at `at`; 1 behind the end, which ends every gamma's zeros."""
+    return np.int64(body[at >> 3]) >> (at & 7) & 1 if at >> 3 < body.size else np.int64(1)
+
+
+@njit(nogil=True, cache=True)
+def _gamma(body, at):  # type: ignore[no-untyped-def]
+    """The number at `at` and where it ends; 0 where it has more than 17 bits."""
+    below = 0
+    while _bit(body, at) == 0:
+        below += 1
+        at += 1
+        if below > 16:
+            return 0, at
+    value = 0
+    for _ in range(below + 1):
+        value = value << 1 | _bit(body, at)
+        at += 1
+    return value, at
+
+
+@njit(nogil=True, cache=True)
+def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
+    """Fills lengths (zeroed); returns how many bits that took, or -1 where a token is not valid."""
+    at, last, symbol = 0, limit, 0
+    after_gap = False
+    while symbol < lengths.size:
+        if at >> 3 >= body.size:
+            return -1
+        if _bit(body, at) == 0:
+            at += 1
+        elif _bit(body, at + 1) == 0:
+            last += 1 - 2 * _bit(body, at + 2)
+            at += 3
+        elif _bit(body, at + 2) == 0:
+            gap, at = _gamma(body, at + 3)
+            if gap == 0 or gap > lengths.size - symbol or after_gap:
+                return -1
+            symbol += gap
+            after_gap = True
+            continue
+        else:
+            sign = 1 - 2 * _bit(body, at + 3)
+            step, at = _gamma(body, at + 4)
+            if step == 0:
+                return -1
+            last += sign * (step + 1)
+        if last < 1 or last > limit:
+            return -1
+        lengths[symbol] = last
+        symbol += 1
+        after_gap = False
+    return at
+
+
+def read_codebook(body: NDArray[np.uint8], symbols: int, limit: int) -> tuple[NDArray[np.uint8], int]:
+    """Reads the codebook that `body` begins with.
+
+    Args:
+        body: uint8, contiguous; may go on behind the codebook.
+        symbols: how many the alphabet has.
+        limit: of the lengths.
+
+    Returns:
+        The lengths, uint8 [symbols], and how many bytes of body they took.
+
+    Raises:
+        CorruptMessage: no valid tokens, or lengths that are not those of a complete prefix code.
+    """
+    lengths = np.zeros(symbols, np.uint8)
+    bits = _read_tokens(body, limit, lengths)
+    size = (bits + 7) // 8
+    if bits < 0 or size > body.size:
+        raise CorruptMessage("symbols: the Huffman codebook is cut off or holds no valid lengths")
+    if bits % 8 and body[size - 1] >> (bits % 8):
+        raise CorruptMessage("symbols: bits after the Huffman codebook's last token are set")
+    used = lengths[lengths > 0].astype(np.int64)
+    alone = used.size == 1 and used[0] == 1
+    if not alone and int((1 << (limit - used)).sum()) != 1 << limit:
+        raise CorruptMessage("symbols: the Huffman codebook's lengths make no complete prefix code")
+    return lengths, size
+
+
+# Sections
 
 
 def _group_of(bits: int) -> tuple[int, ...]:
@@ -51,32 +312,15 @@ def _group_of(bits: int) -> tuple[int, ...]:
 
 
 @njit(nogil=True, cache=True)
-def _count(symbols, counts):  # type: ignore[no-untyped-def]
-    """Counts symbols in four tables (uint32 [4, 2^bits]): equal neighbours need not wait for each other.
-
-    Returns:
-        The OR of all symbols, in a word of eight bytes of them.
-    """
-    counts0, counts1, counts2, counts3 = counts[0], counts[1], counts[2], counts[3]
-    mask = np.uint64(counts0.size - 1)
-    width = np.uint64(8 * symbols.itemsize)
-    per_word = 8 // symbols.itemsize
-    words = symbols.size // per_word
-    seen = np.uint64(0)
-    for i in range(words):
-        word = load64(symbols, np.int64(8 * i))
-        seen |= word
-        for _ in range(per_word // 4):
-            counts0[word & mask] += np.uint32(1)
-            counts1[(word >> width) & mask] += np.uint32(1)
-            counts2[(word >> np.uint64(2) * width) & mask] += np.uint32(1)
-            counts3[(word >> np.uint64(3) * width) & mask] += np.uint32(1)
-            word >>= np.uint64(32)
-    for i in range(words * per_word, symbols.size):
+def _count(symbols, bits):  # type: ignore[no-untyped-def]
+    """How often each symbol occurs, int64 [2^bits], and the OR of all symbols."""
+    counts = np.zeros((4, 1 << bits), np.int64)  # in turn: equal neighbours need not wait for each other
+    mask, seen = np.uint64((1 << bits) - 1), np.uint64(0)
+    for i in range(symbols.size):
         symbol = np.uint64(symbols[i])
         seen |= symbol
-        counts0[symbol & mask] += np.uint32(1)
-    return seen
+        counts[np.uint64(i) & np.uint64(3), symbol & mask] += 1
+    return counts.sum(axis=0), seen
 
 
 @njit(nogil=True, cache=True)
@@ -90,155 +334,59 @@ def _measure(symbols, lengths, first, last, sizes):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
-def _write_stream(symbols, entries, group, out):  # type: ignore[no-untyped-def]
-    """Writes one stream; whether it took exactly the bytes of `out`, and it writes to no others."""
-    count, n = np.uint64(len(group)), np.uint64(symbols.size)
-    word = used = i = np.uint64(0)
-    byte = np.int64(0)
-    while i + count <= n and byte + 8 <= out.size:
-        for j in range(len(group)):
-            entry = np.uint64(entries[np.uint64(symbols[i + np.uint64(j)])])
-            word |= (entry >> _SHIFT) << (used & _LENGTH)
-            # The code rides along in the upper bits: a group's lengths never carry into them.
-            used += entry
-        used &= _LENGTH
-        store64(out, byte, word)
-        byte += np.int64(used >> _THREE)
-        word >>= used & _WHOLE_BYTES
-        used &= _SEVEN
-        i += count
-    while i < n:
-        entry = np.uint64(entries[np.uint64(symbols[i])])
-        word |= (entry >> _SHIFT) << used
-        used += entry & _LENGTH
-        i += _ONE
-        while used >= _EIGHT or (i == n and used > np.uint64(0)):
-            if byte >= out.size:
-                return False
-            out[byte] = np.uint8(word & np.uint64(255))
-            byte += 1
-            word >>= _EIGHT
-            used -= min(used, _EIGHT)
-    # A last group of long codes fills eight bytes: its last bits stand in one that `byte` has not counted.
-    return byte + np.int64(used > np.uint64(0)) == out.size
-
-
-@njit(nogil=True, cache=True)
 def _write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
     """Writes streams first to last; whether each took exactly the bytes between its start and the next."""
-    good = True
+    # Stores of eight bytes pass a stream's end: into a scratch, not into what another thread writes.
+    good, scratch = True, np.empty((STREAM * _LONGEST >> 3) + SPARE, np.uint8)
     for s in range(first, last):
         stream = symbols[s * STREAM : (s + 1) * STREAM]
-        good &= _write_stream(stream, entries, group, out[starts[s] : starts[s + 1]])
-    return good
-
-
-@njit(nogil=True, cache=True)
-def _finish(body, bit, stop, table, symbols):  # type: ignore[no-untyped-def]
-    """Reads a stream's rest from `bit` on; whether it ends in the byte before `stop`, with zeros."""
-    mask = np.uint64(table.size - 1)
-    for i in range(symbols.size):
-        word = np.uint64(0)
-        byte = bit >> 3
-        for j in range(min(np.int64(4), body.size - byte)):
-            word |= np.uint64(body[byte + j]) << np.uint64(8 * j)
-        entry = np.uint64(table[(word >> np.uint64(bit & 7)) & mask])
-        symbols[i] = entry >> _SHIFT
-        bit += np.int64(entry & _LENGTH)
-    if (bit + 7) >> 3 != stop:
-        return False
-    return bit & 7 == 0 or body[stop - 1] >> np.uint8(bit & 7) == 0
-
-
-@njit(nogil=True, cache=True)
-def _read_one(body, start, stop, table, group, symbols):  # type: ignore[no-untyped-def]
-    mask = np.uint64(table.size - 1)
-    count, n = np.uint64(len(group)), np.uint64(symbols.size)
-    last_load = (body.size - 8) << 3
-    bit = start << 3
-    i = np.uint64(0)
-    while i + count <= n and bit <= last_load:
-        word = load64(body, bit >> 3) >> np.uint64(bit & 7)
-        used = np.uint64(0)
-        for j in range(len(group)):
-            entry = np.uint64(table[word & mask])
-            symbols[i + np.uint64(j)] = entry >> _SHIFT
-            word >>= entry & _LENGTH
-            used += entry
-        bit += np.int64(used & _LENGTH)
-        i += count
-    return _finish(body, bit, stop, table, symbols[i:])
-
-
-@njit(nogil=True, cache=True)
-def _read_four(body, starts, table, group, symbols):  # type: ignore[no-untyped-def]
-    """`_read_one` for four whole streams, step by step together."""
-    mask = np.uint64(table.size - 1)
-    count, n = np.uint64(len(group)), np.uint64(STREAM)
-    last_load = (body.size - 8) << 3
-    bit0, bit1, bit2, bit3 = starts[0] << 3, starts[1] << 3, starts[2] << 3, starts[3] << 3
-    out0, out1 = symbols[:STREAM], symbols[STREAM : 2 * STREAM]
-    out2, out3 = symbols[2 * STREAM : 3 * STREAM], symbols[3 * STREAM : 4 * STREAM]
-    i = np.uint64(0)
-    while i + count <= n and max(bit0, bit1, bit2, bit3) <= last_load:
-        word0 = load64(body, bit0 >> 3) >> np.uint64(bit0 & 7)
-        word1 = load64(body, bit1 >> 3) >> np.uint64(bit1 & 7)
-        word2 = load64(body, bit2 >> 3) >> np.uint64(bit2 & 7)
-        word3 = load64(body, bit3 >> 3) >> np.uint64(bit3 & 7)
-        used0 = used1 = used2 = used3 = np.uint64(0)
-        for j in range(len(group)):
-            at = i + np.uint64(j)
-            entry0, entry1 = np.uint64(table[word0 & mask]), np.uint64(table[word1 & mask])
-            entry2, entry3 = np.uint64(table[word2 & mask]), np.uint64(table[word3 & mask])
-            out0[at], out1[at] = entry0 >> _SHIFT, entry1 >> _SHIFT
-            out2[at], out3[at] = entry2 >> _SHIFT, entry3 >> _SHIFT
-            word0 >>= entry0 & _LENGTH
-            word1 >>= entry1 & _LENGTH
-            word2 >>= entry2 & _LENGTH
-            word3 >>= entry3 & _LENGTH
-            used0 += entry0
-            used1 += entry1
-            used2 += entry2
-            used3 += entry3
-        bit0 += np.int64(used0 & _LENGTH)
-        bit1 += np.int64(used1 & _LENGTH)
-        bit2 += np.int64(used2 & _LENGTH)
-        bit3 += np.int64(used3 & _LENGTH)
-        i += count
-    good = _finish(body, bit0, starts[1], table, out0[i:])
-    good &= _finish(body, bit1, starts[2], table, out1[i:])
-    good &= _finish(body, bit2, starts[3], table, out2[i:])
-    good &= _finish(body, bit3, starts[4], table, out3[i:])
+        word = used = np.uint64(0)
+        byte = np.int64(0)
+        for i in range(0, stream.size, len(group)):
+            for j in range(len(group)):
+                if i + j < stream.size:
+                    entry = np.uint64(entries[np.uint64(stream[i + j])])
+                    word |= (entry >> _SHIFT) << (used & _LENGTH)
+                    # The code rides along in the upper bits: a group's lengths never carry into them.
+                    used += entry
+            used &= _LENGTH
+            store64(scratch, byte, word)
+            byte += np.int64(used >> _THREE)
+            word >>= used & _WHOLE_BYTES
+            used &= _SEVEN
+        byte += np.int64(used > np.uint64(0))
+        if byte == starts[s + 1] - starts[s]:
+            out[starts[s] : starts[s + 1]] = scratch[:byte]
+        else:
+            good = False
     return good
 
 
 @njit(nogil=True, cache=True)
 def _read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
-    """Reads streams first to last; whether each ends where the next begins."""
-    good = True
-    s = first
-    while s < last:
-        if s + _SIDE_BY_SIDE <= last and (s + _SIDE_BY_SIDE) * STREAM <= symbols.size:
-            four = symbols[s * STREAM : (s + _SIDE_BY_SIDE) * STREAM]
-            good &= _read_four(body, starts[s : s + _SIDE_BY_SIDE + 1], table, group, four)
-            s += _SIDE_BY_SIDE
-        else:
-            one = symbols[s * STREAM : (s + 1) * STREAM]
-            good &= _read_one(body, starts[s], starts[s + 1], table, group, one)
-            s += 1
+    """Reads streams first to last of body, which ends in SPARE bytes more; whether each ends at the next."""
+    good, mask, last_byte = True, np.uint64(table.size - 1), body.size - SPARE
+    bits = np.empty(_SIDE_BY_SIDE, np.int64)
+    for s in range(first, last, _SIDE_BY_SIDE):
+        several = min(_SIDE_BY_SIDE, last - s)
+        bits[:several] = starts[s : s + several] << 3
+        for i in range(0, STREAM, len(group)):
+            for t in range(several):
+                at, bit = (s + t) * STREAM + i, bits[t]
+                count = min(symbols.size - at, STREAM - i)
+                word = load64(body, min(bit >> 3, last_byte)) >> np.uint64(bit & 7)
+                used = np.uint64(0)
+                for j in range(len(group)):
+                    if j < count:
+                        entry = np.uint64(table[word & mask])
+                        symbols[at + j] = entry >> _SHIFT
+                        word >>= entry & _LENGTH
+                        used += entry
+                bits[t] += np.int64(used & _LENGTH)
+        for t in range(several):
+            bit, stop = bits[t], starts[s + t + 1]
+            good &= (bit + 7) >> 3 == stop and (bit & 7 == 0 or body[stop - 1] >> np.uint8(bit & 7) == 0)
     return good
-
-
-@njit(nogil=True, cache=True)
-def _count_all(symbols, bits):  # type: ignore[no-untyped-def]
-    """How often each symbol occurs, int64 [2^bits], and what `_count` returns."""
-    counts = np.zeros((4, 1 << bits), np.uint32)
-    seen = _count(symbols, counts)
-    total = np.zeros(1 << bits, np.int64)
-    for symbol in range(total.size):
-        for table in range(4):
-            total[symbol] += np.int64(counts[table, symbol])
-    return total, seen
 
 
 def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64]:
@@ -249,7 +397,7 @@ def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64
     """
     check_symbols(symbols, bits)
     total, seen = np.zeros(1 << bits, np.int64), np.uint64(0)
-    pieces = [partial(_count_all, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
+    pieces = [partial(_count, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
     for counts, found in run_all(pieces, threads):
         total += counts
         seen |= found
@@ -379,7 +527,7 @@ def decode(
     if starts.size == 1:
         return np.full(k, lengths.argmax(), dtype or symbol_type(bits)), end
     symbols: Symbols = np.empty(k, dtype or symbol_type(bits))
-    table, section = decode_table(lengths), body[:end]
+    table, section = decode_table(lengths), np.append(body[:end], np.zeros(SPARE, np.uint8))
     work = [
         partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
         for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE)

@@ -20,8 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..interface import Addends, Sample
-from ..results import QuantizedPass, Quantizing
+from ..interface import Addends, QuantizedPass, Quantizing, Sample
 from .blockwise import (
     LINE,
     PutBack,
@@ -138,32 +137,20 @@ def _quantize_rows(lows, steps, tops, rows, symbols, squares):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True)
-def dequantize(symbols, block, lows, steps, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, what symbols [n] stand for."""
+def add_values(symbols, block, lows, steps, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], what symbols [n] stand for."""
     for b in range(lows.size):
         half_low, half_step = lows[b] * _HALF, steps[b] * _HALF
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o = symbols[first:last], out[first:last]
-        if add:
-            for j in range(s.size):
-                o[j] += _value(half_low, half_step, s[j])
-        else:
-            for j in range(s.size):
-                o[j] = _value(half_low, half_step, s[j])
+        for j in range(s.size):
+            o[j] += _value(half_low, half_step, s[j])
 
 
 def linear_rows(
     work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
-
-    Args:
-        work: the parameters.
-        lows: float32 [blocks]; receives the smallest element of each block.
-        steps: float32 [blocks]; receives the width of a bin.
-        put_back: adds what symbols stand for to a residual.
-        threads: how many to use; the result does not depend on it.
-    """
+    """See `Ops.linear_pass`; `put_back` adds what symbols stand for to a residual."""
     scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
     if fits_pieces(work):
         return over_rows(work, partial(_take_up_and_quantize, lows, steps, scale, top), put_back, threads)
@@ -198,16 +185,7 @@ def _count_rows(rows, lows, highs, scale, counts):  # type: ignore[no-untyped-de
 
 
 def count_samples(samples: Sequence[Sample], bits: int, ranges: Sequence[Extremes]) -> NDArray[np.int64]:
-    """How often each symbol occurs in samples that are quantized between parameters' extremes.
-
-    Args:
-        samples: of each parameter, at `looking.stratified_positions`.
-        bits: M, of a symbol.
-        ranges: of each; where they are not finite, nothing is counted.
-
-    Returns:
-        int64 [parameters, 2^bits].
-    """
+    """See `Ops.count_samples`: int64 [parameters, 2^bits]; nothing where a range is not finite."""
     sizes = [0 if own.nonfinite else each.size for each, own in zip(samples, ranges, strict=True)]
     rows = [
         (each.values.data_ptr(), each.values.numel(), size) for each, size in zip(samples, sizes, strict=True)
@@ -226,16 +204,7 @@ def quantize_between(
     steps: NDArray[np.float32],
     threads: int,
 ) -> list[QuantizedPass]:
-    """`linear_rows` over parameters that are one block each, and have been added to residuals already.
-
-    Args:
-        work: the parameters.
-        bits: of the symbols of each.
-        ranges: theirs; where one is not finite, nothing is quantized.
-        lows: float32 [parameters]; receives the smallest element of each.
-        steps: float32 [parameters]; receives the width of a bin.
-        threads: how many to use.
-    """
+    """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
     for i, (own, width) in enumerate(zip(ranges, bits, strict=True)):
         lows[i], steps[i] = own.low, _step_between(own.low, own.high, np.float32(2.0**-width))
     tops = np.array([(1 << width) - 1 for width in bits], np.int32)

@@ -16,7 +16,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-_LARGEST = np.float32(np.finfo(np.float32).max)
 _LANES, _ROUNDS = 256, 16
 TILE = _LANES * _ROUNDS
 _PIECE = 64 * TILE
@@ -69,39 +68,7 @@ def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
     return positions
 
 
-_kept_positions = lru_cache(maxsize=64)(stratified_positions)  # finding them takes as long as looking there
-
-
-@njit(nogil=True, cache=True)
-def _gather(residual, gradient, positions, magnitudes):  # type: ignore[no-untyped-def]
-    """Writes |residual + gradient| at the positions where that is finite; returns how many are."""
-    count = 0
-    for position in positions:
-        magnitude = abs(residual[position] + gradient[position])
-        magnitudes[count] = magnitude
-        count += magnitude <= _LARGEST
-    return count
-
-
-def sampled_magnitudes(
-    residual: NDArray[np.float32], gradient: NDArray[np.float32], m: int
-) -> NDArray[np.float32]:
-    """The finite ones among m magnitudes |residual + gradient| of a stratified sample, in their order.
-
-    Args:
-        residual: contiguous float32 [n].
-        gradient: contiguous float32 [n].
-        m: 0 to n.
-
-    Returns:
-        float32 [m at most].
-
-    Raises:
-        ValueError: m is out of its range.
-    """
-    magnitudes = np.empty(m, np.float32)
-    count = _gather(residual, gradient, _kept_positions(residual.size, m), magnitudes)
-    return magnitudes[:count]
+kept_positions = lru_cache(maxsize=64)(stratified_positions)  # finding them takes as long as looking there
 
 
 def ordered_sum_of_squares(values: NDArray[np.float32]) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..results import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
+from ..interface import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
 from .blockwise import (
     LINE,
     PutBack,
@@ -143,38 +143,31 @@ def _round_fp8_rows(exponents, rows, symbols, squares):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, cache=True)
-def from_halves(symbols, brain, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, the finite numbers that symbols [n] stand for."""
-    if brain and add:
-        for j in range(symbols.size):
-            out[j] += from_bf16(symbols[j])
-    elif brain:
-        for j in range(symbols.size):
-            out[j] = from_bf16(symbols[j])
-    elif add:
-        for j in range(symbols.size):
-            out[j] += from_fp16(symbols[j])
-    else:
-        for j in range(symbols.size):
-            out[j] = from_fp16(symbols[j])
+def add_fp16(symbols, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], the finite numbers that symbols [n] stand for."""
+    for j in range(symbols.size):
+        out[j] += from_fp16(symbols[j])
 
 
 @njit(nogil=True, cache=True)
-def from_fp8s(symbols, block, exponents, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, what symbols [n], none of them NaN, stand for."""
+def add_bf16(symbols, out):  # type: ignore[no-untyped-def]
+    """As `add_fp16`."""
+    for j in range(symbols.size):
+        out[j] += from_bf16(symbols[j])
+
+
+@njit(nogil=True, cache=True)
+def add_fp8(symbols, block, exponents, out):  # type: ignore[no-untyped-def]
+    """As `add_fp16`, of blocks."""
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o, up = symbols[first:last], out[first:last], power_of_two(exponents[b])
-        if add:
-            for j in range(s.size):
-                o[j] += from_fp8(s[j]) * up
-        else:
-            for j in range(s.size):
-                o[j] = from_fp8(s[j]) * up
+        for j in range(s.size):
+            o[j] += from_fp8(s[j]) * up
 
 
 def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
-    """Rounds residual + gradient to a 16-bit format and keeps what that leaves out; symbols are its bits."""
+    """See `Ops.half_pass`; `put_back` adds what symbols stand for to a residual."""
     brain = (0, 0) if kind == "bf16" else (0,)
     return over_rows(work, partial(_round_halves, brain), put_back, threads)
 
@@ -182,14 +175,7 @@ def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: in
 def fp8_rows(
     work: Quantizing, exponents: NDArray[np.int8], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """Rounds residual + gradient to scaled float8 e4m3fn and keeps what that leaves out.
-
-    Args:
-        work: the parameters; symbols are the bits of a 2^-e.
-        exponents: int8 [blocks]; receives e.
-        put_back: adds what symbols stand for to a residual.
-        threads: how many to use; the result does not depend on it.
-    """
+    """See `Ops.fp8_pass`; `put_back` adds what symbols stand for to a residual."""
     if fits_pieces(work):
         return over_rows(work, partial(_take_up_and_round_fp8, exponents), put_back, threads)
     keys, broken = take_up_all(work, threads)

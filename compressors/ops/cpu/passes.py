@@ -6,23 +6,37 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import ThresholdRule
 from ..array import host
-from ..interface import Addends, Ops, Ranges, Sample
+from ..interface import (
+    Addends,
+    Batch,
+    HalfFormat,
+    Ops,
+    QuantizedPass,
+    Quantizing,
+    Ranges,
+    Sample,
+    Selected,
+    Target,
+)
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
 from ..segments import Numbers
-from . import avx512, chunked, linear, minifloat, quantile, sparse, summing, topk
-from .amounts import write_values
+from . import avx512, chunked, linear, minifloat, quantile, summing, topk
+from .amounts import add_values
 from .blockwise import PutBack
-from .looking import ordered_sum_of_squares, stratified_positions
-from .rows import table
+from .looking import ordered_sum_of_squares
+from .rows import floats, table
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
 T = TypeVar("T")
+_LARGEST = np.float32(np.finfo(np.float32).max)
+_FIRST = 1024
+"""Elements of which mostly one is not zero."""
 
 
 def _now(result: T) -> Pending[T]:
@@ -50,9 +64,27 @@ def _put_back(form: str, *tables: NDArray[Any]) -> PutBack:
     """What adds values to a residual again, by the tables of all blocks."""
 
     def add(symbols: NDArray[Any], block: int, rows: Numbers, residual: NDArray[np.float32]) -> None:
-        write_values(form, symbols, block, tables, rows, residual, np.zeros(1, np.int64), True)
+        add_values(form, symbols, block, tables, rows, residual, np.zeros(1, np.int64))
 
     return add
+
+
+@njit(nogil=True, cache=True)
+def _apply_momentum(rows, momentum, out):  # type: ignore[no-untyped-def]
+    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
+
+    Args:
+        rows: see `rows.py`; velocities stand instead of residuals.
+        momentum: float32.
+        out: float32; a row's elements begin at its base.
+    """
+    for i in range(rows.shape[0]):
+        velocity, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        into = out[rows[i, 3] : rows[i, 3] + rows[i, 2]]
+        for j in range(velocity.size):
+            total = velocity[j] * momentum + gradient[j]
+            into[j] = total
+            velocity[j] = total if abs(total) <= _LARGEST else velocity[j]
 
 
 class CpuOps(Ops):
@@ -119,7 +151,7 @@ class CpuOps(Ops):
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
         """See `Ops.nonzero`."""
-        return [not sparse.all_zero(each.float().numpy()) for each in gradients]
+        return [bool(each[:_FIRST].any()) or bool(each.any()) for each in gradients]
 
     def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
         """See `Ops.finite`."""
@@ -132,17 +164,6 @@ class CpuOps(Ops):
     def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
         """See `Ops.ordered_sum_of_squares`."""
         return _now(ordered_sum_of_squares(gradient.numpy()))
-
-    def samples(
-        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
-    ) -> list[Tensor]:
-        """See `Ops.samples`."""
-        found = []
-        for residual, gradient in zip(residuals, gradients, strict=True):
-            places = torch.from_numpy(stratified_positions(gradient.numel(), min(most, gradient.numel())))
-            sample = gradient[places].float()
-            found.append((sample if residual is None else residual[places] + sample).abs())
-        return found
 
     # Sparse passes
 
@@ -160,7 +181,7 @@ class CpuOps(Ops):
             [each.numel() for each in wide],
             begins,
         )
-        sparse.apply_momentum(rows, np.float32(momentum), out)
+        _apply_momentum(rows, np.float32(momentum), out)
         return [torch.from_numpy(out[begin:end]) for begin, end in zip(begins, ends, strict=True)]
 
     def take_by_threshold(
@@ -187,7 +208,7 @@ class CpuOps(Ops):
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
         """See `Ops.clear`."""
-        sparse.clear(words, base, dense.numpy())
+        dense.numpy()[(words >> 1).astype(np.int64) - base] = 0
 
     # Quantizing passes
 
@@ -239,7 +260,7 @@ class CpuOps(Ops):
 
     # What is sent
 
-    write_values = staticmethod(write_values)
+    add_values = staticmethod(add_values)
 
     def add_words(
         self,
@@ -255,19 +276,6 @@ class CpuOps(Ops):
         summing.add_words(
             summing.kind_of(values), ends, shifts, by, words, *summing.levels_and_floats(values), total
         )
-
-    def add_to_each(
-        self,
-        words: NDArray[np.uint32],
-        counts: Sequence[int],
-        firsts: Sequence[int],
-        values: NDArray[np.float32],
-        dense: Sequence[Tensor],
-    ) -> None:
-        """See `Ops.add_to_each`; one call takes all."""
-        if dense:
-            rows = ([each.data_ptr() for each in dense], [each.numel() for each in dense], counts, firsts)
-            sparse.add_to_each(np.array(rows, np.int64).T.copy(), words, values)
 
 
 CPU = CpuOps()

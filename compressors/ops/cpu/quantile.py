@@ -22,8 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..array import host
-from ..results import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
+from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
 from ..segments import block_length
 from .blockwise import (
     BLOCK,
@@ -33,15 +32,13 @@ from .blockwise import (
     from_order_key,
     opened,
     order_key,
-    passes_of,
+    over_taken_up,
     squares_of,
-    table_of,
     take_up_all,
 )
 from .float_formats import from_fp16, round_to_fp16
 from .rows import Rows
 from .search16 import build_tree, find_bins, tree_size
-from .threads import portions, run_all
 
 _SORTED_AT_ONCE = 1 << 17
 """Elements, about, whose keys are sorted before they are looked at again: they stay in the caches."""
@@ -187,38 +184,24 @@ def _quantize_rows(rows, symbols, begins, ordered, bits, means, exponents, tree,
 def quantile_rows(
     work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], threads: int
 ) -> list[QuantizedPass]:
-    """Quantizes residual + gradient and keeps in the residual what the symbols leave out.
+    """See `Ops.quantile_pass`; means are uint16 [blocks, 2^bits].
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
-
-    Args:
-        work: the parameters.
-        means: uint16 [blocks, 2^bits]; receives the float16 bits of the bins' means times 2^-e.
-        exponents: int8 [blocks]; receives e.
-        threads: how many to use; the result does not depend on it.
     """
     _, broken = take_up_all(work, threads)
     # A larger block is sorted whole.
-    largest = block_length(max(work.sizes, default=0), work.block)
-    rows, by, _wide = table_of(work, max(_SORTED_AT_ONCE, largest))
-    rows, by = rows[~broken[by]], by[~broken[by]]
-    symbols, squares = host(work.symbols), np.empty(len(rows))
-
-    def quantize(at: slice) -> None:
-        _quantize_some(rows[at], symbols, work.bits, means, exponents, squares[at])
-
-    groups = portions(rows[:, ELEMENTS], 2, _SORTED_AT_ONCE)
-    run_all([partial(quantize, at) for at in groups], threads)
-    return passes_of(by, squares, broken)
+    at_once = max(_SORTED_AT_ONCE, block_length(max(work.sizes, default=0), work.block))
+    kernel = partial(_quantize_some, work.bits, means, exponents)
+    return over_taken_up(work, kernel, broken, threads, at_once)
 
 
 def _quantize_some(
-    rows: Rows,
-    symbols: NDArray[Any],
     bits: int,
     means: NDArray[np.uint16],
     exponents: NDArray[np.int8],
+    rows: Rows,
+    symbols: NDArray[Any],
     squares: NDArray[np.float64],
 ) -> None:
     sizes, blocks = rows[:, ELEMENTS], rows[:, BLOCK]
@@ -234,16 +217,12 @@ def _quantize_some(
 
 
 @njit(nogil=True, cache=True)
-def dequantize(symbols, block, tables, exponents, out, add):  # type: ignore[no-untyped-def]
-    """Writes to out, float32 [n], or adds, what symbols [n] stand for."""
+def add_values(symbols, block, tables, exponents, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], what symbols [n] stand for."""
     values = np.empty(tables.shape[1], np.float32)
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, symbols.size)
         s, o = symbols[first:last], out[first:last]
         _read_table(tables[b], exponents[b], values)
-        if add:
-            for j in range(s.size):
-                o[j] += values[s[j]]
-        else:
-            for j in range(s.size):
-                o[j] = values[s[j]]
+        for j in range(s.size):
+            o[j] += values[s[j]]

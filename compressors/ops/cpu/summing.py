@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 _BLOCK = 8192
 """Elements that stay in the first-level cache while they are set to 0, added to and divided."""
-_FEW = 16
-"""A block with fewer words than one in so many elements is divided at its words alone."""
-_ONE, _BIT, _ALL = np.uint32(1), np.uint64(1), np.int64(63)
+_ONE = np.uint32(1)
 
 TAUS, LEVELS, VALUES = range(3)
 """What an update adds at its words: +tau or -tau; whole multiples of it, signed; float32 values."""
@@ -45,19 +43,14 @@ def _add(kind, low, at, s, stop, ends, shifts, taus, words, levels, values, bloc
     i = at
     while True:
         end, base, tau = ends[s], low - shifts[s], taus[s]
-        if kind == TAUS:
-            while i < end and np.int64(words[i] >> _ONE) < base + block.size:
-                block[np.int64(words[i] >> _ONE) - base] += -tau if words[i] & _ONE else tau
-                i += 1
-        elif kind == LEVELS:
-            while i < end and np.int64(words[i] >> _ONE) < base + block.size:
-                value = np.float32(levels[i]) * tau
-                block[np.int64(words[i] >> _ONE) - base] += -value if words[i] & _ONE else value
-                i += 1
-        else:
-            while i < end and np.int64(words[i] >> _ONE) < base + block.size:
-                block[np.int64(words[i] >> _ONE) - base] += values[i]
-                i += 1
+        while i < end and np.int64(words[i] >> _ONE) < base + block.size:
+            if kind == VALUES:
+                value = values[i]
+            else:
+                value = tau if kind == TAUS else np.float32(levels[i]) * tau
+                value = -value if words[i] & _ONE else value
+            block[np.int64(words[i] >> _ONE) - base] += value
+            i += 1
         if i < end or s + 1 == stop:
             return i, s
         s += 1
@@ -72,22 +65,6 @@ def _divide(block, divisor, factor):  # type: ignore[no-untyped-def]
     else:
         for j in range(block.size):
             block[j] /= divisor
-
-
-@njit(nogil=True, cache=True)
-def _divide_at(begins, segments, ats, ends, shifts, words, divisor, low, seen, block):  # type: ignore[no-untyped-def]
-    """Divides a block where any update has a word: once, however many have."""
-    seen[:] = np.uint64(0)
-    for u in range(begins.size):
-        s = segments[u]
-        for i in range(begins[u], ats[u]):
-            while i >= ends[s]:
-                s += 1
-            j = np.int64(words[i] >> _ONE) + shifts[s] - low
-            bit = _BIT << np.uint64(j & _ALL)
-            if not seen[j >> 6] & bit:
-                seen[j >> 6] |= bit
-                block[j] /= divisor
 
 
 @njit(nogil=True, cache=True)
@@ -117,23 +94,16 @@ def sum_updates(kind, stops, ends, shifts, taus, words, levels, values, divisor,
     segments[1:] = stops[:-1]
     for u in range(1, stops.size):
         at[u] = ends[stops[u - 1] - 1]
-    begins, before = np.zeros(stops.size, np.int64), np.zeros(stops.size, np.int64)
     whole = np.int64(divisor)
     # The reciprocal of a power of two is exact, and multiplying by it rounds as dividing does.
     factor = np.float32(1) / divisor if whole & (whole - 1) == 0 else np.float32(0)
-    seen = np.zeros(_BLOCK // 64, np.uint64)
     for low in range(0, total.size, _BLOCK):
         block = total[low : low + _BLOCK]
         block[:] = np.float32(0)
-        begins[:], before[:] = at, segments
+        before = at.sum()
         for u in range(stops.size):
             at[u], segments[u] = _add(
                 kind, low, at[u], segments[u], stops[u], ends, shifts, taus, words, levels, values, block
             )
-        found = (at - begins).sum()
-        if divisor == 1 or found == 0:
-            continue
-        if factor != 0 or found * _FEW > block.size:
+        if divisor != 1 and at.sum() > before:
             _divide(block, divisor, factor)
-        else:
-            _divide_at(begins, before, at, ends, shifts, words, divisor, low, seen, block)

@@ -15,10 +15,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import ThresholdRule
-from ..results import Selected
+from ..interface import Selected
 from . import avx512
-from .rows import COLUMNS, ELEMENTS, Rows, floats
-from .threads import LEAST_SHARE, run_all
+from .rows import ELEMENTS, Rows, floats
+from .threads import LEAST_SHARE, portions, run_all
 
 SPARE = avx512.LANES
 """Elements that output arrays must have beyond the last one written."""
@@ -35,6 +35,8 @@ WITHOUT_VALUES = ("bgt", "strom")
 _BLOCK = 128
 _GROUPS = 1024 * avx512.LANES
 """Elements between two hand-overs of the sum of squares from float32 lanes to a float64."""
+_SHARE = 1 << 16
+"""Elements, a multiple of LANES, that a thread takes together."""
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _ZERO, _TOP_LEVEL = np.float32(0), np.float32(255)
 
@@ -164,52 +166,30 @@ def threshold_rows(
         ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
         run(rows, taus, words, values, 0, ends, tallies)
         return selected(ends, tallies, taus.tolist())
-    numbers, parts, cuts = _cut(rows, -(-elements // threads))
+    cut = [
+        (number, residual + 4 * at, gradient + 4 * at, min(_SHARE, n - at), base + at)
+        for number, (residual, gradient, n, base) in enumerate(rows.tolist())
+        for at in range(0, max(n, 1), _SHARE)
+    ]
+    numbers, parts = np.array(cut)[:, 0], np.array(cut)[:, 1:].copy()
     ends, tallies = np.empty(len(parts), np.int64), np.zeros((len(parts), 2))
     # Each thread's output begins where it would if everything before it were sent, then moves down.
     before = list(accumulate(parts[:, ELEMENTS].tolist(), initial=0))
-    work = []
-    for low, high in cuts:
-        at = slice(low, high)
+    groups, work = portions(parts[:, ELEMENTS], threads, -(-elements // threads)), []
+    for at in groups:
         own = parts[at], taus[numbers[at]]
-        work.append(partial(run, *own, words, values, before[low], ends[at], tallies[at]))
+        work.append(partial(run, *own, words, values, before[at.start], ends[at], tallies[at]))
     run_all(work, threads)
     sent = 0
-    for low, high in cuts:
-        there, count = before[low], int(ends[high - 1]) - before[low]
+    for at in groups:
+        there, count = before[at.start], int(ends[at.stop - 1]) - before[at.start]
         if sent != there:
             words[sent : sent + count] = words[there : there + count]
             if rule not in WITHOUT_VALUES:
                 values[sent : sent + count] = values[there : there + count]
-            ends[low:high] -= there - sent
+            ends[at] -= there - sent
         sent += count
     whole = np.zeros((len(rows), 2))
     np.add.at(whole, numbers, tallies)
     last = np.append(numbers[1:] != numbers[:-1], True)
     return selected(ends[last], whole, taus.tolist())
-
-
-def _cut(rows: Rows, share: int) -> tuple[NDArray[np.int64], Rows, list[tuple[int, int]]]:
-    """Rows cut for threads that have about `share` elements each.
-
-    Returns:
-        Of which row each piece is, the pieces, and which of them each thread has.
-    """
-    numbers, pieces, cuts, begun, left = [], [], [], 0, share
-    for number, (residual, gradient, elements, base) in enumerate(rows.tolist()):
-        at = 0
-        while True:
-            size = elements - at
-            if size > left:
-                size = min(size, -(-left // avx512.LANES) * avx512.LANES)
-            numbers.append(number)
-            pieces.append((residual + 4 * at, gradient + 4 * at, size, base + at))
-            at, left = at + size, left - size
-            if left <= 0:
-                cuts.append((begun, len(pieces)))
-                begun, left = len(pieces), share
-            if at == elements:
-                break
-    if begun < len(pieces):
-        cuts.append((begun, len(pieces)))
-    return np.array(numbers), np.array(pieces, np.int64).reshape(-1, COLUMNS), cuts

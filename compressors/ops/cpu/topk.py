@@ -18,9 +18,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
-from ..results import Selected
-from .looking import sampled_magnitudes
-from .rows import BASE, ELEMENTS, GRADIENT, RESIDUAL, Rows, floats, table
+from ..interface import Selected
+from .looking import kept_positions
+from .rows import BASE, ELEMENTS, RESIDUAL, Rows, floats, table
 from .threshold import SPARE, threshold_rows
 
 SAMPLE = 1 << 14
@@ -136,22 +136,10 @@ def topk_rows(
     threads: int,
     vectorized: bool,
 ) -> Selected:
-    """Adds gradients to residuals, moves the k largest magnitudes of each into the output, keeps the rest.
+    """See `Ops.take_largest`, and `threshold_rows` for the arguments; `values` are float32.
 
-    Of equal magnitudes the lower indices are sent. Fewer than k are sent where fewer reach
-    SMALLEST_TAU, and none where an element's sum is not finite (it keeps its old residual).
-
-    Args:
-        rows: of the parameters, see `rows.py`; residuals are changed in place.
-        counts: how many to send of each at most.
-        words: see `threshold_rows`.
-        values: float32, as long as `words`; receives the elements sent.
-        threads: at most so many work at once on the threshold pass.
-        vectorized: use AVX-512.
-
-    Returns:
-        By parameter, and as tau the smallest magnitude sent, but at most LARGEST_TAU, as messages want;
-        SMALLEST_TAU if nothing was.
+    As tau it returns the smallest magnitude sent, but at most LARGEST_TAU, as messages want; SMALLEST_TAU if
+    nothing was.
 
     Raises:
         ValueError: a count is negative.
@@ -175,34 +163,32 @@ def topk_rows(
 
 
 @njit(nogil=True, cache=True)
+def _tau_at(row, positions, rank):  # type: ignore[no-untyped-def]
+    """`_tau_of` |residual + gradient| at some positions of a parameter, where that is finite."""
+    residual, gradient = floats(row[0], row[2]), floats(row[1], row[2])
+    magnitudes, count = np.empty(positions.size, np.float32), 0
+    for position in positions:
+        magnitude = abs(residual[position] + gradient[position])
+        magnitudes[count] = magnitude
+        count += magnitude <= _LARGEST
+    return _tau_of(magnitudes[:count], rank)
+
+
+@njit(nogil=True, cache=True)
 def _guess_rows(rows, ks, taus):  # type: ignore[no-untyped-def]
     """What exactly k elements reach, of parameters of which all elements are looked at."""
     for i in range(rows.shape[0]):
-        n, k = rows[i, 2], ks[i]
-        if n > SAMPLE or k == 0:
-            continue
-        residual, gradient, magnitudes = floats(rows[i, 0], n), floats(rows[i, 1], n), np.empty(n, np.float32)
-        count = 0
-        for j in range(n):
-            magnitude = abs(residual[j] + gradient[j])
-            magnitudes[count] = magnitude
-            count += magnitude <= _LARGEST
-        taus[i] = _tau_of(magnitudes[:count], k)
+        if rows[i, 2] <= SAMPLE and ks[i] > 0:
+            taus[i] = _tau_at(rows[i], np.arange(rows[i, 2]), ks[i])
 
 
 def _low_guess(row: NDArray[np.int64], k: int) -> np.float32:
     """A threshold that at least k elements of a parameter reach, almost surely, by a sample."""
-    expected = SAMPLE * k / int(row[ELEMENTS])
+    n = int(row[ELEMENTS])
+    expected = SAMPLE * k / n
     # Three more, for where hardly any are expected and their number is Poisson's.
     rank = math.ceil(expected + _DEVIATIONS * math.sqrt(expected) + 3)
-    sample = sampled_magnitudes(_floats_of(row, RESIDUAL), _floats_of(row, GRADIENT), SAMPLE)
-    return np.float32(_tau_of(sample, rank))
-
-
-def _floats_of(row: NDArray[np.int64], column: int) -> NDArray[np.float32]:
-    """The residual or the gradient of a row."""
-    found: NDArray[np.float32] = _array_at(row[column], row[ELEMENTS])
-    return found
+    return np.float32(_tau_at(row, kept_positions(n, SAMPLE), rank))
 
 
 @njit(cache=True)
@@ -233,7 +219,7 @@ def _take_again(
     Returns:
         The sum of squares kept.
     """
-    residual, end, stop = _floats_of(row, RESIDUAL), int(ends[0]), int(ends[-1])
+    residual, end, stop = _array_at(row[RESIDUAL], row[ELEMENTS]), int(ends[0]), int(ends[-1])
     _put_back(words[begin:end], values[begin:end], int(row[BASE]), residual)
     tau = np.full(1, _tau_of(np.abs(residual), k), np.float32)
     mine, beside = np.empty(residual.size + SPARE, np.uint32), np.empty(residual.size + SPARE, np.float32)

@@ -182,11 +182,11 @@ __device__ __forceinline__ void quantize_pieces(Form form, float* residual, cons
     add_to_report(report, quantize(form, residual, place, a, symbols), 0);
 }
 
-// Writes, or adds, the values that symbols stand for. With a report it does so only where that tells of sums
-// that are not finite: then what was quantized is put back.
+// Adds the values that symbols stand for. With a report it does so only where that tells of sums that are not
+// finite: then what was quantized is put back.
 template <class Form, class Symbol>
-__device__ __forceinline__ void write_values(Form form, const Symbol* symbols, i64 n, i64 block, float* out,
-                                             bool add, const Report* report) {
+__device__ __forceinline__ void add_values(Form form, const Symbol* symbols, i64 n, i64 block, float* out,
+                                           const Report* report) {
     if (report && !report->nonfinite) return;
     Place place = find_place(n, block);
     if (!place.count || !form.load(place.b)) return;
@@ -195,12 +195,11 @@ __device__ __forceinline__ void write_values(Form form, const Symbol* symbols, i
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
         if (j < place.count) s[k] = symbols[place.first + j];
-        before[k] = add && j < place.count ? out[place.first + j] : 0.0f;
+        before[k] = j < place.count ? out[place.first + j] : 0.0f;
     }
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
         if (j >= place.count) continue;
-        float value = form.value(s[k]);
-        out[place.first + j] = add ? before[k] + value : value;
+        out[place.first + j] = before[k] + form.value(s[k]);
     }
 }

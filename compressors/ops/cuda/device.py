@@ -67,10 +67,6 @@ class DeviceArray:
         """The same bytes as another type."""
         return DeviceArray(self.memory, np.dtype(dtype))
 
-    def reshape(self, _: int) -> "DeviceArray":
-        """Itself: it has one dimension."""
-        return self
-
 
 class Device(ABC):
     """Arrays and kernels on one device, all on torch's current stream."""

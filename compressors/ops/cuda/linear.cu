@@ -64,9 +64,8 @@ PASSES(16, u16)
 #define VALUES(size, Symbol)                                                                                \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
         values_##size(const Symbol* symbols, i64 n, i64 block, i64 bits, float* lows, float* steps,         \
-                      float* out, i64 add, const Report* reports) {                                         \
-        write_values(Linear{lows, steps, bits}, symbols, n, block, out, add != 0,                           \
-                     reports ? reports + 1 : reports);                                                      \
+                      float* out, const Report* reports) {                                                  \
+        add_values(Linear{lows, steps, bits}, symbols, n, block, out, reports ? reports + 1 : reports);     \
     }
 
 VALUES(8, u8)

@@ -71,15 +71,15 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS)
         round_all(Form{}, residual, gradient, n, symbols, reports + 1);                                     \
     }                                                                                                       \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        name##_values(const u16* symbols, i64 n, float* out, i64 add, const Report* reports) {              \
-        write_values(Form{}, symbols, n, n, out, add != 0, reports ? reports + 1 : reports);                \
+        name##_values(const u16* symbols, i64 n, i64 block, i64 bits, float* out, const Report* reports) {  \
+        add_values(Form{}, symbols, n, n, out, reports ? reports + 1 : reports);                            \
     }
 
 HALVES(fp16, Fp16)
 HALVES(bf16, Bf16)
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    fp8_values(const u8* symbols, i64 n, i64 block, signed char* exponents, float* out, i64 add,
+    fp8_values(const u8* symbols, i64 n, i64 block, i64 bits, signed char* exponents, float* out,
                const Report* reports) {
-    write_values(Fp8{exponents}, symbols, n, block, out, add != 0, reports ? reports + 1 : reports);
+    add_values(Fp8{exponents}, symbols, n, block, out, reports ? reports + 1 : reports);
 }

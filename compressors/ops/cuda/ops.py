@@ -1,7 +1,6 @@
-"""Arrays and passes on a device. Nothing here waits, but for what `Ops` says."""
+"""The passes on a device: they write the bits of those of ops/cpu. Nothing waits, but for what `Ops` says."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,32 +8,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import SMALLEST_TAU, ThresholdRule
-from ..cpu.bitpack import symbol_type
-from ..cpu.looking import TILE, stratified_positions
+from ...method.base import SMALLEST_TAU, ThresholdRule, check_chunks
+from ..cpu.looking import TILE
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..interface import Addends, Ops, Ranges, Sample
+from ..interface import Batch, Selected, Target
 from ..readback import Pending, Readback
-from ..results import Batch, HalfFormat, QuantizedPass, Quantizing, Selected, Target
-from . import quantizing, sparse
-from .device import Device
+from .device import float_bits
+from .quantizing import QuantizingOps, lay_out
 from .reports import Reports
 
 _THREADS = 256
+_TILE = 4096
+"""Elements that a block of threads looks at together, as in threshold.cu and topk.cu."""
+_MOST_COUNTING = 1024
+"""Blocks of threads that count: all that an H100 or H200 runs at once."""
+_LEVELS = 3
+_BINS = 2048
 
 
-@lru_cache(256)  # samples are taken of the same parameters again and again
-def _places(n: int, m: int, device: torch.device) -> Tensor:
-    return torch.from_numpy(stratified_positions(n, m)).to(device)
+class CudaOps(QuantizingOps):
+    """See `Ops` and `Device`. Arrays are `DeviceArray`s.
 
-
-class CudaOps(Device, Ops):
-    """See `Ops` and `Device`. Arrays are `DeviceArray`s."""
+    Sparse passes append to one another: how many words there are is in a pass's report, and the next one
+    appends behind them.
+    """
 
     on_host = False
-
-    def _kept(self, residual: Tensor | None) -> Any:
-        return None if residual is None else self.array(residual)
 
     def target(self, elements: int, rule: ThresholdRule) -> Target:
         """See `Ops.target`."""
@@ -77,20 +76,6 @@ class CudaOps(Device, Ops):
             kernel, values, n = "sum_sums", sums, tiles if tiles > 1 else 0
         return lambda: float(slot.values[0])
 
-    def samples(
-        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
-    ) -> list[Tensor]:
-        """See `Ops.samples`."""
-        if not gradients:
-            return []  # without waiting
-        taken = []
-        for residual, gradient in zip(residuals, gradients, strict=True):
-            places = _places(gradient.numel(), min(most, gradient.numel()), self.device)
-            sample = gradient[places].float()
-            taken.append((sample if residual is None else residual[places] + sample).abs())
-        found = self.fetch_all([self.array(each) for each in taken])
-        return [torch.from_numpy(each) for each in found]
-
     # Sparse passes
 
     def apply_momentum(
@@ -108,154 +93,70 @@ class CudaOps(Device, Ops):
     ) -> Pending[Selected]:
         """See `Ops.take_by_threshold`."""
         reports = Reports(len(taus), returned)
-        for tau, (residual, gradient, base) in zip(taus, self._arrays(batch), strict=True):
-            sparse.threshold_pass(self, rule, residual, gradient, tau, base, *batch.target, reports)
+        for tau, (residual, gradient, n, base) in zip(taus, self._arrays(batch), strict=True):
+            tiles = _tiles(n)
+            last = *batch.target, self.zeros(tiles + 1, np.uint64), reports.begin()
+            given = residual, gradient, n, float_bits(tau), base
+            self.launch("threshold", rule, tiles, _THREADS, *given, *last)
         by = np.array(taus, np.float32).tolist()
         return lambda: _selected(reports, by)
 
     def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
-        """See `Ops.take_largest`."""
+        """See `Ops.take_largest`.
+
+        Raises:
+            ValueError: a count is negative, or a parameter is too large.
+        """
         reports = Reports(len(counts), returned)
-        for k, (residual, gradient, base) in zip(counts, self._arrays(batch), strict=True):
-            sparse.topk_pass(self, residual, gradient, k, base, *batch.target, reports)
+        for k, (residual, gradient, n, base) in zip(counts, self._arrays(batch), strict=True):
+            if k < 0 or n >= 2**31:
+                raise ValueError(f"k must be 0 or more and n less than 2^31, not {k} and {n}")
+            report, tiles = reports.begin(), _tiles(n)
+            counting = min(tiles, _MOST_COUNTING)
+            histograms, search = self.zeros(_LEVELS * _BINS, np.uint32), self.zeros(2, np.uint32)
+            for level in range(_LEVELS):
+                histogram = histograms[level * _BINS : (level + 1) * _BINS]
+                if level == 0:
+                    given = residual, gradient, n, tiles, histogram, report
+                    self.launch("topk", "take_up", counting, _THREADS, *given)
+                else:
+                    given = residual, n, tiles, level, search, histogram
+                    self.launch("topk", "count", counting, _THREADS, *given)
+                self.launch("topk", "narrow_down", 1, _THREADS, histogram, level, k, search, report)
+            last = search, *batch.target, self.zeros(tiles + 1, np.uint64), report
+            self.launch("topk", "send_top", tiles, _THREADS, residual, n, base, *last)
         return lambda: _selected(reports, None)
 
     def take_largest_of_chunks(
         self, batch: Batch, chunk: int, keep: int, returned: Readback
     ) -> Pending[Selected]:
-        """See `Ops.take_largest_of_chunks`."""
-        reports = Reports(len(batch.bases), returned)
-        for residual, gradient, base in self._arrays(batch):
-            sparse.chunked_pass(self, residual, gradient, chunk, keep, base, *batch.target, reports)
+        """See `Ops.take_largest_of_chunks`.
+
+        A block of threads works on a chunk: chunks of less than 512 elements leave most of a GPU idle.
+
+        Raises:
+            ValueError: chunk or keep is out of its range.
+        """
+        check_chunks(chunk, keep)
+        reports, threads = Reports(len(batch.bases), returned), lay_out(chunk, chunk).threads
+        for residual, gradient, n, base in self._arrays(batch):
+            chunks = max(1, -(-n // chunk))  # one without elements hands on how many words there are
+            last = *batch.target, self.zeros(chunks + 1, np.uint64), reports.begin()
+            given = residual, gradient, n, chunk, keep, base
+            self.launch("chunked", "chunked", chunks, threads, *given, *last)
         by = [SMALLEST_TAU] * len(batch.bases)
         return lambda: _selected(reports, by)
 
-    def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, int]]:
-        """Residual, gradient and base of each parameter."""
+    def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, int, int]]:
+        """Residual, gradient, elements and base of each parameter."""
         for residual, gradient, base in zip(*batch[:3], strict=True):
-            yield self.array(residual), self.array(gradient.float()), base
+            yield self.array(residual), self.array(gradient.float()), gradient.numel(), base
 
     def clear(self, words: Any, base: int, dense: Tensor) -> None:
         """See `Ops.clear`."""
-        sparse.clear(words, base, dense)
-
-    # Quantizing passes
-
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
-        """See `Ops.extremes`."""
-        found: list[Ranges] = []
-        for residual, gradient in given:
-            reports, slot = Reports(1, returned), readback.take(2, np.uint32)
-            kept, added = self._kept(residual), self.array(gradient)
-            found.append(quantizing.extremes(self, kept, added, 0, reports, slot))
-        return found
-
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """See `Ops.count_samples`."""
-        taken = []
-        for (values, size), own in zip(samples, _known(ranges), strict=True):
-            sample = self.array(values[_places(values.numel(), size, self.device)])
-            slot, unread = readback.take(size, symbol_type(bits)), Reports(1, readback)
-            # The extremes need not come to the host for this.
-            there = quantizing.Ranges(own.keys, unread.begin(), unread)
-            low, step = self.empty(1, np.float32), self.empty(1, np.float32)
-            quantizing.linear_pass(self, None, sample, bits, 0, slot.array, low, step, unread, there)
-            taken.append(slot)
-        return lambda: [np.bincount(slot.values, minlength=1 << bits) for slot in taken]
-
-    def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_pass`."""
-        reports = Reports(len(work.gradients), returned)
-        for kept, added, symbols, at in self._each(work):
-            tables = lows[at], steps[at]
-            quantizing.linear_pass(self, kept, added, work.bits, work.block, symbols, *tables, reports)
-        return lambda: _quantized(reports)
-
-    def linear_between(
-        self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_between`."""
-        known = _known(ranges)
-        for (kept, added, symbols, at), width, own in zip(self._each(work), bits, known, strict=True):
-            if not own.nonfinite:
-                tables = lows[at], steps[at]
-                quantizing.linear_pass(self, kept, added, width, 0, symbols, *tables, own.reports, own)
-        return lambda: [passed for own in known for passed in _quantized(own.reports)]
-
-    def quantile_pass(
-        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantile_pass`."""
-        reports, bits = Reports(len(work.gradients), returned), work.bits
-        for kept, added, symbols, at in self._each(work):
-            tables = means[at.start << bits : at.stop << bits], exponents[at]
-            quantizing.quantile_pass(self, kept, added, bits, work.block, symbols, *tables, reports)
-        return lambda: _quantized(reports)
-
-    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
-        """See `Ops.fp8_pass`."""
-        reports = Reports(len(work.gradients), returned)
-        for kept, added, symbols, at in self._each(work):
-            quantizing.fp8_pass(self, kept, added, work.block, symbols, exponents[at], reports)
-        return lambda: _quantized(reports)
-
-    def half_pass(
-        self, kind: HalfFormat, work: Quantizing, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.half_pass`."""
-        reports = Reports(len(work.gradients), returned)
-        for kept, added, symbols, _ in self._each(work):
-            quantizing.half_pass(self, kind, kept, added, symbols, reports)
-        return lambda: _quantized(reports)
-
-    def _each(self, work: Quantizing) -> Iterator[tuple[Any, Any, Any, slice]]:
-        """Residual, gradient and symbols of each parameter, and where its tables stand."""
-        offsets = work.offsets
-        for residual, gradient, at, tables in zip(
-            work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
-        ):
-            yield self._kept(residual), self.array(gradient.float()), work.symbols[at], tables
+        dense.index_fill_(0, (_signed(words) >> 1) - base, 0)
 
     # What is sent
-
-    def write_values(
-        self,
-        form: str,
-        symbols: Any,
-        block: int,
-        tables: tuple[Any, ...],
-        rows: NDArray[np.int64],
-        out: Any,
-        starts: NDArray[np.int64],
-        add: bool,
-    ) -> None:
-        """See `Ops.write_values`."""
-        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
-            own, into = symbols[begin : begin + n], out[start : start + n]
-            if not n:
-                continue
-            if form == "f32":
-                there = self.tensor(into)
-                there.add_(self.tensor(own)) if add else there.copy_(self.tensor(own))
-            elif form == "linear":
-                lows, steps = (table[first : first + blocks] for table in tables)
-                quantizing.linear_values(self, own, block, lows, steps, into, add)
-            elif form == "quantile":
-                exponents, means = tables
-                width = int(means.size) // int(exponents.size)
-                own_means = means[first * width : (first + blocks) * width]
-                quantizing.quantile_values(
-                    self, own, block, own_means, exponents[first : first + blocks], into, add
-                )
-            elif form == "fp8":
-                quantizing.fp8_values(self, own, block, tables[0][first : first + blocks], into, add)
-            else:
-                kind: HalfFormat = "bf16" if form == "bf16" else "fp16"
-                quantizing.half_values(self, kind, own, into, add)
 
     def add_words(
         self,
@@ -269,35 +170,28 @@ class CudaOps(Device, Ops):
         """See `Ops.add_words`."""
         begin, dense = 0, self.tensor(total)
         for number, (end, shift) in enumerate(zip(ends.tolist(), shifts.tolist(), strict=True)):
-            own, tau = words[begin:end], None if taus is None else float(taus[number])
-            sparse.add_words(own, sparse.amounts_of(self, own, values[begin:end], tau), shift, dense)
+            own, beside = _signed(words[begin:end]), values[begin:end]
+            if taus is None:
+                amounts = self.tensor(beside)
+            else:
+                by = torch.full((), float(taus[number]), dtype=torch.float32, device=self.device)
+                amounts = self.tensor(beside).float() * by if beside.size else by
+                amounts = torch.where((own & 1).bool(), -amounts, amounts)
+            dense.index_add_(0, (own >> 1) + shift, amounts)
             begin = end
 
-    def add_to_each(
-        self, words: Any, counts: Sequence[int], firsts: Sequence[int], values: Any, dense: Sequence[Tensor]
-    ) -> None:
-        """See `Ops.add_to_each`."""
-        begin = 0
-        for count, first, out in zip(counts, firsts, dense, strict=True):
-            at = slice(begin, begin + count)
-            sparse.add_words(words[at], self.tensor(values[at]), -first, out)
-            begin += count
+
+def _tiles(n: int) -> int:
+    return (n + 3 + _TILE - 1) // _TILE  # a tile may begin up to three elements before the first
 
 
-def _known(ranges: Sequence[Ranges]) -> list[quantizing.Ranges]:
-    """The ranges, which this device has made."""
-    return [each for each in ranges if isinstance(each, quantizing.Ranges)]
+def _signed(words: Any) -> Tensor:
+    """Words as int64 [k]."""
+    signed: Tensor = words.memory.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    return signed
 
 
 def _selected(reports: Reports, taus: list[float] | None) -> Selected:
     found = reports.fetched()
-    return Selected(
-        [report.sent for report in found],
-        [report.squares for report in found],
-        [report.nonfinite for report in found],
-        [report.tau for report in found] if taus is None else taus,
-    )
-
-
-def _quantized(reports: Reports) -> list[QuantizedPass]:
-    return [QuantizedPass(report.squares, report.nonfinite) for report in reports.fetched()]
+    broken, by = (found["nonfinite"] > 0).tolist(), found["tau"].tolist() if taus is None else taus
+    return Selected(found["sent"].tolist(), found["squares"].tolist(), broken, by)

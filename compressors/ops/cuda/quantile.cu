@@ -184,9 +184,9 @@ PASSES(16, u16)
 #define VALUES(size, Symbol)                                                                                \
     extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
         values_##size(const Symbol* symbols, i64 n, i64 block, i64 bits, u16* tables,                       \
-                      signed char* exponents, float* out, i64 add) {                                        \
+                      signed char* exponents, float* out, const Report* reports) {                          \
         Quantile form = {tables, exponents, {nullptr, 0, bits}};                                            \
-        write_values(form, symbols, n, block, out, add != 0, nullptr);                                      \
+        add_values(form, symbols, n, block, out, reports ? reports + 1 : reports);                          \
     }
 
 VALUES(8, u8)

@@ -1,19 +1,22 @@
-"""The quantizing passes on a device: they write the bits of those of ops/cpu. Nothing here waits.
+"""The quantizing passes on a device: they write the bits of those of ops/cpu.
 
-Every pass adds a gradient, float32 [n], to a residual (None for zeros that nobody keeps), and keeps there
-what its symbols leave out. Where its report tells of sums that are not finite, the residual has gained the
-gradient, to rounding, but for the elements concerned, and nothing else means anything.
+Where a pass reports sums that are not finite, the residual has gained the gradient, to rounding,
+but for the elements concerned, and nothing else means anything.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..readback import Slot
-from ..results import HalfFormat
+from ..cpu.bitpack import symbol_type
+from ..interface import Addends, HalfFormat, Ops, QuantizedPass, Quantizing, Sample, sampled_places
+from ..interface import Ranges as AnyRanges
+from ..readback import Pending, Readback, Slot
 from ..segments import block_count, block_length
 from .device import Device, DeviceArray
 from .reports import Reports
@@ -53,6 +56,16 @@ def _width(symbols: Any) -> int:
     return 8 * int(symbols.dtype.itemsize)
 
 
+class _One(NamedTuple):
+    """A parameter on its way through a pass."""
+
+    residual: Any | None
+    gradient: Any
+    grid: Grid
+    symbols: Any = None
+    tables: slice = slice(0, 1)
+
+
 @dataclass(frozen=True)
 class Ranges:
     """The range of every block, on the device."""
@@ -77,141 +90,182 @@ class Ranges:
         return not np.isfinite(bits.view(np.float32)).all()
 
 
-def extremes(
-    device: Device,
-    residual: Any | None,
-    gradient: Any,
-    block: int,
-    reports: Reports,
-    slot: Slot | None = None,
-) -> Ranges:
-    """Adds a gradient to a residual, and finds the smallest and the largest element of every block."""
-    n = int(gradient.size)
-    grid = lay_out(n, block)
-    keys = device.zeros(2 * grid.blocks, np.uint32) if slot is None else slot.array
-    ranges = Ranges(keys, reports.begin(), reports, slot)
-    device.launch(
-        "linear", "find_ranges", grid.launched, grid.threads,
-        residual or 0, gradient, n, grid.block, ranges.keys, ranges.report,
-    )  # fmt: skip
-    return ranges
+class QuantizingOps(Device, Ops):
+    """See the module's text, and `Ops`."""
 
+    def _one(self, residual: Tensor | None, gradient: Tensor, block: int, *rest: Any) -> _One:
+        kept = None if residual is None else self.array(residual)
+        return _One(kept, self.array(gradient.float()), lay_out(gradient.numel(), block), *rest)
 
-def linear_pass(
-    device: Device, residual: Any | None, gradient: Any, bits: int, block: int, symbols: Any, lows: Any,
-    steps: Any, reports: Reports, ranges: Ranges | None = None,
-) -> None:  # fmt: skip
-    """Uniform bins (`ops.cpu.linear`); with ranges, what these were found of."""
-    n, grid, width = int(gradient.size), lay_out(int(gradient.size), block), _width(symbols)
-    if grid.whole and ranges is None:
-        report = reports.begin()
-        device.launch(
-            "linear", f"quantize_blocks_{width}", grid.launched, grid.threads,
-            residual or 0, gradient, n, grid.block, bits, symbols, lows, steps, report,
-        )  # fmt: skip
-        if residual is not None:
-            linear_values(device, symbols, block, lows, steps, residual, True, report)
-        return
-    ranges = ranges or extremes(device, residual, gradient, block, reports)
-    device.launch(
-        "linear", f"quantize_pieces_{width}", grid.launched, grid.threads,
-        residual or 0, gradient, n, grid.block, ranges.keys, bits, symbols, lows, steps, ranges.report,
-    )  # fmt: skip
+    def _each(self, work: Quantizing) -> Iterator[_One]:
+        """Parameters, with their symbols, and where their tables stand."""
+        offsets = work.offsets
+        for residual, gradient, at, tables in zip(
+            work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
+        ):
+            yield self._one(residual, gradient, work.block, work.symbols[at], tables)
 
+    def _pass(self, source: str, kernel: str, one: _One, *arguments: Any) -> None:
+        """Launches a kernel over a parameter, in blocks."""
+        grid, n = one.grid, int(one.gradient.size)
+        given = one.residual or 0, one.gradient, n, grid.block
+        self.launch(source, kernel, grid.launched, grid.threads, *given, *arguments)
 
-def linear_values(
-    device: Device, symbols: Any, block: int, lows: Any, steps: Any, out: Any, add: bool, report: Any = 0
-) -> None:
-    """Writes, or adds, what symbols stand for; with a report, only where that tells of what is not finite."""
-    n = int(symbols.size)
-    grid = lay_out(n, block)
-    device.launch(
-        "linear", f"values_{_width(symbols)}", grid.launched, grid.threads,
-        symbols, n, grid.block, 0, lows, steps, out, int(add), report,
-    )  # fmt: skip
+    def _find_ranges(self, one: _One, reports: Reports, slot: Slot | None = None) -> Ranges:
+        """Adds a gradient to a residual, and finds the smallest and the largest element of every block."""
+        keys = self.zeros(2 * one.grid.blocks, np.uint32) if slot is None else slot.array
+        ranges = Ranges(keys, reports.begin(), reports, slot)
+        self._pass("linear", "find_ranges", one, ranges.keys, ranges.report)
+        return ranges
 
+    def _linear_between(self, one: _One, bits: int, lows: Any, steps: Any, ranges: Ranges) -> None:
+        kernel = f"quantize_pieces_{_width(one.symbols)}"
+        self._pass("linear", kernel, one, ranges.keys, bits, one.symbols, lows, steps, ranges.report)
 
-def half_pass(
-    device: Device, kind: HalfFormat, residual: Any | None, gradient: Any, symbols: Any, reports: Reports
-) -> None:
-    """A 16-bit float, whose bits are the symbols (`ops.cpu.minifloat`)."""
-    n = int(gradient.size)
-    grid, report = lay_out(n, 0), reports.begin()
-    device.launch("minifloat", kind, grid.launched, grid.threads, residual or 0, gradient, n, symbols, report)
-    if residual is not None:
-        half_values(device, kind, symbols, residual, True, report)
+    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[AnyRanges]:
+        """See `Ops.extremes`."""
+        return [
+            self._find_ranges(self._one(*each, 0), Reports(1, returned), readback.take(2, np.uint32))
+            for each in given
+        ]
 
+    def count_samples(
+        self, samples: Sequence[Sample], bits: int, ranges: Sequence[AnyRanges], readback: Readback
+    ) -> Pending[list[NDArray[np.int64]]]:
+        """See `Ops.count_samples`."""
+        taken = []
+        for (values, size), own in zip(samples, _known(ranges), strict=True):
+            sample = values[sampled_places(values.numel(), size, self.device)]
+            slot, unread = readback.take(size, symbol_type(bits)), Reports(1, readback)
+            # The extremes need not come to the host for this.
+            there = Ranges(own.keys, unread.begin(), unread)
+            low, step = self.empty(1, np.float32), self.empty(1, np.float32)
+            self._linear_between(self._one(None, sample, 0, slot.array), bits, low, step, there)
+            taken.append(slot)
+        return lambda: [np.bincount(slot.values, minlength=1 << bits) for slot in taken]
 
-def half_values(device: Device, kind: HalfFormat, symbols: Any, out: Any, add: bool, report: Any = 0) -> None:
-    """As `linear_values`."""
-    n = int(symbols.size)
-    grid = lay_out(n, 0)
-    device.launch(
-        "minifloat", f"{kind}_values", grid.launched, grid.threads, symbols, n, out, int(add), report
-    )
+    def linear_pass(
+        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Ops.linear_pass`."""
+        reports = Reports(len(work.gradients), returned)
+        for one in self._each(work):
+            tables = lows[one.tables], steps[one.tables]
+            if one.grid.whole:
+                report, kernel = reports.begin(), f"quantize_blocks_{_width(one.symbols)}"
+                self._pass("linear", kernel, one, work.bits, one.symbols, *tables, report)
+                self._put_back("linear", one, work.block, tables, report)
+            else:
+                self._linear_between(one, work.bits, *tables, self._find_ranges(one, reports))
+        return lambda: _quantized(reports)
 
+    def linear_between(
+        self, work: Quantizing, bits: Sequence[int], ranges: Sequence[AnyRanges], lows: Any, steps: Any
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Ops.linear_between`."""
+        known = _known(ranges)
+        for one, width, own in zip(self._each(work), bits, known, strict=True):
+            if not own.nonfinite:
+                self._linear_between(one, width, lows[one.tables], steps[one.tables], own)
+        return lambda: [passed for own in known for passed in _quantized(own.reports)]
 
-def fp8_pass(
-    device: Device, residual: Any | None, gradient: Any, block: int, symbols: Any, exponents: Any,
-    reports: Reports,
-) -> None:  # fmt: skip
-    """Scaled float8 e4m3fn (`ops.cpu.minifloat`)."""
-    n = int(gradient.size)
-    grid = lay_out(n, block)
-    if grid.whole:
-        report = reports.begin()
-        device.launch(
-            "minifloat", "fp8_blocks", grid.launched, grid.threads,
-            residual or 0, gradient, n, grid.block, symbols, exponents, report,
-        )  # fmt: skip
-        if residual is not None:
-            fp8_values(device, symbols, block, exponents, residual, True, report)
-        return
-    ranges = extremes(device, residual, gradient, block, reports)
-    device.launch(
-        "minifloat", "fp8_pieces", grid.launched, grid.threads,
-        residual or 0, gradient, n, grid.block, ranges.keys, symbols, exponents, ranges.report,
-    )  # fmt: skip
+    def quantile_pass(
+        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Ops.quantile_pass`."""
+        reports, bits = Reports(len(work.gradients), returned), work.bits
+        for one in self._each(work):
+            tables = means[one.tables.start << bits : one.tables.stop << bits], exponents[one.tables]
+            # Looked at first, as on the CPU: where a sum is not finite nothing is quantized.
+            ranges, width = self._find_ranges(one, reports), _width(one.symbols)
+            last = one.symbols, *tables, ranges.report
+            if one.grid.whole:
+                padded = 1 << (one.grid.block - 1).bit_length()
+                kernel = f"quantize_blocks_{width}"
+                self._pass("quantile", kernel, one, ranges.keys, padded, bits, *last)
+                continue
+            keys = _sorted_keys(self.tensor(one.residual or one.gradient), one.grid)
+            self.launch(
+                "quantile", "find_means", one.grid.blocks << bits, _BIN_THREADS,
+                keys, int(one.gradient.size), one.grid.block, ranges.keys, bits, *tables, ranges.report,
+            )  # fmt: skip
+            self._pass("quantile", f"quantize_pieces_{width}", one, keys, bits, *last)
+        return lambda: _quantized(reports)
 
+    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
+        """See `Ops.fp8_pass`."""
+        reports = Reports(len(work.gradients), returned)
+        for one in self._each(work):
+            own = exponents[one.tables]
+            if one.grid.whole:
+                report = reports.begin()
+                self._pass("minifloat", "fp8_blocks", one, one.symbols, own, report)
+                self._put_back("fp8", one, work.block, (own,), report)
+            else:
+                ranges = self._find_ranges(one, reports)
+                self._pass("minifloat", "fp8_pieces", one, ranges.keys, one.symbols, own, ranges.report)
+        return lambda: _quantized(reports)
 
-def fp8_values(
-    device: Device, symbols: Any, block: int, exponents: Any, out: Any, add: bool, report: Any = 0
-) -> None:
-    """As `linear_values`."""
-    n = int(symbols.size)
-    grid = lay_out(n, block)
-    device.launch(
-        "minifloat", "fp8_values", grid.launched, grid.threads,
-        symbols, n, grid.block, exponents, out, int(add), report,
-    )  # fmt: skip
+    def half_pass(
+        self, kind: HalfFormat, work: Quantizing, returned: Readback
+    ) -> Pending[list[QuantizedPass]]:
+        """See `Ops.half_pass`."""
+        reports = Reports(len(work.gradients), returned)
+        for one in self._each(work):
+            report, n = reports.begin(), int(one.gradient.size)
+            given = one.residual or 0, one.gradient, n, one.symbols, report
+            self.launch("minifloat", kind, one.grid.launched, one.grid.threads, *given)
+            self._put_back(kind, one, 0, (), report)
+        return lambda: _quantized(reports)
 
+    def add_values(
+        self,
+        form: str,
+        symbols: Any,
+        block: int,
+        tables: tuple[Any, ...],
+        rows: NDArray[np.int64],
+        out: Any,
+        starts: NDArray[np.int64],
+    ) -> None:
+        """See `Ops.add_values`."""
+        if form == "quantile":
+            exponents, means = tables
+            width = int(means.size) // max(1, int(exponents.size))
+        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
+            own, into, last = symbols[begin : begin + n], out[start : start + n], first + blocks
+            if form == "f32":
+                self.tensor(into).add_(self.tensor(own))
+            elif form == "quantile":
+                here = means[first * width : last * width], exponents[first:last]
+                self._add(form, own, block, here, into, width.bit_length() - 1)
+            else:
+                self._add(form, own, block, tuple(table[first:last] for table in tables), into)
 
-def quantile_pass(
-    device: Device, residual: Any | None, gradient: Any, bits: int, block: int, symbols: Any, tables: Any,
-    exponents: Any, reports: Reports,
-) -> None:  # fmt: skip
-    """Bins of equal population (`ops.cpu.quantile`)."""
-    n, width = int(gradient.size), _width(symbols)
-    grid = lay_out(n, block)
-    # Looked at first, as on the CPU: where a sum is not finite nothing is quantized.
-    ranges = extremes(device, residual, gradient, block, reports)
-    if grid.whole:
-        padded = 1 << (grid.block - 1).bit_length()
-        device.launch(
-            "quantile", f"quantize_blocks_{width}", grid.launched, grid.threads,
-            residual or 0, gradient, n, grid.block, ranges.keys, padded, bits, symbols, tables, exponents,
-            ranges.report,
-        )  # fmt: skip
-        return
-    keys = _sorted_keys(device.tensor(residual or gradient), grid)
-    device.launch(
-        "quantile", "find_means", grid.blocks << bits, _BIN_THREADS,
-        keys, n, grid.block, ranges.keys, bits, tables, exponents, ranges.report,
-    )  # fmt: skip
-    device.launch(
-        "quantile", f"quantize_pieces_{width}", grid.launched, grid.threads,
-        residual or 0, gradient, n, grid.block, keys, bits, symbols, tables, exponents, ranges.report,
-    )  # fmt: skip
+    def _put_back(
+        self, form: str, one: _One, block: int, tables: tuple[Any, ...], report: DeviceArray
+    ) -> None:
+        """Adds what symbols stand for to a residual, where a report tells of sums that are not finite."""
+        if one.residual is not None:
+            self._add(form, one.symbols, block, tables, one.residual, report=report)
+
+    def _add(
+        self,
+        form: str,
+        symbols: Any,
+        block: int,
+        tables: tuple[Any, ...],
+        out: Any,
+        bits: int = 0,
+        report: Any = 0,
+    ) -> None:
+        """Adds what symbols stand for; with a report, only where that tells of what is not finite."""
+        n = int(symbols.size)
+        grid = lay_out(n, block)
+        source = form if form in ("linear", "quantile") else "minifloat"
+        kernel = f"values_{_width(symbols)}" if source == form else f"{form}_values"
+        given = symbols, n, grid.block, bits, *tables, out, report
+        self.launch(source, kernel, grid.launched if n else 0, grid.threads, *given)
 
 
 def _sorted_keys(a: Tensor, grid: Grid) -> Any:
@@ -223,13 +277,11 @@ def _sorted_keys(a: Tensor, grid: Grid) -> Any:
     return DeviceArray(unsigned.view(torch.uint8), np.dtype(np.uint32))
 
 
-def quantile_values(
-    device: Device, symbols: Any, block: int, tables: Any, exponents: Any, out: Any, add: bool
-) -> None:
-    """As `linear_values`."""
-    n, bits = int(symbols.size), (int(tables.size) // max(1, int(exponents.size))).bit_length() - 1
-    grid = lay_out(n, block)
-    device.launch(
-        "quantile", f"values_{_width(symbols)}", grid.launched, grid.threads,
-        symbols, n, grid.block, bits, tables, exponents, out, int(add),
-    )  # fmt: skip
+def _known(ranges: Sequence[AnyRanges]) -> list[Ranges]:
+    """The ranges, which this device has made."""
+    return [each for each in ranges if isinstance(each, Ranges)]
+
+
+def _quantized(reports: Reports) -> list[QuantizedPass]:
+    found = reports.fetched()
+    return list(map(QuantizedPass, found["squares"].tolist(), (found["nonfinite"] > 0).tolist()))

@@ -1,26 +1,14 @@
 """What passes on a device report, in one small array there, so that many passes need one fetch."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..readback import Readback
 
 _FIELDS = np.dtype([("sent", "<i8"), ("squares", "<f8"), ("nonfinite", "<i8"), ("tau", "<f4"), ("", "<u4")])
 """As in report.cuh."""
-
-
-class Report(NamedTuple):
-    """What one pass over one parameter came to."""
-
-    sent: int
-    """Words in the output after the pass; 0 for passes that send every element."""
-    squares: float
-    """Sum of squares of the residual that was kept. The order of summation is free: a metric, no more."""
-    nonfinite: bool
-    """Whether a sum of residual and gradient was infinite or no number."""
-    tau: float
-    """What was sent by, where the pass finds it (top-k); else 0."""
 
 
 class Reports:
@@ -48,7 +36,11 @@ class Reports:
         self._begun += 1
         return self._slot.array[(self._begun - 1) * self._width : (self._begun + 1) * self._width]
 
-    def fetched(self) -> list[Report]:
-        """The reports of all passes begun, in order, where `returned` was fetched after the last one."""
-        found = self._slot.values.view(_FIELDS)[1 : self._begun + 1]
-        return [Report(sent, squares, bad > 0, tau) for sent, squares, bad, tau, _ in found.tolist()]
+    def fetched(self) -> NDArray[np.void]:
+        """Those of all passes begun, in order, where `returned` was fetched after the last one.
+
+        Fields: `sent`, words in the output after the pass; `squares`, of the residual kept, summed up in any
+        order; `nonfinite`, more than 0 where a sum of residual and gradient was; `tau`, what was sent by, if
+        the pass finds it (top-k).
+        """
+        return self._slot.values.view(_FIELDS)[1 : self._begun + 1]

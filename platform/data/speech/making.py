@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import count
 from pathlib import Path
@@ -69,28 +70,22 @@ def make(folder: Path, minutes: float, seed: int, espeak: str, spoken: Callable[
 
 
 def _blocks(part: PartName, seed: int) -> Iterator[Frames]:
-    """A part's blocks in order, as many at a time as there are CPUs."""
+    """A part's blocks in order, as many at a time as there are CPUs.
+
+    Each is spoken by a new process: espeak-ng keeps something of what it said.
+    """
     at_once = len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(at_once) as threads:
-        ahead: list[Future[Frames]] = []
-        numbers = count()
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(at_once, spawning, max_tasks_per_child=1) as processes:
+        ahead = deque(processes.submit(speak_block, part, seed, block) for block in range(at_once))
         try:
-            while True:
-                while len(ahead) < at_once:
-                    ahead.append(threads.submit(_in_a_process, part, seed, next(numbers)))
-                yield ahead.pop(0).result()
+            for block in count():
+                yield ahead.popleft().result()
+                ahead.append(processes.submit(speak_block, part, seed, block + at_once))
+        except (SpeechError, ValueError, BrokenProcessPool) as error:
+            raise SpeechError(f"espeak-ng: block {block} of {part}: {error}") from error
         finally:
-            for waiting in ahead:
-                waiting.cancel()
-
-
-def _in_a_process(part: PartName, seed: int, block: int) -> Frames:
-    """A block, spoken by a new process: espeak-ng keeps something of what it said."""
-    try:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-            return process.submit(speak_block, part, seed, block).result()
-    except (SpeechError, ValueError, BrokenProcessPool) as error:
-        raise SpeechError(f"espeak-ng: block {block} of {part}: {error}") from error
+            processes.shutdown(cancel_futures=True)
 
 
 def _first(blocks: list[Frames], wanted: int) -> Frames:

@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors import Totals
+from taugrad.compressors.exchange.averaging import require_own
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...tracking import names
 from ...training.generators import Randomness
 from ..base import Moment, Synchronization
-from ..in_rounds import require_own
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
-from ..runner import Runner
-from ..traffic import Links
 from .mail import Mail
 from .message import Message
 from .schedule import Course, Schedule
@@ -242,7 +242,7 @@ class AsynchronousTraining(Synchronization):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        require_own(self, own, _STATE_VERSION)
+        require_own(own, self.ranks, self.workers, _STATE_VERSION)
         for worker in self.workers_here:
             worker.replica.model.load_state_dict(shared["model"])
             worker.load_state_dict(own["ranks"][str(worker.rank)], shared["received"])

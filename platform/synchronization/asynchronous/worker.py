@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.bucket.compressor import compressor_for
+from taugrad.compressors.bucket.compressor import Incoming, compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import PartTally
-from taugrad.compressors.bucket.reader import Incoming
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.method import Method
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
 from taugrad.compressors.spans import RECORDER
@@ -26,7 +26,6 @@ from ...training.batch_plan import Position
 from ...training.config import TrainingConfig
 from ...training.rates import rate_at
 from ...training.replica import Replica
-from ..patterns.base import compressed
 from .accumulator import Accumulator
 from .message import Message
 

@@ -8,7 +8,6 @@ and compute the same loss.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -18,20 +17,9 @@ from taugrad.compressors.spans import RECORDER
 
 from ...tasks.base import Task
 from .dropout import Examples
-from .layers import Layer, Neurons
-from .moves import Fetch, Moves, Post
-from .wire import Wire, nothing, to_others
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What a worker knows after a turn."""
-
-    loss: float
-    """The mean of the examples'."""
-    gradient: Tensor
-    """[m, features], its part of the loss's gradient with respect to the features: that of its neurons in the
-    first layer. The parts of all workers add up to the whole."""
+from .layers import Layer
+from .moves import Moves, Post, fetched
+from .wire import Wire, nothing
 
 
 class FullyConnected:
@@ -65,7 +53,7 @@ class FullyConnected:
         examples: Examples,
         factor: float,
         channels: Iterator[int],
-    ) -> Moves[Learned]:
+    ) -> Moves[tuple[float, Tensor]]:
         """Forward and backward; gradients are added to those of the layers' parameters.
 
         Args:
@@ -74,6 +62,10 @@ class FullyConnected:
             examples: whose they are.
             factor: what the mean loss is multiplied by.
             channels: numbers that were not used in this iteration.
+
+        Returns:
+            The examples' mean loss, and [m, features], this worker's part of the loss's gradient with respect
+            to the features: that of its neurons in the first layer. All workers' parts add up to the whole.
         """
         inputs: list[Tensor] = []
         outputs: list[Tensor] = []
@@ -97,46 +89,42 @@ class FullyConnected:
                 part = inputs.pop().grad
             assert part is not None
             if not inputs:
-                return Learned(mean.item(), part)
+                return mean.item(), part
             gradient = yield from self._summed(part, self.layers[len(inputs) - 1].dealt, next(channels))
 
-    def _gathered(self, own: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
+    def _gathered(self, own: Tensor, dealt: Sequence[range], channel: int) -> Moves[Tensor]:
         """The outputs of all neurons, [m, neurons], gathered from each worker's [m, own neurons]."""
         rows = len(own)
-        sizes = [rows * neurons.count * self._wire.nbytes for neurons in dealt]
-        payload = self._wire.pack(own)
-        to = {rank: payload for rank in range(self._workers) if rank != self._rank and payload.size}
-        yield Post(channel, "neurons", to, to_others(sizes), to_all=True, counts_as_values=True)
-        received = yield Fetch(channel)
-        assert received is not None
+        sizes = [rows * len(neurons) * self._wire.nbytes for neurons in dealt]
+        yield Post.to_everybody(channel, "neurons", self._rank, self._wire.pack(own), sizes, values=True)
+        received = yield from fetched(channel)
         whole = own.new_empty(rows, dealt[-1].stop)
         for rank, neurons in enumerate(dealt):
             columns = whole[:, neurons.start : neurons.stop]
             if rank == self._rank:
                 columns.copy_(self._wire.as_received(own))
-            elif neurons.count:
+            elif neurons:
                 columns.copy_(self._wire.unpack(received[rank], columns.shape, own))
         return whole
 
-    def _summed(self, part: Tensor, dealt: Sequence[Neurons], channel: int) -> Moves[Tensor]:
+    def _summed(self, part: Tensor, dealt: Sequence[range], channel: int) -> Moves[Tensor]:
         """The gradient [m, own neurons]: the sum of every worker's part [m, neurons], in rank order."""
         rows, own = len(part), dealt[self._rank]
         lengths = nothing(self._workers)
         for sender in range(self._workers):
             for receiver, neurons in enumerate(dealt):
                 if sender != receiver:
-                    lengths[sender, receiver] = rows * neurons.count * self._wire.nbytes
+                    lengths[sender, receiver] = rows * len(neurons) * self._wire.nbytes
         to = {
             rank: self._wire.pack(part[:, neurons.start : neurons.stop])
             for rank, neurons in enumerate(dealt)
-            if rank != self._rank and neurons.count
+            if rank != self._rank and neurons
         }
         yield Post(channel, "neurons' gradients", to, lengths, to_all=False, counts_as_values=True)
-        received = yield Fetch(channel)
-        assert received is not None
-        parts = {rank: self._wire.unpack(each, (rows, own.count), part) for rank, each in received.items()}
+        received = yield from fetched(channel)
+        parts = {rank: self._wire.unpack(each, (rows, len(own)), part) for rank, each in received.items()}
         parts[self._rank] = self._wire.as_received(part[:, own.start : own.stop])
-        return added(parts, part.new_zeros(rows, own.count))
+        return added(parts, part.new_zeros(rows, len(own)))
 
 
 def added(parts: dict[int, Tensor], total: Tensor) -> Tensor:

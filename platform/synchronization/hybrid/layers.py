@@ -12,23 +12,9 @@ from torch import Tensor, nn
 from .dropout import Examples, dropped
 
 
-@dataclass(frozen=True)
-class Neurons:
-    """A contiguous range of a layer's neurons."""
-
-    start: int
-    stop: int
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self.stop - self.start
-
-
-def deal(neurons: int, workers: int) -> list[Neurons]:
-    """A range for each worker, by rank. Lengths differ by at most one, and some ranges may be empty."""
-    bounds = [neurons * rank // workers for rank in range(workers + 1)]
-    return [Neurons(start, stop) for start, stop in pairwise(bounds)]
+def deal(neurons: int, workers: int) -> list[range]:
+    """A layer's neurons for each worker, by rank. Lengths differ by at most one, and some may be empty."""
+    return [range(neurons * rank // workers, neurons * (rank + 1) // workers) for rank in range(workers)]
 
 
 @dataclass(frozen=True)
@@ -83,7 +69,7 @@ class Layer(nn.Module):
         Returns:
             [m, own neurons]
         """
-        width = Neurons(0, self.inputs)
+        width = range(self.inputs)
         for each in self._before:
             inputs = _applied(each, inputs, examples, width, training=self.training)
         outputs = nn.functional.linear(inputs, self.weight, self.bias)
@@ -99,9 +85,7 @@ class Layer(nn.Module):
             self.bias.copy_(whole.bias[self.own.start : self.own.stop])
 
 
-def _applied(
-    each: Function, values: Tensor, examples: Examples, neurons: Neurons, *, training: bool
-) -> Tensor:
+def _applied(each: Function, values: Tensor, examples: Examples, neurons: range, *, training: bool) -> Tensor:
     if not isinstance(each, _Dropout):
         result: Tensor = each(values)
         return result
@@ -160,7 +144,7 @@ def cut_optimizer(
     return {**fresh, "state": state}
 
 
-def _rows(values: Sequence[Any], neurons: Neurons) -> Any:
+def _rows(values: Sequence[Any], neurons: range) -> Any:
     """Rows of the workers' tensors one after the other; what has no rows is the same on all workers."""
     first = values[0]
     if not isinstance(first, Tensor) or not first.dim():

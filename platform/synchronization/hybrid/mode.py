@@ -9,6 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.patterns import Pattern, Spent
+from taugrad.compressors.exchange.resizing import ranks_together
+from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.spans import RECORDER
 
@@ -16,17 +22,12 @@ from ...data.feeding import Batch
 from ...training.generators import Randomness
 from ...training.replica import Replica
 from ..base import Moment
-from ..in_rounds import InRounds, require_own
+from ..in_rounds import InRounds
 from ..ledger import Iteration
-from ..patterns import Pattern, Spent
-from ..resizing import ranks_together
-from ..rounds import Participant, Rounds, Sending
-from ..runner import Runner
-from ..traffic import Traffic
 from .layers import Layer, cut_optimizer
-from .moves import Course, Fetch, Moves, Post, Posts
+from .moves import Course, Moves, Post, Posts, fetched
 from .parts import Parts
-from .wire import packed, to_others, unpacked
+from .wire import packed, unpacked
 from .worker import Computed, Worker
 
 
@@ -69,7 +70,8 @@ class HybridTraining(InRounds):
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
         of_layers = [f"{name}.{own}" for name, own in _parameters(workers[0])]
-        super().__init__(runner, patterns, [*replica.names, *of_layers])
+        names = [*replica.names, *of_layers]
+        super().__init__([Averaging(runner, patterns, names)], names)
         self.model, self._parts, self._replica = model, parts, replica
         self.workers_here, self._randomness, self._posts = list(workers), randomness, Posts(runner)
         self._per_worker, self._refuses = per_worker, refuses
@@ -129,11 +131,11 @@ class HybridTraining(InRounds):
             seen = zip(self._replica.names, gradients, strict=True)
             self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
         if computed.refused is None:
-            return self._participant(local, gradients)
+            return self._averaging.participant(local, gradients)
         ordinal = len(self._replica.names) + computed.refused
         pattern = self._patterns[local]
         pattern.spent = Spent()
-        return Participant(_refusing(pattern.rounds(gradients, self._synchronizations), ordinal))
+        return Participant(_refusing(pattern.rounds(gradients, self._averaging.done), ordinal))
 
     def _count_activations(self, traffic: Traffic) -> None:
         """Adds the traffic outside the convolutions' rounds to the ledgers."""
@@ -192,12 +194,11 @@ class HybridTraining(InRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        require_own(self, own["patterns"])
+        self._load_patterns(own["patterns"])
         self._load_agreed(shared)
         self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):
             worker.optimizer.load_state_dict(own["optimizers"][str(rank)])
-        self._load_patterns(own["patterns"])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
@@ -209,7 +210,7 @@ class HybridTraining(InRounds):
             [each["optimizers"] for each in workers], [each["workers"] for each in patterns]
         )
         self._load_agreed(shared)
-        self._reshard_patterns(patterns)
+        self._averaging.reshard(patterns)
         for worker in self.workers_here:
             layers = [cast(Layer, each) for each in worker.layers]
             state = cut_optimizer(former, layers, worker.optimizer.state_dict())
@@ -258,18 +259,15 @@ def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
         for own in layer.parameters():
             channel, row = next(channels), own.shape[1:]
             size = row.numel() * own.element_size()
-            payload = packed(own)
-            to = {rank: payload for rank in range(worker.workers) if rank != worker.rank and payload.size}
-            lengths = to_others([neurons.count * size for neurons in layer.dealt])
-            yield Post(channel, "weights", to, lengths, to_all=True, counts_as_values=False)
-            received = yield Fetch(channel)
-            assert received is not None
+            sizes = [len(neurons) * size for neurons in layer.dealt]
+            yield Post.to_everybody(channel, "weights", worker.rank, packed(own), sizes, values=False)
+            received = yield from fetched(channel)
             whole = torch.empty((layer.neurons, *row), dtype=own.dtype)
             for rank, neurons in enumerate(layer.dealt):
                 rows = whole[neurons.start : neurons.stop]
                 if rank == worker.rank:
                     rows.copy_(own.detach())
-                elif neurons.count:
+                elif neurons:
                     rows.copy_(unpacked(received[rank], rows.shape, own.dtype))
             wholes.append(whole)
     return wholes

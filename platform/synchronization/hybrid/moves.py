@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.exchange.carrier import Carrier, Payload
-from taugrad.compressors.intervals import Interval, seconds, united
-from taugrad.compressors.spans import RECORDER
-
-from ..rounds import Received
-from ..runner import Runner
-from ..traffic import Traffic
+from taugrad.compressors.exchange.rounds import Received
+from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.traffic import Traffic
+from taugrad.compressors.spans import RECORDER, Interval, seconds, united
 
 T = TypeVar("T")
 
@@ -41,6 +39,16 @@ class Post:
     counts_as_values: bool
     """Whether they are activations or their gradients, not labels or numbers."""
 
+    @classmethod
+    def to_everybody(
+        cls, channel: int, label: str, rank: int, payload: Payload, sizes: Sequence[int], *, values: bool
+    ) -> "Post":
+        """A worker's payload to every other one; `sizes` are the bytes of each worker's, by rank."""
+        to = {other: payload for other in range(len(sizes)) if other != rank and payload.size}
+        lengths = np.repeat(np.asarray(sizes, np.int64)[:, None], len(sizes), axis=1)
+        np.fill_diagonal(lengths, 0)
+        return cls(channel, label, to, lengths, to_all=True, counts_as_values=values)
+
 
 @dataclass(frozen=True)
 class Fetch:
@@ -52,6 +60,13 @@ class Fetch:
 Move = Post | Fetch
 Moves = Generator[Move, Received | None, T]
 """A worker's side. A `Fetch` returns payloads by sender, a `Post` returns nothing."""
+
+
+def fetched(channel: int) -> Moves[Received]:
+    """What the others posted to this worker."""
+    received = yield Fetch(channel)
+    assert received is not None
+    return received
 
 
 @dataclass

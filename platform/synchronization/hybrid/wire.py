@@ -65,10 +65,3 @@ def unpacked(payload: Payload, shape: Sequence[int], dtype: torch.dtype) -> Tens
 def nothing(workers: int) -> NDArray[np.int64]:
     """int64 [workers, workers] zeros: lengths to fill in."""
     return np.zeros((workers, workers), np.int64)
-
-
-def to_others(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """Lengths if each worker sends the same number of bytes to every other one; int64 [workers, workers]."""
-    lengths = np.repeat(np.asarray(sizes, np.int64)[:, None], len(sizes), axis=1)
-    np.fill_diagonal(lengths, 0)
-    return lengths

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import accumulate, count
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.traffic import NUMBER_BYTES
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
@@ -19,15 +20,14 @@ from ...training.batch_plan import Position
 from ...training.config import TrainingConfig
 from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
-from ...training.rates import Rates
-from ..traffic import NUMBER_BYTES
+from ...training.rates import rate_at, set_rate
 from .dropout import Examples
 from .fully_connected import FullyConnected, added
 from .layers import share_of
-from .moves import Fetch, Moves, Post
+from .moves import Moves, Post, fetched
 from .parts import Parts
-from .turns import Rows, Scheme, Turn, first_rows, turns_of
-from .wire import Wire, nothing, packed, to_others, unpacked
+from .turns import Scheme, Turn, turns_of
+from .wire import Wire, nothing, packed, unpacked
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,6 @@ class Worker:
         self._task = task
         self.layers = share_of(parts.fully_connected, rank, workers)
         self.optimizer = build_optimizer(training.optimizer, self.layers.parameters())
-        together = 1 if manner.per_worker else workers
-        self._rates = Rates(self.optimizer, training, together)
         device = next(parts.convolutional.parameters()).device
 
         def arithmetic() -> AbstractContextManager[object]:
@@ -106,16 +104,13 @@ class Worker:
         channels = count()
         own = len(batch) if batch.weight else 0
         counting = next(channels)
-        told = self._to_all(packed(torch.tensor([own])))
-        numbers = to_others([NUMBER_BYTES] * self.workers)
-        yield Post(counting, "counts", told, numbers, to_all=True, counts_as_values=False)
+        yield self._to_all(counting, "counts", packed(torch.tensor([own])), [NUMBER_BYTES] * self.workers)
         buffers = [(name, each.clone()) for name, each in self._convolutional.named_buffers()]
         features: Tensor | None = None
         if own:
             with RECORDER.computing("forward", "conv"), alone(), self._autocast():
                 features = functional_call(self._convolutional, dict(buffers), (batch.inputs,))
-        received = yield Fetch(counting)
-        assert received is not None
+        received = yield from fetched(counting)
         counts = [
             own if rank == self.rank else int(unpacked(received[rank], (1,), torch.int64))
             for rank in range(self.workers)
@@ -137,7 +132,8 @@ class Worker:
         if self._manner.per_worker:
             position = replace(position, batch_size=-(-position.batch_size // self.workers))
         with RECORDER.computing("optimizer", "fc"):
-            self._rates.set(position)
+            together = 1 if self._manner.per_worker else self.workers
+            set_rate(self.optimizer, rate_at(self._training, position, together))
             self.optimizer.step()
             self.forget()
 
@@ -163,7 +159,8 @@ class Worker:
 
         While one turn is computed, the features of the next and the gradients of the last one are under way.
         """
-        turns, firsts, whole = turns_of(self._manner.scheme, counts), first_rows(counts), sum(counts)
+        turns, whole = turns_of(self._manner.scheme, counts), sum(counts)
+        firsts = list(accumulate(counts, initial=0))  # of each worker's examples in the whole batch
         gradient = torch.zeros_like(mine)
         loss = 0.0
         returning: tuple[Turn, int, Tensor, float] | None = None
@@ -175,23 +172,25 @@ class Worker:
                 arriving = next(channels)
                 yield self._features_of(following[0], mine, arriving)
             features = yield from self._assembled(turn, mine, fetched)
-            wanted = torch.cat([targets[rows.worker][rows.start : rows.stop] for rows in turn.rows])
-            places = [np.arange(rows.start, rows.stop) + firsts[rows.worker] for rows in turn.rows]
+            wanted = torch.cat([own[rows.start : rows.stop] for own, rows in zip(targets, turn, strict=True)])
+            places = [
+                first + np.arange(rows.start, rows.stop) for first, rows in zip(firsts, turn, strict=False)
+            ]
             examples = Examples(
                 self._manner.seed,
                 position.done,
                 torch.from_numpy(np.concatenate(places)).to(mine.device),
             )
             factor, back = self._factors(turn, wanted, whole)
-            learned = yield from self._fully_connected.learn(features, wanted, examples, factor, channels)
-            loss += turn.examples / whole * learned.loss
+            mean, part = yield from self._fully_connected.learn(features, wanted, examples, factor, channels)
+            loss += _examples(turn) / whole * mean
             if self._manner.per_worker:
                 self._look_at_gradients()
                 self.step(position)
             if returning is not None:
                 yield from self._returned(*returning, gradient)
-            returning = turn, next(channels), learned.gradient, back
-            yield self._gradients_of(turn, learned.gradient, returning[1])
+            returning = turn, next(channels), part, back
+            yield self._gradients_of(turn, part, returning[1])
         assert returning is not None
         yield from self._returned(*returning, gradient)
         return loss, gradient
@@ -202,7 +201,7 @@ class Worker:
         A worker's convolutions get the gradient that they would get in data parallelism: of its own weighted
         loss, K times its part of the batch's.
         """
-        share = turn.examples / whole
+        share = _examples(turn) / whole
         together = 1.0 if self._manner.summed else 1 / self.workers
         if self._training.loss_reduction == "sum":
             terms = float(self._task.terms(targets))
@@ -211,18 +210,16 @@ class Worker:
             return 1.0, self.workers * share
         return self.workers * share * together, 1 / together
 
-    def _to_all(self, payload: Payload) -> dict[int, Payload]:
-        return {rank: payload for rank in range(self.workers) if rank != self.rank and payload.size}
+    def _to_all(
+        self, channel: int, label: str, payload: Payload, sizes: Sequence[int], *, values: bool = False
+    ) -> Post:
+        return Post.to_everybody(channel, label, self.rank, payload, sizes, values=values)
 
     def _all_targets(self, own: Tensor, counts: Sequence[int], channel: int) -> Moves[list[Tensor]]:
         """Every worker's targets, by rank."""
         size = int(np.prod(own.shape[1:])) * own.element_size()
-        lengths = to_others([size * each for each in counts])
-        yield Post(
-            channel, "targets", self._to_all(packed(own)), lengths, to_all=True, counts_as_values=False
-        )
-        received = yield Fetch(channel)
-        assert received is not None
+        yield self._to_all(channel, "targets", packed(own), [size * each for each in counts])
+        received = yield from fetched(channel)
         found = []
         for rank, each in enumerate(counts):
             if rank == self.rank or not each:
@@ -234,26 +231,21 @@ class Worker:
 
     def _features_of(self, turn: Turn, mine: Tensor, channel: int) -> Post:
         """Starts to gather a turn's features."""
-        rows = turn.by_worker(self.workers)
         row_bytes = mine.shape[1] * self._manner.wire.nbytes
-        own = rows[self.rank]
+        own = turn[self.rank]
         payload = self._manner.wire.pack(mine[own.start : own.stop])
-        lengths = to_others([each.count * row_bytes for each in rows])
-        return Post(channel, "features", self._to_all(payload), lengths, to_all=True, counts_as_values=True)
+        sizes = [len(rows) * row_bytes for rows in turn]
+        return self._to_all(channel, "features", payload, sizes, values=True)
 
     def _assembled(self, turn: Turn, mine: Tensor, channel: int) -> Moves[Tensor]:
         """A turn's features [m, width], in the order of workers."""
-        received = yield Fetch(channel)
-        assert received is not None
-        whole = mine.new_empty(turn.examples, mine.shape[1])
-        behind = 0
-        for rows in turn.rows:
-            into = whole[behind : behind + rows.count]
-            if rows.worker == self.rank:
+        received = yield from fetched(channel)
+        whole = mine.new_empty(_examples(turn), mine.shape[1])
+        for rank, (rows, into) in enumerate(zip(turn, torch.split(whole, [*map(len, turn)]), strict=True)):
+            if rank == self.rank:
                 into.copy_(self._manner.wire.as_received(mine[rows.start : rows.stop]))
-            else:
-                into.copy_(self._manner.wire.unpack(received[rows.worker], into.shape, mine))
-            behind += rows.count
+            elif rows:
+                into.copy_(self._manner.wire.unpack(received[rank], into.shape, mine))
         return whole
 
     def _gradients_of(self, turn: Turn, part: Tensor, channel: int) -> Post:
@@ -261,29 +253,28 @@ class Worker:
         row_bytes = part.shape[1] * self._manner.wire.nbytes
         lengths = nothing(self.workers)
         to = {}
-        behind = 0
-        for rows in turn.rows:
-            lengths[:, rows.worker] = rows.count * row_bytes
-            lengths[rows.worker, rows.worker] = 0
-            if rows.worker != self.rank:
-                to[rows.worker] = self._manner.wire.pack(part[behind : behind + rows.count])
-            behind += rows.count
+        for rank, theirs in enumerate(torch.split(part, [*map(len, turn)])):
+            lengths[:, rank] = len(theirs) * row_bytes
+            lengths[rank, rank] = 0
+            if rank != self.rank and len(theirs):
+                to[rank] = self._manner.wire.pack(theirs)
         return Post(channel, "features' gradients", to, lengths, to_all=False, counts_as_values=True)
 
     def _returned(
         self, turn: Turn, channel: int, part: Tensor, factor: float, gradient: Tensor
     ) -> Moves[None]:
         """Adds up what workers send of a turn's gradient, for this worker's rows of it."""
-        received = yield Fetch(channel)
-        assert received is not None
-        rows: Rows = turn.by_worker(self.workers)[self.rank]
-        if not rows.count:
+        received = yield from fetched(channel)
+        rows, shape = turn[self.rank], (len(turn[self.rank]), part.shape[1])
+        if not rows:
             return
-        behind = sum(each.count for each in turn.rows if each.worker < self.rank)
-        shape = (rows.count, part.shape[1])
         parts = {rank: self._manner.wire.unpack(each, shape, part) for rank, each in received.items()}
-        parts[self.rank] = self._manner.wire.as_received(part[behind : behind + rows.count])
+        parts[self.rank] = self._manner.wire.as_received(torch.split(part, [*map(len, turn)])[self.rank])
         gradient[rows.start : rows.stop] = factor * added(parts, part.new_zeros(shape))
+
+
+def _examples(turn: Turn) -> int:
+    return sum(map(len, turn))
 
 
 def _is_finite(values: Tensor) -> bool:

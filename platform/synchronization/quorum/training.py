@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.exchange.aside import raw_bytes
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.local_rounds import copy_to
+from taugrad.compressors.exchange.patterns.base import Spent
+from taugrad.compressors.exchange.rounds import Participant, Sending
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
@@ -22,10 +26,8 @@ from ...tracking import names
 from ..base import Moment
 from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
-from ..patterns.base import Spent
-from ..rounds import Participant, Sending
 from ..weights import LocalTraining, OwnWorkers
-from .agreed_model import AgreedModel, to_bytes
+from .agreed_model import AgreedModel
 from .mailroom import Mailroom
 
 
@@ -77,13 +79,14 @@ class QuorumTraining(LocalTraining):
         """
         super().__init__(sync, own)
         replicas = own.replicas
+        (self._fragment,) = own.fragments
         self._members = [Member() for _ in replicas]
         self._fresh = [
             (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
-            for replica, pattern in zip(replicas, own.patterns, strict=True)
+            for replica, pattern in zip(replicas, self._patterns, strict=True)
         ]
         """The state of a new worker."""
-        self._whole = AgreedModel(self.model, self._outer)
+        self._whole = AgreedModel(self.model, self.local.outer)
         self._mails = list(mailrooms)
         self.lost_sum = 0.0
         """The sum of all elements that lost workers had not sent."""
@@ -155,14 +158,14 @@ class QuorumTraining(LocalTraining):
             step.layers = pattern.spent.tallies
         pattern.spent = Spent()
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
-        member.offer = Offer(update, kept, payload + to_bytes(buffers))
+        member.offer = Offer(update, kept, payload + raw_bytes(buffers).tobytes())
         return member.offer.body
 
     @torch.no_grad()
     def _update(self, local: int) -> list[Tensor]:
         """What a worker has learned and not handed in, flat [numel] for each parameter."""
         member = self._members[local]
-        update = self._handed_in(local)
+        update = self.local.handed_in(self._fragment, local)
         if member.pending is not None:
             update = [moved + kept for moved, kept in zip(update, member.pending, strict=True)]
         return update
@@ -185,7 +188,7 @@ class QuorumTraining(LocalTraining):
         else:
             return
         member.moved = False
-        self._go_on(local)
+        self._continue(local)
 
     def _lose(self, local: int) -> None:
         """Called if a worker is lost, with everything that it had not sent; a new one takes its place."""
@@ -201,7 +204,7 @@ class QuorumTraining(LocalTraining):
         self._replicas[local].load_state_dict(deepcopy(replica))
         self._patterns[local].load_state_dict(deepcopy(pattern))
         self._members[local] = Member(knows=member.knows)
-        self._go_on(local)
+        self._continue(local)
 
     # What all agree on.
 
@@ -223,7 +226,7 @@ class QuorumTraining(LocalTraining):
                 raise self._refused(rank, payload)
         mean = self._patterns[0].assemble(payloads)
         self._patterns[0].spent = Spent()
-        self._apply(mean)
+        self.local.apply(self._fragment, mean)
         lowest = bodies[min(bodies)]
         self._whole.take_buffers(lowest[lowest.size - buffers :])
         self.ledger.now.step.decompress_s += (perf_counter() - began) / len(self.ranks)
@@ -236,8 +239,13 @@ class QuorumTraining(LocalTraining):
 
     def _go_on_knowing(self, local: int, rounds: int) -> None:
         """Lets a worker continue from the agreed weights."""
-        self._members[local].knows = self._synchronizations = rounds
-        self._go_on(local)
+        self._members[local].knows = self._averaging.done = rounds
+        self._continue(local)
+
+    def _continue(self, local: int) -> None:
+        """Lets a worker continue from the agreed weights."""
+        self.local.go_on(self._fragment, local)
+        copy_to(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -309,10 +317,11 @@ class QuorumTraining(LocalTraining):
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
         state = super().own_state()
+        unsent = state["local"]["fragments"][0]["unsent"]
         for rank, member in zip(self.ranks, self._members, strict=True):
             pending = member.pending
             if member.offer is not None:  # whoever goes on from here hands it in again
-                pending, state["patterns"]["ranks"][str(rank)] = member.offer.update, member.offer.kept
+                pending, unsent["ranks"][str(rank)] = member.offer.update, member.offer.kept
             state["replicas"][str(rank)] |= {"pending": pending, "moved": member.moved}
         return state
 
@@ -325,7 +334,7 @@ class QuorumTraining(LocalTraining):
         """See `Synchronization.load`."""
         super().load(shared, own)
         for local, rank in enumerate(self.ranks):
-            saved, like = own["replicas"][str(rank)], self._agreed
+            saved, like = own["replicas"][str(rank)], self.local.agreed
             pending = saved["pending"]
             if pending is not None:
                 pending = [each.to(own_.device) for each, own_ in zip(pending, like, strict=True)]
@@ -337,13 +346,6 @@ class QuorumTraining(LocalTraining):
         super().reshard(shared, workers)
         self._members = [Member(moved=True, knows=self._ended) for _ in self.ranks]
         self._begin_anew()
-
-    def _moved(self, worker: Mapping[str, Any], kept: Mapping[str, Any], former: int) -> dict[str, Tensor]:
-        moved = super()._moved(worker, kept, former)
-        if worker["pending"] is not None:
-            for name, each in zip(self._names, worker["pending"], strict=True):
-                moved[name] = moved[name] + each.cpu()
-        return moved
 
     @abstractmethod
     def _begin_anew(self) -> None:

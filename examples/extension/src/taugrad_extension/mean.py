@@ -9,8 +9,7 @@ from pydantic import Field
 
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method.policies import Policy
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy, as_tau
-from taugrad.compressors.tau.sampling import magnitudes_of
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy, as_tau, magnitudes_of
 
 
 class MeanTau(Policy):

@@ -10,27 +10,27 @@ from pydantic import Field
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method.base import SMALLEST_TAU
 from taugrad.compressors.method.sparse import WholeValues
-from taugrad.compressors.ops.interface import Ops
-from taugrad.compressors.ops.readback import Pending, Readback
-from taugrad.compressors.ops.results import Batch, Selected
-from taugrad.compressors.rules.selection import Memories, Selection
+from taugrad.compressors.ops.interface import Batch, Selected
+from taugrad.compressors.ops.readback import Pending
+from taugrad.compressors.rules.base import BucketInput, Memories
+from taugrad.compressors.rules.sparse import SparseRule
 
 
 class Rotating(WholeValues):
     """Every n-th element is sent whole, or quantized; in each iteration those behind the ones before."""
 
     first_field = "stripes"
-    selects = "taugrad_extension.rotating:Stripes"
+    rule = "taugrad_extension.rotating:Stripes"
 
     kind: Literal["rotating"] = "rotating"
     stripes: int = Field(default=16, ge=1)
     """n: after so many iterations every element was sent once."""
 
 
-class Stripes(Selection):
+class Stripes(SparseRule):
     """Elements by their place and the iteration, on whatever device they are."""
 
-    rule = "wgt"  # the value itself stands for an element
+    sends = "wgt"  # the value itself stands for an element
     has_tau = False
     config: Rotating
 
@@ -39,9 +39,9 @@ class Stripes(Selection):
         return [float(iteration % self.config.stripes)] * len(parts)
 
     def take(
-        self, batch: Batch, samples: Sequence[Part], aims: Sequence[float], ops: Ops, readback: Readback
+        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        """See `Selection.take`."""
+        """See `SparseRule.take`."""
         ends, squares, refused, end = list[int](), list[float](), list[bool](), 0
         of_each = zip(batch.residuals, batch.gradients, batch.bases, aims, strict=True)
         for residual, gradient, base, first in of_each:
@@ -53,8 +53,8 @@ class Stripes(Selection):
             begin, end = end, end + places.size
             words, values = batch.target.words[begin:end], batch.target.values[begin:end]
             made = (base + places).astype(np.uint32) << np.uint32(1)
-            ops.tensor(words.view(np.uint8)).copy_(torch.from_numpy(made.view(np.uint8)))
-            ops.tensor(values).copy_(residual[there])
+            given.ops.tensor(words.view(np.uint8)).copy_(torch.from_numpy(made.view(np.uint8)))
+            given.ops.tensor(values).copy_(residual[there])
             residual[there] = 0
             ends.append(end)
             squares.append(float(residual.double().square().sum()))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors.method.quantizers import QuantizerLink
-from taugrad.compressors.ops.results import QuantizedPass
+from taugrad.compressors.ops.interface import QuantizedPass
 from taugrad.compressors.quantizers.base import Given, Quantization, Quantized, Work
 
 BITS = 2

@@ -1,0 +1,84 @@
+"""What workers tell one another beside a round: how many examples they learned from, and buffers."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import CorruptMessage
+from .carrier import Carrier, Payload
+from .lost_peers import reaching
+
+_TAG = "aside"
+
+
+class Aside:
+    """Numbers of all workers, and worker 0's buffers; they are under way beside a round's messages."""
+
+    def __init__(
+        self, carriers: Sequence[Carrier], examples: Sequence[float], buffers: Sequence[Tensor]
+    ) -> None:
+        """Sends what the workers here tell, if anything is told at all.
+
+        Args:
+            carriers: of the workers here.
+            examples: by worker here; empty on all processes, where none are told.
+            buffers: the first worker's here; only worker 0's are told. Empty on all processes, or on none.
+        """
+        self._carriers, self._told = carriers, bool(examples)
+        self._own = {c.rank: each for c, each in zip(carriers, examples, strict=False)}
+        self._buffers = raw_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
+        self._senders = range(carriers[0].workers) if examples else range(1 if buffers else 0)
+        for carrier in carriers:
+            if carrier.rank in self._senders:
+                own = np.array([self._own.get(carrier.rank, 0.0)]).view(np.uint8)
+                message = np.concatenate([own, self._buffers]) if carrier.rank == 0 else own
+                for other in carrier.others:
+                    carrier.send(other, _TAG, message)
+
+    @cached_property
+    def _heard(self) -> tuple[float, Payload]:
+        """The sum of all workers' examples, in the order of ranks, and worker 0's buffers."""
+        examples, buffers = dict(self._own), self._buffers
+        for carrier in self._carriers:
+            for source in self._senders:
+                if source == carrier.rank:
+                    continue
+                with reaching():
+                    message = carrier.receive(source, _TAG).result()
+                if message.size < np.float64().nbytes:
+                    raise CorruptMessage(f"worker {source} told {message.size} bytes beside a round")
+                examples[source] = float(message[:8].view(np.float64)[0])
+                if source == 0:
+                    buffers = message[8:]
+        return sum(examples[rank] for rank in sorted(examples)), buffers
+
+    @property
+    def examples(self) -> float:
+        """All workers' together, once all have told theirs; 0 where none are told."""
+        return self._heard[0] if self._told else 0.0
+
+    @property
+    def buffers(self) -> Payload:
+        """Worker 0's, as `raw_bytes` made them; empty where none are told."""
+        return self._heard[1]
+
+
+def raw_bytes(tensors: Sequence[Tensor]) -> Payload:
+    """The values of the tensors, one tensor after the other."""
+    flat = [each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in tensors]
+    return torch.cat(flat).numpy() if flat else np.empty(0, np.uint8)
+
+
+@torch.no_grad()
+def take_raw_bytes(data: Payload, tensors: Sequence[Tensor]) -> None:
+    """Copies such bytes into the tensors; raises CorruptMessage if their number is wrong."""
+    if data.size != sum(each.nbytes for each in tensors):
+        raise CorruptMessage(f"{data.size} bytes of agreed values, this model has others")
+    start = 0
+    for tensor in tensors:
+        part = torch.from_numpy(data[start : start + tensor.nbytes].copy())
+        tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+        start += tensor.nbytes

@@ -1,0 +1,196 @@
+"""One mean after the other, of what all workers hand in: patterns' rounds, run and counted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from ..bucket.layout import PartTally
+from ..bucket.ledger import Step
+from ..errors import NonFiniteGradient
+from .patterns import Pattern, Spent
+from .resizing import ranks_together, resized, share_of
+from .rounds import Participant
+from .runner import Runner
+from .traffic import RefusedUpdate, Traffic
+
+STATE_VERSION = 2
+"""Since 2 the workers' states say whose they are."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What rounds came to."""
+
+    mean: Tensor | RefusedUpdate
+    """Or the sum: float32 [all elements], the same on every worker."""
+    traffic: Traffic
+    waited_s: float
+    """While messages were under way."""
+
+
+class Averaging:
+    """This process's workers among those that agree on a mean: a pattern each, and what runs their rounds."""
+
+    def __init__(self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
+        """Takes charge of one pattern for each of the runner's ranks.
+
+        Args:
+            runner: runs the rounds.
+            patterns: by worker here.
+            names: of what tensors are handed in for, for errors.
+        """
+        self.runner, self.patterns, self._names = runner, list(patterns), list(names)
+        self.done = 0
+        """Means so far."""
+
+    def participant(self, local: int, tensors: list[Tensor]) -> Participant:
+        """One worker's side, as far as its first sending; the tensors are not kept by whoever called."""
+        pattern = self.patterns[local]
+        before = pattern.spent.compress_s  # beside the backward pass
+        started = perf_counter()
+        side = Participant(pattern.rounds(tensors, self.done))
+        # Cutting the tensors belongs to it.
+        pattern.spent.compress_s = before + perf_counter() - started
+        return side
+
+    def run(self, participants: Sequence[Participant]) -> Outcome:
+        """Runs the rounds of all workers here; may do so in another thread than the one that trains.
+
+        Raises:
+            PeerLost: another worker is gone, or has been silent for too long.
+            CorruptMessage: what arrived is damaged, or does not fit.
+        """
+        traffic, before = Traffic(self.runner.workers), self.runner.waited_s
+        try:
+            agreed = self.runner.run(participants, traffic)
+        except RefusedUpdate as refusal:
+            return Outcome(refusal, traffic, self.runner.waited_s - before)
+        return Outcome(self.patterns[0].assemble(agreed), traffic, self.runner.waited_s - before)
+
+    def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
+        """Counts what was sent, and tells the patterns that it has arrived.
+
+        Args:
+            outcome: what `run` returned.
+            step: its ledger.
+            traffic: of the run.
+
+        Returns:
+            The mean (or sum), float32 [all elements], the same on every worker; None where all leave it out.
+
+        Raises:
+            NonFiniteGradient: on every worker, if a worker's part is not finite and the method refuses.
+        """
+        if isinstance(outcome.mean, RefusedUpdate):
+            self._leave_out(outcome.mean, step)
+        for pattern in self.patterns:
+            pattern.commit()
+        self.done += 1
+        traffic.add(outcome.traffic)
+        self._count(outcome.traffic, step)
+        return None if isinstance(outcome.mean, RefusedUpdate) else outcome.mean
+
+    def _leave_out(self, refusal: RefusedUpdate, step: Step) -> None:
+        name = self._names[refusal.ordinal]
+        if self.patterns[0].nonfinite == "refuse":
+            raise NonFiniteGradient(name, refusal.rank) from None
+        for pattern in self.patterns:
+            pattern.put_back()
+        step.skip(name, refusal.rank)
+
+    def _count(self, traffic: Traffic, step: Step) -> None:
+        spent, here = [pattern.spent for pattern in self.patterns], len(self.patterns)
+        step.wire_bytes += traffic.wire_bytes
+        step.received_bytes += traffic.received_bytes
+        step.messages += traffic.messages
+        step.sent += traffic.elements
+        step.paper_bits += traffic.paper_bits
+        step.compress_s += sum(each.compress_s for each in spent) / here
+        step.decompress_s += sum(each.decompress_s for each in spent) / here
+        step.layers += _by_parameter(spent[0].tallies)
+        step.residual_squares += sum(pattern.residual_squares() for pattern in self.patterns) / here
+        step.keeps_residuals |= any(pattern.keeps_residuals for pattern in self.patterns)
+        for pattern in self.patterns:
+            pattern.spent = Spent()
+
+    # States.
+
+    def own_state(self) -> dict[str, Any]:
+        """What this process's workers have not sent, by rank; plain numbers and tensors."""
+        states = zip(self.runner.ranks, self.patterns, strict=True)
+        return {
+            "version": STATE_VERSION,
+            "workers": self.runner.workers,
+            "ranks": {str(rank): pattern.state_dict() for rank, pattern in states},
+        }
+
+    def load(self, own: Mapping[str, Any]) -> None:
+        """Takes over what `own_state` gave to the same workers; raises ValueError where it does not fit."""
+        require_own(own, self.runner.ranks, self.runner.workers, STATE_VERSION)
+        for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):
+            pattern.load_state_dict(own["ranks"][str(rank)])
+
+    def reshard(self, states: Sequence[Mapping[str, Any]]) -> int:
+        """Takes over what `own_state` gave to another number of workers.
+
+        Args:
+            states: of all their processes.
+
+        Returns:
+            How many workers those were.
+
+        Raises:
+            ValueError: they are not the states of all workers of a run.
+        """
+        former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
+        for local, rank in enumerate(self.runner.ranks):
+            pattern = self.patterns[local]
+            resized_to = resized(
+                former,
+                pattern.ranges_of(len(former)),
+                pattern.ranges_of(self.runner.workers),
+                pattern.setting.names,
+                pattern.setting.sizes,
+                share_of(len(former), self.runner.workers, pattern.reduction),
+            )
+            pattern.load_state_dict(resized_to[rank])
+        return len(former)
+
+
+def require_own(states: Mapping[str, Any], ranks: Sequence[int], workers: int, version: int) -> None:
+    """Refuses states of an older program or of other workers, with a ValueError."""
+    if states.get("version") != version:
+        raise ValueError(
+            f"version {states.get('version')!r} of workers' states; this program reads {version}"
+        )
+    theirs, ours = [int(rank) for rank in states["ranks"]], list(ranks)
+    if states["workers"] != workers or theirs != ours:
+        raise ValueError(
+            f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
+            f"of {workers}: each worker's residual belongs to its part of the data"
+        )
+
+
+def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
+    """Sums of the tallies of a parameter's pieces."""
+    sums = []
+    for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
+        pieces = list(group)
+        sent = [piece for piece in pieces if piece.tau is not None]
+        weights = sum(piece.elements for piece in sent)
+        tau = sum((piece.tau or 0.0) * piece.elements for piece in sent) / weights if weights else None
+        sums.append(
+            PartTally(
+                name,
+                sum(piece.elements for piece in pieces),
+                sum(piece.sent for piece in pieces),
+                sum(piece.residual_squares for piece in pieces),
+                tau,
+                sum(piece.paper_bits for piece in pieces),
+            )
+        )
+    return sums

@@ -1,0 +1,507 @@
+"""Local steps: workers train models of their own, and agree on weights from time to time.
+
+After some steps, each worker hands in its weights, or their difference to what it went on from. All continue
+from the mean of the weights, or from the outer optimizer's step along the mean of the differences (DiLoCo,
+arXiv 2311.08105). A model may be exchanged in fragments, one after the other, and a fragment may be on its
+way while workers train on; it is merged when it has arrived (Streaming DiLoCo, arXiv 2501.18512).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..bucket.ledger import Step
+from .aside import Aside, take_raw_bytes
+from .averaging import Averaging, Outcome
+from .carrier import Payload
+from .resizing import merged, model_of, owed, ranks_together, share_of
+from .traffic import RefusedUpdate, Traffic
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Merging:
+    """How workers' weights become one."""
+
+    every: float = 0
+    """Steps (or examples) from one sending of a fragment to the next; 0: only when told."""
+    exchange: Literal["weights", "difference"] = "difference"
+    unsent: float = 0.0
+    """The part of its residual that a worker adds to its own weights (CSER, arXiv 2007.13221): its gradients
+    then reflect its own steps at once, not only when they have been sent."""
+    delay: int = 0
+    """Steps for which a fragment is on its way while workers train on."""
+    blend: float = 0.0
+    """The part of its own weights that a worker keeps when a fragment arrives (alpha in Streaming DiLoCo)."""
+
+
+@dataclass(frozen=True)
+class LocalWorker:
+    """One worker's model."""
+
+    parameters: Sequence[Tensor]
+    """Those that are trained, of any shape and float type; of a sharded one, this process's shard."""
+    buffers: Sequence[Tensor] = ()
+
+
+class _Arrived(NamedTuple):
+    """What a fragment's rounds came to, and what was told beside them."""
+
+    outcome: Outcome
+    examples: float | None
+    """All workers', where they weigh."""
+    buffers: Payload
+
+
+@dataclass
+class _OnItsWay:
+    """A fragment that was sent, and has not been merged."""
+
+    merge_at: int
+    """Step after which it is."""
+    arrived: Callable[[], _Arrived]
+    """Waits for it."""
+
+
+@dataclass
+class Fragment:
+    """A part of the model that is exchanged in rounds of its own."""
+
+    averaging: Averaging
+    ordinals: Sequence[int]
+    """Of its parameters."""
+    sent_at: float = 0.0
+    """The progress at its last sending, or at what counts as one at first."""
+    sent_step: int = 0
+    """The step of it."""
+    examples: list[float] = field(default_factory=list)
+    """By worker here, from which it learned since then."""
+    weights: list[float] = field(default_factory=list)
+    """By worker here, what its part was multiplied by at the last sending."""
+    squares: list[list[float]] = field(default_factory=list)
+    """By worker here and parameter, the sum of its gradients' mean squares since then."""
+    on_its_way: _OnItsWay | None = None
+
+
+class LocalRounds:
+    """This process's workers with models of their own, and the weights that all agreed on last.
+
+    The agreed weights are the same bits on all workers after every merging. Workers' optimizers are not
+    touched.
+
+    Attributes:
+        agreed: by parameter, on its device.
+        merging: how; `every` may change between two steps, on all workers alike.
+        fragments: of the model.
+        outer: the optimizer of the agreed weights.
+        steps: so far.
+        progress: so far, in what `every` counts.
+    """
+
+    def __init__(
+        self,
+        fragments: Sequence[Fragment],
+        agreed: Sequence[Tensor],
+        agreed_buffers: Sequence[Tensor],
+        workers: Sequence[LocalWorker],
+        merging: Merging,
+        outer: torch.optim.SGD,
+        traffic: Traffic,
+    ) -> None:
+        """Takes charge of this process's workers, which continue from the agreed weights.
+
+        Args:
+            fragments: each parameter is in one of them; their averagings have one runner.
+            agreed: the weights that all begin with, equal on all processes.
+            agreed_buffers: likewise.
+            workers: one for each of the runner's ranks.
+            merging: how.
+            outer: the optimizer of the agreed weights.
+            traffic: what is sent is counted in.
+        """
+        self.fragments, self.merging, self.outer = list(fragments), merging, outer
+        self.agreed, self._agreed_buffers, self._workers = list(agreed), list(agreed_buffers), list(workers)
+        self._runner, self._traffic = fragments[0].averaging.runner, traffic
+        self.steps, self.progress = 0, 0.0
+        self._weighted = False
+        self._unit: float | None = None
+        """The mean number of a worker's examples at the first sending: they weigh 1."""
+        for number, fragment in enumerate(self.fragments, 1):
+            # The first one comes first, and the last one after `every` steps.
+            fragment.sent_at = merging.every * (number / len(self.fragments) - 1)
+            fragment.weights = [1.0 for _ in workers]
+            self._begin_anew(fragment)
+        self._go_on_from_agreed()
+
+    def _begin_anew(self, fragment: Fragment) -> None:
+        fragment.sent_step = self.steps
+        fragment.examples = [0.0 for _ in self._workers]
+        fragment.squares = [[0.0 for _ in fragment.ordinals] for _ in self._workers]
+
+    def _go_on_from_agreed(self) -> None:
+        for local in range(len(self._workers)):
+            for fragment in self.fragments:
+                self.go_on(fragment, local)
+            copy_to(self._workers[local].buffers, self._agreed_buffers)
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        """Runs the rounds of what is on its way, one after the other: so all workers have one order."""
+        return ThreadPoolExecutor(1, "taugrad-local-rounds")
+
+    # A step.
+
+    def note_squares(self, local: int) -> None:
+        """Takes note of a worker's gradients, before its step: weights' bits may follow from them.
+
+        Oland-Raj's section 3.2 decides on weights' bits by the gradients (entropy(form='rms')).
+        """
+        if self.merging.exchange != "weights":
+            return
+        for fragment in self.fragments:
+            for place, ordinal in enumerate(fragment.ordinals):
+                gradient = self._workers[local].parameters[ordinal].grad
+                if gradient is not None and gradient.numel():
+                    mean = local_of(gradient).double().square().mean()
+                    fragment.squares[local][place] += float(mean)
+
+    def advance(
+        self, step: Step, amount: float = 1, examples: Sequence[float] = (), *, due: bool = False
+    ) -> bool:
+        """Called after each step of the workers here; sends what is due, and merges what is to be merged.
+
+        Args:
+            step: the ledger.
+            amount: by which `progress` grows.
+            examples: by worker here, from which it learned; without them, workers weigh the same.
+            due: whether all fragments are to be sent, whatever `every` says.
+
+        Returns:
+            Whether anything was merged.
+
+        Raises:
+            NonFiniteGradient: on every worker, if one's weights are not finite, and the method refuses that.
+            PeerLost: another worker is gone, or has been silent for too long.
+            CorruptMessage: what arrived is damaged, or does not fit.
+        """
+        self.steps, self.progress = self.steps + 1, self.progress + amount
+        every, merged = self.merging.every, False
+        self._weighted = bool(examples)
+        for fragment in self.fragments:
+            for local, number in enumerate(examples):
+                fragment.examples[local] += number
+            if fragment.on_its_way is not None and self.steps >= fragment.on_its_way.merge_at:
+                merged |= self._merge(fragment, step)
+        for fragment in self.fragments:
+            if due or (every and self.progress - fragment.sent_at >= every):
+                merged |= self._merge(fragment, step)  # where one is still on its way
+                self._send(fragment, weighted=self._weighted)
+                if not self.merging.delay:
+                    merged |= self._merge(fragment, step)
+        return merged
+
+    def finish(self, step: Step) -> None:
+        """Sends what has moved since it was sent, and merges everything; raises as `advance` does."""
+        for fragment in self.fragments:
+            self._merge(fragment, step)
+        for fragment in self.fragments:
+            if self.steps > fragment.sent_step:
+                self._send(fragment, weighted=self._weighted)
+                self._merge(fragment, step)
+
+    def _send(self, fragment: Fragment, *, weighted: bool) -> None:
+        """Compresses a fragment of every worker here, and starts its rounds."""
+        buffers = self._workers[0].buffers if fragment is self.fragments[0] else ()
+        aside = Aside(self._runner.carriers, fragment.examples if weighted else (), buffers)
+        if weighted:
+            if self._unit is None:  # once, this waits for a delay of the link
+                self._unit = aside.examples / self._runner.workers or 1.0
+            fragment.weights = [each / self._unit for each in fragment.examples]
+        averaging, steps = fragment.averaging, self.steps - fragment.sent_step
+        participants = []
+        for local, (pattern, squares) in enumerate(zip(averaging.patterns, fragment.squares, strict=True)):
+            if self.merging.exchange == "weights":
+                means = (math.sqrt(each / steps) if steps else 0.0 for each in squares)
+                pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
+            parts, weight = self.handed_in(fragment, local), fragment.weights[local]
+            weighed = parts if weight == 1 else [weight * each for each in parts]
+            participants.append(averaging.participant(local, weighed))
+        outcome: Callable[[], Outcome]
+        if self.merging.delay and self._runner.waits:
+            outcome = partial(self._thread.submit(averaging.run, participants).result, None)
+        else:
+            outcome = _known(averaging.run(participants))
+
+        def arrived() -> _Arrived:
+            return _Arrived(outcome(), aside.examples if weighted else None, aside.buffers)
+
+        fragment.on_its_way = _OnItsWay(self.steps + self.merging.delay, arrived)
+        fragment.sent_at = self.progress
+        self._begin_anew(fragment)
+
+    def _merge(self, fragment: Fragment, step: Step) -> bool:
+        """Waits for a fragment that is on its way, and lets the workers here continue from it."""
+        going, fragment.on_its_way = fragment.on_its_way, None
+        if going is None:
+            return False
+        began = perf_counter()
+        outcome, examples, buffers = going.arrived()
+        blocked_s = perf_counter() - began if self.merging.delay and self._runner.waits else outcome.waited_s
+        step.exchange_s += outcome.waited_s
+        step.blocked_s += blocked_s
+        mean = fragment.averaging.finish(outcome, step, self._traffic)
+        assert mean is not None, "what is not finite is refused"
+        patterns = [each for some in self.fragments for each in some.averaging.patterns]
+        step.residual_squares = sum(each.residual_squares() for each in patterns) / len(self._workers)
+        if examples is not None:
+            assert self._unit is not None
+            mean = mean * (self._runner.workers * self._unit / (examples or 1.0))
+        self.apply(fragment, mean)
+        if buffers.size:
+            take_raw_bytes(buffers, self._agreed_buffers)
+        for local, worker in enumerate(self._workers):
+            self.go_on(fragment, local, self.merging.blend)
+            if buffers.size:
+                copy_to(worker.buffers, self._agreed_buffers)
+        return True
+
+    # One round, in its parts.
+
+    @torch.no_grad()
+    def handed_in(self, fragment: Fragment, local: int) -> list[Tensor]:
+        """A worker's weights, or those it went on from minus its own: a step along it leads to its own."""
+        own = [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
+        if self.merging.exchange == "weights":
+            return [each.reshape(-1) for each in own]
+        starts = self.starts(fragment, local)
+        return [start - each.reshape(-1).to(start.dtype) for start, each in zip(starts, own, strict=True)]
+
+    @torch.no_grad()
+    def starts(self, fragment: Fragment, local: int) -> list[Tensor]:
+        """What a worker went on from after the last exchange, flat [numel], by parameter of a fragment."""
+        agreed = [self.agreed[each].detach().reshape(-1) for each in fragment.ordinals]
+        if not self.merging.unsent:
+            return agreed
+        # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
+        part = self.merging.unsent / (fragment.weights[local] or 1.0)
+        kept = fragment.averaging.patterns[local].unsent()
+        return [each - part * own for each, own in zip(agreed, kept, strict=True)]
+
+    @torch.no_grad()
+    def go_on(self, fragment: Fragment, local: int, blend: float = 0.0) -> None:
+        """A worker continues from what was agreed on, and keeps a part `blend` of its own weights."""
+        own = [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
+        starts = self.starts(fragment, local)
+        if blend:
+            starts = [start.lerp(each.reshape(-1), blend) for start, each in zip(starts, own, strict=True)]
+        copy_to(own, starts)
+
+    @torch.no_grad()
+    def apply(self, fragment: Fragment, mean: Tensor) -> None:
+        """Takes the workers' mean weights, or the outer optimizer's step along their mean difference."""
+        agreed = [self.agreed[each] for each in fragment.ordinals]
+        shares = torch.split(mean, [each.numel() for each in agreed])
+        if self.merging.exchange == "weights":
+            copy_to(agreed, shares)
+            return
+        for each, share in zip(agreed, shares, strict=True):
+            each.grad = share.view_as(each).to(each.dtype)
+        self.outer.step()  # parameters without a gradient stay as they are
+        self.outer.zero_grad()
+
+    # States.
+
+    def shared_state(self) -> dict[str, Any]:
+        """What all workers have in common beside the agreed weights: plain numbers and tensors."""
+        return {
+            "outer": self.outer.state_dict(),
+            "steps": self.steps,
+            "unit": self._unit,
+            "fragments": [
+                {"sent_at": each.sent_at, "sent_step": each.sent_step, "done": each.averaging.done}
+                for each in self.fragments
+            ],
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        """What only this process has; waits for what is on its way, which is not merged sooner."""
+        return {
+            "workers": self._runner.workers,
+            "progress": self.progress,
+            "fragments": [
+                {
+                    "examples": list(each.examples),
+                    "weights": list(each.weights),
+                    "squares": [list(some) for some in each.squares],
+                    "on_its_way": each.on_its_way and _saved(each.on_its_way),
+                    "unsent": each.averaging.own_state(),
+                }
+                for each in self.fragments
+            ],
+        }
+
+    def load_shared(self, shared: Mapping[str, Any]) -> None:
+        """Takes over what `shared_state` gave; raises ValueError where it is of other fragments."""
+        if len(shared["fragments"]) != len(self.fragments):
+            raise ValueError(
+                f"the state of {len(shared['fragments'])} fragments, this run has {len(self.fragments)}"
+            )
+        self.outer.load_state_dict(shared["outer"])
+        self.steps, self._unit = int(shared["steps"]), shared["unit"]
+        for fragment, saved in zip(self.fragments, shared["fragments"], strict=True):
+            fragment.sent_at, fragment.sent_step = float(saved["sent_at"]), int(saved["sent_step"])
+            fragment.averaging.done = int(saved["done"])
+
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        """Takes over what `own_state` gave to the same workers; raises ValueError where it does not fit."""
+        self.progress = float(own["progress"])
+        for fragment, saved in zip(self.fragments, own["fragments"], strict=True):
+            fragment.averaging.load(saved["unsent"])
+            fragment.examples, fragment.weights = list(saved["examples"]), list(saved["weights"])
+            fragment.squares = [list(each) for each in saved["squares"]]
+            going = saved["on_its_way"]
+            fragment.on_its_way = going and self._restored(fragment, going)
+
+    def reshard(
+        self,
+        states: Sequence[Mapping[str, Any]],
+        models: Sequence[Sequence[Tensor]],
+        waiting: Sequence[Sequence[Tensor] | None],
+    ) -> None:
+        """Takes over what another number of workers had; `load_shared` comes before it.
+
+        How far workers have moved since they last continued from the agreed weights still has to be sent,
+        like a residual, and is merged in the same way, into the weights of the workers that take it over.
+
+        Args:
+            states: what `own_state` gave to each of their processes.
+            models: by former worker and parameter, its weights.
+            waiting: by former worker, what it had learned before, and had not handed in, flat [numel] by
+                parameter.
+
+        Raises:
+            ValueError: they are not the states of all workers of a run, or do not fit.
+        """
+        self.progress = max(float(each["progress"]) for each in states)
+        for number, fragment in enumerate(self.fragments):
+            saved = [each["fragments"][number] for each in states]
+            kept = [each["unsent"] for each in saved]
+            by_rank = ranks_together([_by_worker(each) for each in saved], [each["workers"] for each in kept])
+            former, now = len(by_rank), self._runner.workers
+            moved = [
+                self._moved(fragment, each, former, models[rank], waiting[rank])
+                for rank, each in enumerate(by_rank)
+            ]
+            fragment.averaging.reshard(kept)
+            self._begin_anew(fragment)
+            fragment.weights = [1.0 for _ in self._workers]
+            share = share_of(former, now, fragment.averaging.patterns[0].reduction)
+            moves = merged(moved, now, share)
+            names = fragment.averaging.patterns[0].setting.names
+            for local, rank in enumerate(self._runner.ranks):
+                fragment.squares[local] = list(by_rank[model_of(rank, former)]["squares"])
+                starts = zip(names, self.starts(fragment, local), strict=True)
+                own = [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
+                copy_to(
+                    own,
+                    [start - moves[rank][name] if name in moves[rank] else start for name, start in starts],
+                )
+            going = saved[0]["on_its_way"]  # the mean is the same everywhere
+            fragment.on_its_way = going and self._restored(fragment, going)
+
+    def _moved(
+        self,
+        fragment: Fragment,
+        saved: Mapping[str, Any],
+        former: int,
+        model: Sequence[Tensor],
+        waiting: Sequence[Tensor] | None,
+    ) -> dict[str, Tensor]:
+        """How far a former worker has moved since it continued from the agreed weights, by parameter."""
+        pattern = fragment.averaging.patterns[0]
+        setting, part = pattern.setting, self.merging.unsent / (saved["weight"] or 1.0)
+        unsent = owed(saved["unsent"], pattern.ranges_of(former), setting.names, setting.sizes)
+        moved = {}
+        for name, ordinal in zip(setting.names, fragment.ordinals, strict=True):
+            start = self.agreed[ordinal].detach().reshape(-1)
+            if part and name in unsent:
+                start = start - part * unsent[name].to(start.device)
+            moved[name] = (start - model[ordinal].reshape(-1).to(start.device)).cpu()
+            if waiting is not None:
+                moved[name] = moved[name] + waiting[ordinal].cpu()
+        return moved
+
+    def _restored(self, fragment: Fragment, saved: Mapping[str, Any]) -> _OnItsWay:
+        traffic = Traffic(self._runner.workers)
+        traffic.load_state_dict(saved["traffic"])
+        mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
+        arrived = _Arrived(Outcome(mean, traffic, 0.0), saved["examples"], saved["buffers"].numpy())
+        return _OnItsWay(int(saved["merge_at"]), _known(arrived))
+
+
+def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Cuts a model's parameters, in their order, into parts with nearly as many elements each.
+
+    Args:
+        sizes: elements of each parameter.
+        count: how many parts, at most one a parameter.
+
+    Returns:
+        The ordinals of each part's parameters.
+    """
+    parts: list[list[int]] = [[] for _ in range(count)]
+    total, before = sum(sizes), 0
+    for ordinal, size in enumerate(sizes):
+        number = min(count - 1, (before + size // 2) * count // max(1, total))
+        left = len(sizes) - ordinal  # each later part needs one
+        empty = next((each for each, part in enumerate(parts) if not part), count)
+        parts[empty if left <= count - empty else min(number, empty)].append(ordinal)
+        before += size
+    return parts
+
+
+def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process saved of a fragment, by its workers' ranks."""
+    parts = zip(saved["unsent"]["ranks"].items(), saved["weights"], saved["squares"], strict=True)
+    return {
+        rank: {"unsent": unsent, "weight": weight, "squares": squares}
+        for (rank, unsent), weight, squares in parts
+    }
+
+
+def _saved(going: _OnItsWay) -> dict[str, Any]:
+    arrived = going.arrived()
+    if isinstance(arrived.outcome.mean, RefusedUpdate):
+        raise arrived.outcome.mean
+    return {
+        "merge_at": going.merge_at,
+        "mean": arrived.outcome.mean,
+        "traffic": arrived.outcome.traffic.state_dict(),
+        "examples": arrived.examples,
+        "buffers": torch.from_numpy(arrived.buffers.copy()),
+    }
+
+
+def _known(value: _T) -> Callable[[], _T]:
+    return lambda: value
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """A tensor's values on this process, as real numbers: of a DTensor, its shard; views."""
+    local: Tensor = getattr(tensor, "to_local", lambda: tensor)().detach()
+    return torch.view_as_real(local) if local.is_complex() else local
+
+
+@torch.no_grad()
+def copy_to(to: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copies values into tensors with as many elements each."""
+    for tensor, value in zip(to, values, strict=True):
+        tensor.copy_(value.view_as(tensor))

@@ -1,0 +1,56 @@
+"""Exchange patterns: who sends what to whom, so that every worker ends with the same mean."""
+
+from ...method import Method
+from ..sites import Sites
+from .allgather import AllGather
+from .base import Pattern, Setting, Spent
+from .hierarchical import Hierarchical
+from .ring import Ring
+from .sharded import Sharded
+
+__all__ = [
+    "AllGather",
+    "Hierarchical",
+    "Pattern",
+    "Ring",
+    "Setting",
+    "Sharded",
+    "Spent",
+    "pattern_for",
+    "returning",
+    "self_contained",
+]
+
+
+def pattern_for(name: str, method: Method, back: Method, setting: Setting, sites: Sites | None) -> Pattern:
+    """A worker's side of a pattern.
+
+    Args:
+        name: allgather, hierarchical, ring, parameter_server; sharded, and whatever has its way.
+        method: what workers send by.
+        back: what owners of shards send by.
+        setting: see there.
+        sites: for hierarchical, where the workers are.
+    """
+    match name:
+        case "allgather":
+            return AllGather(method, setting)
+        case "hierarchical":
+            assert sites is not None
+            return Hierarchical(method, setting, sites)
+        case "ring":
+            return Ring(method, setting)
+        case "parameter_server":
+            return Sharded(method, back, setting, owners=1)
+        case _:
+            return Sharded(method, back, setting, owners=None)
+
+
+def returning(method: Method) -> Method:
+    """A sum's method on its way back: as the gradients', but their momentum is in it already."""
+    return method.model_copy(update={"momentum": 0.0}) if method.own_momentum else method
+
+
+def self_contained(method: Method) -> Method:
+    """Packages of weights stand for themselves: nothing is carried over to the next."""
+    return method.model_copy(update={"decay": 0.0}) if hasattr(method, "decay") else method

@@ -1,0 +1,211 @@
+"""What all patterns have in common: one worker's side of a synchronization."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ...bucket.adding import Received
+from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.layout import PartTally
+from ...errors import CorruptMessage
+from ...method import CompressedMethod, Method, PowerSGD, read_config
+from ...spans import RECORDER
+from ...wire.message import NonFinite, is_refusal
+from ..carrier import Payload
+from ..pieces import Shard
+from ..resizing import Ranges
+from ..rounds import Result, Rounds
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a worker's side needs to know."""
+
+    names: Sequence[str]
+    """Names of the parameters, in the same order on all workers."""
+    like: Sequence[Tensor]
+    """For each parameter a flat tensor [numel], on the device where gradients will be."""
+    rank: int
+    workers: int
+    threads: int = 1
+    """How many threads may share a pass on the CPU."""
+    hold_back_zeros: bool = False
+    """Send nothing for parameters whose gradient is zero everywhere."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each parameter."""
+        return [each.numel() for each in self.like]
+
+
+@dataclass
+class Spent:
+    """Seconds spent in one synchronization, and what was sent of each parameter."""
+
+    compress_s: float = 0.0
+    decompress_s: float = 0.0
+    tallies: list[PartTally] = field(default_factory=list)
+    """What this worker sent of its own gradient; a parameter may occur more than once."""
+
+
+class Pattern(ABC):
+    """One worker's side. It keeps the worker's residuals."""
+
+    def __init__(self, method: Method, setting: Setting) -> None:
+        self.setting = setting
+        self.reduction = method.reduction
+        self.nonfinite = method.nonfinite
+        self.spent = Spent()
+        self.rms: dict[str, float] | None = None
+        """By parameter, root mean squares of the loss's gradients; set if weights are exchanged instead."""
+
+    @abstractmethod
+    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
+        """The worker's side of one synchronization.
+
+        Args:
+            gradients: flat and contiguous, one for each parameter.
+            iteration: number of synchronizations before this one.
+        """
+
+    @abstractmethod
+    def assemble(self, agreed: Result) -> Tensor:
+        """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
+
+        Raises:
+            CorruptMessage: a payload is damaged or does not fit.
+        """
+
+    @abstractmethod
+    def compressors(self) -> list[FeedbackCompressor]:
+        """All compressors that keep residuals from one synchronization to the next."""
+
+    @abstractmethod
+    def ranges_of(self, workers: int) -> Ranges:
+        """The ranges of elements that each worker's `compressors` have, for this number of workers."""
+
+    def unsent(self) -> list[Tensor]:
+        """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
+
+        Raises:
+            TypeError: residuals also hold what other workers sent.
+        """
+        raise TypeError(f"{type(self).__name__} keeps no residual of a worker's own alone")
+
+    def _unsent(self, shards: Sequence[Shard], compressors: Sequence[FeedbackCompressor]) -> list[Tensor]:
+        """The same, if there is a compressor for each shard."""
+        whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
+        for shard, compressor in zip(shards, compressors, strict=True):
+            for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
+                residual = compressor.feedback.residuals.get(self.setting.names[piece.ordinal])
+                if residual is not None:
+                    values.copy_(residual)
+        return whole
+
+    def commit(self) -> None:
+        """Tells the compressors that a synchronization is complete."""
+        for compressor in self.compressors():
+            compressor.commit()
+
+    def put_back(self) -> None:
+        """Puts back into the residuals what a cancelled synchronization took out."""
+        for compressor in self.compressors():
+            compressor.put_back()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the worker keeps, as plain numbers and tensors."""
+        return {str(i): each.state_dict() for i, each in enumerate(self.compressors())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned; raises ValueError if it does not fit."""
+        expected = [str(i) for i in range(len(self.compressors()))]
+        if sorted(state) != sorted(expected):
+            raise ValueError(f"the state of {len(state)} compressors, this run has {len(expected)}")
+        for key, each in zip(expected, self.compressors(), strict=True):
+            each.load_state_dict(state[key])
+
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether anything is kept for later."""
+        return any(each.feedback.residuals for each in self.compressors())
+
+    def residual_squares(self) -> float:
+        """Sum of squares of all that the worker has not sent yet."""
+        return sum(each.residual_squares() for each in self.compressors())
+
+    def _compressor(self, method: Method, shard: Shard) -> FeedbackCompressor:
+        """One for the pieces of a shard."""
+        return FeedbackCompressor(
+            compressed(method),
+            [self.setting.names[ordinal] for ordinal in shard.ordinals],
+            shard.of(self.setting.like),
+            threads=self.setting.threads,
+            hold_back_zeros=self.setting.hold_back_zeros,
+        )
+
+    def _compress(self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int) -> Sent:
+        with self._clock("compress"):
+            return compressor.compress(gradients, iteration, self.rms)
+
+    def _read(self, compressor: FeedbackCompressor, sender: int, payload: Payload) -> Received:
+        """What a worker sent of a shard; raises CorruptMessage."""
+        try:
+            incoming = compressor.read(payload)
+        except CorruptMessage as reason:
+            raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
+        if isinstance(incoming, NonFinite):
+            raise CorruptMessage(f"the message of worker {sender} says that there is no update")
+        return incoming
+
+    def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
+        """Adds what a worker sent of a shard; if it is not valid, adds nothing and raises."""
+        compressor.compressor.add(self._read(compressor, sender, payload), total)
+
+    @contextmanager
+    def _clock(self, what: Literal["compress", "decode"]) -> Iterator[None]:
+        started = perf_counter()
+        yield
+        ended = perf_counter()
+        if what == "compress":
+            self.spent.compress_s += ended - started
+        else:
+            self.spent.decompress_s += ended - started
+        RECORDER.add(what, "compute", started, ended)
+
+
+def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
+    """If a worker sends a refusal, the ordinal of the parameter that was not finite; otherwise None."""
+    if not is_refusal(own.payload):
+        return None
+    refusal = compressor.read(own.payload)
+    assert isinstance(refusal, NonFinite)
+    return ordinals[refusal.ordinal]
+
+
+def divide(total: Tensor, workers: int) -> None:
+    """The mean of a sum over workers, in place."""
+    # A tensor, not a number: a GPU would multiply by the number's reciprocal, which rounds differently.
+    total.div_(torch.tensor(workers, dtype=torch.float32, device=total.device))
+
+
+def compressed(method: Method) -> CompressedMethod:
+    """A method that writes messages; without compression, all parameters are exempt (sent whole)."""
+    assert not isinstance(method, PowerSGD), "its factors go through all-reduce"
+    if isinstance(method, CompressedMethod):
+        return method
+    whole = read_config(
+        {
+            "kind": "fp16",
+            "exempt": {"smaller_than": 2**31},
+            "reduction": method.reduction,
+            "nonfinite": method.nonfinite,
+        }
+    )
+    assert isinstance(whole, CompressedMethod)
+    return whole

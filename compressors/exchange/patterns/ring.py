@@ -1,0 +1,126 @@
+"""Our own ring all-reduce, plain or compressed at every hop (Rae, section 2.1; Gibiansky 2017).
+
+The elements are cut into as many chunks as there are workers. In the first half (reduce-scatter) each chunk
+goes round once: every worker adds its own gradient to the partial sum that it received, and passes the sum
+on. In the second half (all-gather) the finished sums go round unchanged.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...bucket.feedback import FeedbackCompressor, Sent
+from ...method import Method
+from ...wire.message import is_refusal
+from ..carrier import Payload
+from ..pieces import cut
+from ..resizing import Ranges
+from ..rounds import Passed, Passing, Result, Rounds
+from ..traffic import HEAD, Head, Heads, Known
+from .base import Pattern, Setting, divide, refused_by
+
+
+class Ring(Pattern):
+    """2 (N - 1) rounds, each to the next worker.
+
+    A sum is compressed again at each hop. What the compression leaves out stays in the residual of the worker
+    that compressed. Every worker compresses every chunk once, so its residual is as long as the gradient.
+    """
+
+    def __init__(self, method: Method, setting: Setting) -> None:
+        super().__init__(method, setting)
+        self._chunks = cut(setting.sizes, setting.workers)
+        self._hops = [self._compressor(method, chunk) for chunk in self._chunks]
+        self._refused: int | None = None
+        """Ordinal of the first parameter that this worker refused in the current synchronization."""
+
+    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
+        """See `Pattern.rounds`.
+
+        A worker talks to its neighbours only. The other workers' counts, and whether one of them has no
+        update, go round with the sums: in the second half, each comes with the head of the worker that
+        finished it.
+        """
+        rank, workers = self.setting.rank, self.setting.workers
+        after, before = (rank + 1) % workers, (rank - 1) % workers
+        self.spent.tallies = []
+        self._refused = None
+        own = self._pass_on(rank, gradients, None, iteration)
+        sizes = []
+        for hop in range(workers - 1):
+            sizes.append(own.payload.size)
+            passed = yield Passing(after, before, own.payload)
+            assert isinstance(passed, Passed)
+            own = self._pass_on((rank - hop - 1) % workers, gradients, (before, passed[before]), iteration)
+        del gradients
+        agreed = {(rank + 1) % workers: own.payload}
+        heads: dict[int, Sequence[int]] = {rank: self._head(sizes)}
+        payload, note = own.payload, heads[rank]
+        for hop in range(workers - 1):
+            passed = yield Passing(after, before, payload, note)
+            assert isinstance(passed, Passed)
+            payload, note = passed[before], passed.note
+            agreed[(rank - hop) % workers] = payload
+            heads[(rank - hop - 1) % workers] = note
+        yield Known(self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * HEAD.itemsize)
+        return agreed
+
+    def _head(self, sizes: Sequence[int]) -> Head:
+        """This worker's counts of the first half."""
+        return Head(
+            to_all=-1,
+            elements=sum(tally.sent for tally in self.spent.tallies),
+            paper_bits=sum(tally.paper_bits for tally in self.spent.tallies),
+            refused=-1 if self._refused is None else self._refused,
+            single_bytes=sum(sizes),
+            single_messages=sum(size > 0 for size in sizes),
+        )
+
+    def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Result) -> Heads:
+        """Adds the counts of the second half: each worker's sum, once for each hop."""
+        workers = self.setting.workers
+        both = np.array([tuple(heads[rank]) for rank in range(workers)], HEAD)
+        sums = np.array([agreed[(rank + 1) % workers].size for rank in range(workers)])
+        both["single_bytes"] += sums * (workers - 1)
+        both["single_messages"] += (sums > 0) * (workers - 1)
+        return both
+
+    def _pass_on(
+        self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
+    ) -> Sent:
+        """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
+        compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
+        if partial is not None:
+            if is_refusal(partial[1]):
+                return Sent(partial[1], [])
+            with self._clock("decode"):
+                shard = self._chunks[chunk]
+                total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
+                self._add(compressor, *partial, total)
+                sums = torch.split(total, [piece.stop - piece.start for piece in shard.pieces])
+                pieces = [received + own for received, own in zip(sums, pieces, strict=True)]
+        own = self._compress(compressor, pieces, iteration)
+        self.spent.tallies += own.tallies
+        if self._refused is None:
+            self._refused = refused_by(own, compressor, self._chunks[chunk].ordinals)
+        return own
+
+    def assemble(self, agreed: Result) -> Tensor:
+        """See `Pattern.assemble`."""
+        with self._clock("decode"):
+            total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)
+            for number, chunk in enumerate(self._chunks):
+                self._add(self._hops[number], number, agreed[number], total[chunk.start : chunk.stop])
+            if self.reduction == "mean":
+                divide(total, self.setting.workers)
+        return total
+
+    def ranges_of(self, workers: int) -> Ranges:
+        """See `Pattern.ranges_of`. A residual also holds what others sent, for the same sum."""
+        return Ranges(cut(self.setting.sizes, workers), [()] * workers)
+
+    def compressors(self) -> list[FeedbackCompressor]:
+        """See `Pattern.compressors`."""
+        return self._hops

@@ -1,0 +1,310 @@
+"""What one worker keeps and counts, whatever front door its gradients came through.
+
+Before their first exchange, workers check that all of them have the same settings (`exchange/agreement.py`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from .adam import OptimizerWatch, watched
+from .bucket.feedback import Feedback
+from .bucket.ledger import Step, Totals
+from .errors import CompressionError, PeerLost, WorkersDisagree
+from .exchange.agreement import flattened, require_agreement
+from .exchange.buckets import Exchange, ExchangeForm
+from .exchange.keys import SHORTEST_KEY
+from .exchange.lost_peers import reaching
+from .exchange.resizing import merged, model_of, ranks_together, share_of
+from .exchange.sites import Sites
+from .method import CompressedMethod, Method
+from .names import unmatched_patterns
+from .observe import GradientStatistics, gradient_statistics
+from .protocols import Bucket, protocol_for
+from .protocols.base import transport_of
+
+_STATE_VERSION = 7
+"""From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
+policies; from 7 on, residuals have the shapes of their parameters: before, the order of their elements
+depended on a memory format that was not saved."""
+
+
+class WorkerState:
+    """The state of compression on one worker.
+
+    Attributes:
+        config: the method.
+        feedback: residuals, velocities and thresholds, by parameter name.
+        exchange: how messages are sent.
+        last_step: the ledger of the latest backward pass, complete once `backward()` returned; of all passes
+            since gradients were cleared, if several were exchanged. With `nonfinite: skip`, check
+            `last_step.skipped`, and skip the optimizer's step if it is set.
+        statistics: by parameter name, of the last step observed (see `observe_next_step`).
+        failure: the error that made an exchange fail.
+        gradient_scale: a factor for gradients, applied before anything else.
+    """
+
+    def __init__(
+        self,
+        config: Method,
+        group: dist.ProcessGroup,
+        exchange: Exchange,
+        *,
+        known: Mapping[str, Tensor],
+        parameters: Mapping[str, Tensor],
+        threads: int | None,
+        hold_back_zeros: bool,
+        whole: Mapping[str, int] | None = None,
+    ) -> None:
+        """Prepares to synchronize `parameters` in a process group.
+
+        Args:
+            config: the method.
+            group: the workers'.
+            exchange: how messages are sent.
+            known: by name, all of the model: what a state has of those that are not synchronized is kept.
+            parameters: by name, in the model's order, what is synchronized; or this worker's shards of that.
+            threads: number of CPU threads for a pass; None: as many as torch uses.
+            hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
+            whole: by name, the elements of what `parameters` are shards of; None where they are no shards.
+
+        Raises:
+            ValueError: a pattern matches no parameter; or the method takes no key, or cannot take a
+                parameter; or the number of threads is not a whole number of at least 1.
+        """
+        self.config = config
+        if problems := unmatched_patterns(config, list(known)):
+            raise ValueError("; ".join(problems))
+        if exchange.is_authenticated and not isinstance(config, CompressedMethod):
+            raise ValueError(
+                f"a key with {config.kind}: it goes through torch's own all-reduce, without messages"
+            )
+        self.feedback = Feedback(config)
+        self.exchange = exchange
+        self.last_step = Step()
+        self.statistics: dict[str, GradientStatistics] = {}
+        self.failure: CompressionError | None = None
+        self.gradient_scale = 1.0
+        self._group, self._known, self._parameters = group, known, parameters
+        self._protocol = protocol_for(
+            config,
+            group,
+            parameters,
+            known,
+            self._fail,
+            feedback=self.feedback,
+            exchange=exchange,
+            threads=_whole("threads", torch.get_num_threads() if threads is None else threads),
+            hold_back_zeros=hold_back_zeros,
+            whole=whole,
+        )
+        self._observing = False
+        self._before_last = Totals()
+        self._works: list[dist.Work] = []  # held as those of a protocol are
+        self._watch: OptimizerWatch | None = None
+
+    @property
+    def workers(self) -> int:
+        """The number of workers that synchronize."""
+        return dist.get_world_size(self._group)
+
+    @property
+    def totals(self) -> Totals:
+        """The ledger of all steps so far."""
+        totals = Totals(**self._before_last.state_dict())
+        totals.add(self.last_step)
+        return totals
+
+    def observe_next_step(self) -> None:
+        """Makes the next backward pass record every parameter's gradient statistics."""
+        self._observing = True
+
+    def aim_at(self, share: float) -> float:
+        """Changes the density from the next backward pass on; residuals stay as they are.
+
+        All workers must call this between the same two passes. Messages of other densities can be read, but a
+        worker that sends less than the others learns more slowly.
+
+        Args:
+            share: above 0, at most 1.
+
+        Returns:
+            The density that is used now: `chunked_topk` sends a whole number of elements of each chunk.
+
+        Raises:
+            ValueError: the share is out of range, or the method has no target density (`Method.aim`).
+        """
+        return self.feedback.aim_at(share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
+
+        Call it between steps. Residuals have the shapes of their parameters, and names are those without
+        wrappers, so that a model which is compiled or lies otherwise in memory can load them. Most tensors
+        are the live ones, not copies.
+        """
+        self._protocol.settle(skipped=self.last_step.skipped)
+        return {
+            "version": _STATE_VERSION,
+            "rank": dist.get_rank(self._group),
+            "workers": self.workers,
+            **self.feedback.state_dict(),
+            "powersgd": self._protocol.state_dict(),
+            "totals": self.totals.state_dict(),
+            **self.exchange.links_state(),
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
+    ) -> None:
+        """Restores what `state_dict` returned.
+
+        With `reshard`, any number of workers go on from the states of another number. The mean of what is
+        still to be sent stays what it was: residuals of workers that are gone are added to those of workers
+        that are there, and all are multiplied by the ratio of the numbers; new workers have none. Ledgers
+        go on; links are counted anew.
+
+        Args:
+            state: this worker's; with `reshard`, those of all workers that saved them, in any order.
+            reshard: whether they may be another number of workers than now.
+
+        Raises:
+            ValueError: the state has another version, lacks a part, or belongs to another worker, another
+                number of workers or another method; or a tensor's parameter does not exist here or has
+                another shape; or with `reshard`, a worker's state is missing. Nothing is restored then. A
+                parameter that is frozen here exists: its residual is kept, and saved again.
+        """
+        if reshard:
+            state = self._resharded([state] if isinstance(state, Mapping) else state)
+        if not isinstance(state, Mapping):
+            raise ValueError(f"{len(state)} states: without reshard=True, load this worker's own")
+        if state.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
+                "a state has other parts since, or in another order"
+            )
+        missing = {"powersgd", "rank", "totals", "workers"} - set(state)
+        if missing:
+            raise ValueError(f"a state without {' and '.join(sorted(missing))}")
+        theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
+        if theirs != ours:
+            raise ValueError(
+                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
+                "each worker's residual belongs to its part of the data"
+            )
+        totals = Totals.from_state_dict(state["totals"])
+        if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
+            raise ValueError(f"the state is of another method than {self.config}")
+        self.feedback.load_state_dict(state, self._known)
+        self._protocol.load_state_dict(state["powersgd"])
+        self.exchange.load_links_state(state)
+        self._before_last, self.last_step = totals, Step()
+        self._protocol.settle(skipped=False)
+
+    def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """This worker's part of what all workers of another number had (`exchange/resizing.py`)."""
+        former = ranks_together(
+            [{str(each["rank"]): each} for each in states], [each["workers"] for each in states]
+        )
+        rank, share = dist.get_rank(self._group), share_of(len(former), self.workers, self.config.reduction)
+        kept = {
+            part: merged([each[part] for each in former], self.workers, share)[rank]
+            for part in ("residuals", "velocities")
+        }
+        links = self.exchange.links_state()
+        own = {key: each for key, each in former[model_of(rank, len(former))].items() if key not in links}
+        return {**own, **kept, "rank": rank, "workers": self.workers}
+
+    def _begin_step(self, watched_parameters: Iterable[Tensor]) -> None:
+        """The first backward pass since gradients were cleared begins."""
+        self._protocol.settle(skipped=self.last_step.skipped)
+        self._watch = watched(self, self._watch, watched_parameters)
+        self._before_last = self.totals
+        self.last_step = Step(steps=1)
+
+    def _begin_pass(self) -> None:
+        """A backward pass begins, of that step or a further one."""
+        self._works = []
+        self._protocol.begin(self._before_last.steps)
+        if self._observing:
+            self.statistics = {}
+
+    def _reduce(self, bucket: Bucket, factor: float) -> Future[Tensor]:
+        """Starts to synchronize a bucket of gradients, after they were multiplied by a factor."""
+        if factor != 1:
+            bucket.buffer.mul_(factor)
+        if self._observing:
+            for name, gradient in zip(bucket.names, bucket.shares, strict=True):
+                self.statistics[name] = gradient_statistics(gradient)
+        try:
+            with reaching():
+                return self._protocol.synchronize(bucket, self.last_step)
+        except PeerLost as problem:
+            raise self._fail(problem) from problem.__cause__
+
+    def _end_pass(self) -> None:
+        """All buckets of a backward pass are on their way."""
+        self._protocol.left(self.last_step)
+        self._observing = False
+
+    def _require_no_memory_of_steps(self, way: str) -> None:
+        """Refuses a further pass of one step where a method's memory fades with every exchange."""
+        if not isinstance(self.config, CompressedMethod):
+            return
+        field = "momentum" if self.config.own_momentum else "decay"
+        if self.config.own_momentum or 0 < self.config.decay < 1:  # at 0, there is no memory
+            raise self._fail(
+                CompressionError(
+                    f"a second exchange before gradients are cleared would apply the method's {field} "
+                    f"twice in a step: run all backward passes but the last in {way}"
+                )
+            )
+
+    def _require_agreement(self, description: Mapping[str, str]) -> None:
+        """Compares this worker's settings, beside method and way of exchange, with those of all others."""
+        device = next((each.device for each in self._parameters.values()), torch.device("cpu"))
+        mine = {
+            **flattened(self.config),
+            **self._protocol.ways(),
+            **description,
+            "steps done": str(self._before_last.steps),
+        }
+        try:
+            self._works += require_agreement(mine, self._group, transport_of(self._group, device))
+        except (WorkersDisagree, PeerLost) as problem:
+            raise self._fail(problem) from None
+
+    def _fail(self, problem: CompressionError) -> CompressionError:
+        """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
+        self.failure = self.failure or problem
+        if isinstance(problem, PeerLost):
+            self._protocol.disconnect()
+        return problem
+
+
+def _whole(field: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{field} = {value!r}: must be a whole number of at least 1")
+    return value
+
+
+def exchange_for(
+    form: ExchangeForm,
+    sites: Sequence[Sequence[int]] | None,
+    key: bytes | None,
+    group: dist.ProcessGroup,
+) -> Exchange:
+    """How messages are sent; for arguments and errors see `CompressionState`."""
+    if key is not None and len(key) < SHORTEST_KEY:
+        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
+    if form not in get_args(ExchangeForm):
+        raise ValueError(f"exchange = {form}: must be exact or hierarchical")
+    if form != "hierarchical" and sites is not None:
+        raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
+    placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
+    alone = dist.get_world_size(group) == 1  # nothing is sent
+    return Exchange(form, placed, None if alone else key)

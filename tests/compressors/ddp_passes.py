@@ -1,0 +1,379 @@
+"""Several backward passes a step, what DDP reduces of a model, and what is refused; see ddp.py.
+
+The right gradients are those of DDP without a hook; every method here sends everything.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ddp import (
+    ELEMENTS,
+    TINY_BUCKETS,
+    Run,
+    assert_close,
+    everyone,
+    gradients,
+    loss_of,
+    make_model,
+    refusal,
+    scenario,
+)
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import CompressionState, compressed_allgather
+
+SEQUENCES = {
+    "x x": 1,
+    "x x x": 1,
+    "n x x": 1,
+    "x n x": 1,
+    "x none x x": 2,
+    "x zero x x": 2,
+    "x late-none x": 2,
+    "x late-zero x": 2,
+    "x n zero x": 2,
+    "x n none x x": 2,
+}
+"""Backward passes that exchange (x) or do not (n), and what clears gradients between them: before the forward
+pass, or late, after it. With how many optimizer steps that makes."""
+METHODS = {
+    "none": 1.0,
+    "none(reduction='sum')": 2.0,
+    "wgt(1e-30)": 1.0,
+    "wgt(1e-30, reduction='sum')": 2.0,
+    "powersgd(start=100)": 1.0,
+}
+"""And what of DDP's mean their result is with two workers."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "view": {"gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True, "bucket_cap_mb": TINY_BUCKETS},
+    "static": {"static_graph": True, "gradient_as_bucket_view": True},
+}
+CASES = [
+    *((sequence, option, "none", 1.0) for sequence in SEQUENCES for option in ("default", "view")),
+    *((sequence, option, "wgt(1e-30)", 1024.0) for sequence in SEQUENCES for option in ("default", "view")),
+    *(("x x", option, method, 1024.0) for option in OPTIONS for method in METHODS),
+    *(("x n x", "unused", method, 1024.0) for method in METHODS),
+]
+"""Sequence, option, method and the loss's scale."""
+
+
+def passes(run: Run, sequence: str, scale: float = 1.0) -> dict[str, Any]:
+    """One optimizer step's passes, each with a batch of its own; the gradients at the end."""
+    if run.state is not None:
+        run.state.gradient_scale = 1 / scale
+    late: str | None = None
+    for each in sequence.split():
+        if each in ("x", "n"):
+            with run.ddp.no_sync() if each == "n" else nullcontext():
+                found = scale * run.loss(run.ddp, dist.get_rank(), run.at)
+                if late is not None:
+                    run.optimizer.zero_grad(set_to_none=late == "none")
+                    late = None
+                found.backward()
+            run.at += 1
+        elif each.startswith("late-"):
+            late = each.removeprefix("late-")
+        elif each == "edit":
+            for parameter in run.model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(1 + dist.get_rank())
+        else:
+            run.optimizer.zero_grad(set_to_none=each == "none")
+    return gradients(run.model)
+
+
+@scenario(2, each=CASES)
+def only_what_is_new_in_a_pass_is_scaled_and_exchanged(case: tuple[str, str, str, float]) -> None:
+    sequence, option, method, scale = case
+    plain, run = passes(Run(None, **OPTIONS[option]), sequence), Run(method, **OPTIONS[option])
+    found = passes(run, sequence, scale)
+    assert_close(found, plain, METHODS[method])
+    if (method, scale) == ("none", 1.0):
+        assert all(torch.equal(found[name], each) for name, each in plain.items())
+    totals = run.state.totals
+    assert totals.steps == SEQUENCES[sequence]
+    assert totals.elements == totals.sent == 2 * ELEMENTS * sequence.split().count("x")
+
+
+@scenario(2)
+def replicas_stay_equal_when_workers_change_gradients_between_passes() -> None:
+    plain = passes(Run(None), "x edit x")
+    assert_close(passes(Run("none"), "x edit x", 1024.0), everyone(plain)[0])
+
+
+class Halves(nn.Module):
+    """Two parts, of which a pass uses some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.never = nn.Linear(6, 5), nn.Linear(6, 5), nn.Linear(6, 5)
+        self.used = [self.one]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.stack([part(inputs) for part in self.used]).sum(0)
+
+
+@scenario(2)
+def a_parameter_may_have_a_gradient_of_some_passes_only_on_some_workers_only() -> None:
+    for view in (False, True):
+        found: dict[str | None, dict[str, Any]] = {}
+        for line in (None, *METHODS):
+            model = Halves()
+            run = Run(line, model=model, find_unused_parameters=True, gradient_as_bucket_view=view)
+            for used in ([model.one], [model.two] if dist.get_rank() else [model.one], [model.two]):
+                model.used = used
+                found[line] = passes(run, "x", 1024.0 if line else 1.0)
+        assert found[None]["never.weight"] is None
+        for line, times in METHODS.items():
+            assert_close(found[line], found[None], times)
+
+
+@scenario(2)
+def a_memory_that_fades_refuses_a_second_exchange() -> None:
+    for field, line in {"momentum": "wgt(0.01, momentum=0.9)", "decay": "wgt(0.01, decay=0.5)"}.items():
+        run = Run(line)
+        passes(run, "x none x zero x none n x")
+        assert refusal(lambda run=run: passes(run, "x")) == (
+            f"CompressionError: a second exchange before gradients are cleared would apply the method's "
+            f"{field} twice in a step: run all backward passes but the last in ddp.no_sync(), and no Join"
+        )
+
+
+@scenario(2, each=["wgt(1e-30, nonfinite='skip')", "none(nonfinite='skip')"])
+def a_skipped_pass_counts_for_its_step_and_no_other_and_nothing_of_it_is_lost(line: str) -> None:
+    """An overflow in one of two passes of a step, then a good step."""
+    for clear, bad, everywhere in (
+        (c, b, e) for c in ("none", "zero") for b in (0, 1) for e in (False, True)
+    ):
+        run = Run(line)
+        if everywhere or dist.get_rank():
+            run.poison = {bad: ("middle.bias", math.inf)}
+        passes(run, "x x")
+        assert run.state.last_step.skipped
+        if line.startswith("wgt"):
+            assert_close(run.residuals, {name: each.float().flatten() for name, each in run.local.items()})
+        else:
+            run.state.state_dict()
+        passes(run, f"{clear} x {clear} x")
+        assert not run.state.last_step.skipped
+        assert (run.state.totals.steps, run.state.totals.skipped_steps) == (3, 1)
+
+
+# What DDP reduces.
+
+
+@scenario(2)
+def parameters_may_be_frozen_before_the_state_is_made_and_thawed_later() -> None:
+    found = {}
+    for line in (None, *(line for line, times in METHODS.items() if times == 1)):
+        model = make_model()
+        ddp = DistributedDataParallel(model, find_unused_parameters=True)
+        model.first.requires_grad_(False)
+        if line is not None:
+            ddp.register_comm_hook(CompressionState(ddp, line), compressed_allgather)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            model.first.requires_grad_(step > 1)
+            optimizer.zero_grad()
+            for part in range(2):
+                loss_of(ddp, dist.get_rank(), 2 * step + part).backward()
+            optimizer.step()
+        found[line] = dict(model.state_dict())
+        assert_close(found[line], found[None])
+
+
+class WithOwn(nn.Module):
+    """A net with a parameter of another shape on each worker, which DDP ignores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.own = make_model(), nn.Linear(5, 5 + dist.get_rank())
+        self._ddp_params_and_buffers_to_ignore = ["own.weight", "own.bias"]
+        with torch.no_grad():
+            for parameter in self.own.parameters():
+                parameter.fill_(0.1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.net(inputs)
+        return outputs + self.own(outputs).mean()
+
+
+@scenario(2)
+def parameters_that_ddp_ignores_may_differ() -> None:
+    plain = Run(None, model=WithOwn())
+    plain.backward()
+    for line, times in METHODS.items():
+        run = Run(line, model=WithOwn())
+        run.backward()
+        assert_close(gradients(run.model.net), gradients(plain.model.net), times)  # type: ignore[arg-type]
+
+
+@scenario(2, each=["wgt(0.05)", "powersgd(start=2, min_rate=0.5)"])
+def a_state_keeps_what_belongs_to_frozen_parameters(line: str) -> None:
+    """It goes to a new DDP of the same model, in which other parameters are frozen."""
+    model, saved, kept = make_model(), None, []
+    for frozen in (True, False, True):
+        model.first.requires_grad_(not frozen)
+        run = Run(line, model=model, process_group=None)
+        if saved is not None:
+            run.state.load_state_dict(saved)
+        for _ in range(3):
+            run.backward()
+            run.at += 1
+        saved = run.state.state_dict()
+        memory = saved["powersgd"]["errors"] if saved["powersgd"] else saved["residuals"]
+        kept.append({name: each.clone() for name, each in memory.items()})
+    few, every, again = kept
+    assert not any(name.startswith("first") for name in few)
+    for name in ("first.weight", "first.bias"):
+        assert every[name].any()
+        assert torch.equal(again[name], every[name])
+    assert not torch.equal(again["head.weight"], every["head.weight"])
+
+
+# Complex parameters.
+
+
+class Complex(nn.Module):
+    """Complex and real parameters, one of them in channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.matrix = nn.Parameter(torch.randn(6, 4, dtype=torch.complex64, generator=generator))
+        self.real = nn.Parameter(torch.randn(4, generator=generator))
+        image = torch.randn(2, 3, 2, 2, dtype=torch.complex64, generator=generator)
+        self.image = nn.Parameter(image.to(memory_format=torch.channels_last))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = (inputs @ self.matrix) * self.real
+        weights = torch.arange(24.0).view(2, 3, 2, 2)
+        square: Tensor = (self.image.abs() ** 2 * weights).sum() + (self.image.imag * weights).sum()
+        return (outputs.abs() ** 2).mean() + outputs.imag.mean() + square * inputs.real.mean()
+
+
+def loss_of_complex(model: nn.Module, rank: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    loss: Tensor = model(torch.randn(8, 6, dtype=torch.complex64, generator=generator))
+    return loss
+
+
+def complex_run(line: str | None, **options: Any) -> Run:
+    return Run(line, model=Complex(), loss=loss_of_complex, **options)
+
+
+@scenario(2)
+def complex_parameters_are_two_real_numbers_each() -> None:
+    for view in (False, True):
+        plain = passes(complex_run(None, gradient_as_bucket_view=view), "x x")
+        assert all(plain[name].imag.any() for name in ("matrix", "image"))
+        for line in ("none", "wgt(1e-30)", "none(reduction='sum')"):
+            run = complex_run(line, gradient_as_bucket_view=view)
+            run.state.observe_next_step()
+            assert_close(passes(run, "x x", 1024.0), plain, METHODS[line])
+        half = passes(complex_run("fp16", gradient_as_bucket_view=view), "x x")
+        for name, gradient in half.items():
+            torch.testing.assert_close(gradient, plain[name], rtol=2e-3, atol=5e-3)
+    run = complex_run("wgt(0.5, reduction='sum')")
+    run.state.observe_next_step()
+    passes(run, "x")
+    assert {each.name: each.elements for each in run.state.last_step.layers} == {
+        "matrix": 48,
+        "image": 48,
+        "real": 4,
+    }
+    assert sorted(run.state.statistics) == ["image", "matrix", "real"]
+    for _ in range(2):
+        passes(run, "none x")
+    saved = run.state.state_dict()
+    assert any(each.any() for each in saved["residuals"].values())
+    again = complex_run("wgt(0.5, reduction='sum')")
+    again.state.load_state_dict(saved)
+    assert_close(again.state.state_dict()["residuals"], saved["residuals"])
+
+
+# What is refused.
+
+
+class Functional(nn.Module):
+    """An embedding that DDP does not take for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(5, 2))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return nn.functional.embedding(rows, self.rows, sparse=True)
+
+
+@contextmanager
+def optimize_ddp(mode: str) -> Iterator[None]:
+    config = torch._dynamo.config
+    before, config.optimize_ddp = config.optimize_ddp, mode  # type: ignore[assignment]
+    yield
+    config.optimize_ddp = before
+
+
+def frozen_table() -> None:
+    """A sparse embedding that DDP does not reduce is no matter."""
+    table = nn.Embedding(5, 2, sparse=True).requires_grad_(False)
+    ddp = DistributedDataParallel(nn.Sequential(table, nn.Linear(2, 2)))
+    ddp.register_comm_hook(CompressionState(ddp, "none"), compressed_allgather)
+    ddp(torch.tensor([1])).sum().backward()
+
+
+@scenario(2)
+def what_cannot_work_is_refused_in_one_sentence_on_every_worker() -> None:
+    line, stateless = "wgt(0.01)", "must be, or hold, a model in torch.nn.parallel.Distributed"
+    one, two = Run(line), Run(None)
+    two.ddp.register_comm_hook(one.state, compressed_allgather)
+    late = Run(line, model=Functional())
+    sharded: Any = fully_shard(make_model(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    unwrapped: Any = make_model()
+    with optimize_ddp("python_reducer"):
+        in_python = Run(None)
+    sparse = "ValueError: DDP expects a sparse gradient of 0.weight"
+    attempts: list[tuple[Callable[[], Any], str]] = [
+        (lambda: passes(two, "x"), "CompressionError: a bucket of another model"),
+        (
+            lambda: late.ddp(torch.tensor([1])).sum().backward(),
+            "CompressionError: the gradient of 'rows' is sparse",
+        ),
+        (lambda: CompressionState(sharded, line), f"TypeError: ddp is of FSDPNetwork: it {stateless}"),
+        (lambda: CompressionState(unwrapped, line), f"TypeError: ddp is of Network: it {stateless}"),
+        (lambda: CompressionState(None, line), f"TypeError: ddp is None: it {stateless}"),  # type: ignore[arg-type]
+        (
+            lambda: CompressionState(in_python.ddp, line),
+            'ValueError: torch._dynamo.config.optimize_ddp = "python_reducer"',
+        ),
+        (
+            lambda: Run("powersgd", model=Complex()),
+            "ValueError: powersgd cannot take the complex parameter 'matrix'",
+        ),
+        (lambda: Run("none", model=nn.Sequential(nn.Embedding(5, 2, sparse=True))), sparse),
+        (lambda: Run("none", model=nn.Sequential(nn.EmbeddingBag(5, 2, sparse=True))), sparse),
+        *(
+            (
+                lambda threads=threads: CompressionState(one.ddp, line, threads=threads),
+                f"ValueError: threads = {threads!r}: must be a whole number of at least 1",
+            )
+            for threads in (0, -1, True, 1.5, "2")
+        ),
+        (frozen_table, "taken"),
+        (lambda: passes(one, "none x"), "taken"),
+    ]
+    for attempt, words in attempts:
+        said = refusal(attempt)
+        assert said.startswith(words), said
+        assert "\n" not in said
+    assert str(late.state.failure).startswith("the gradient of 'rows' is sparse")

@@ -1,0 +1,255 @@
+"""PowerSGD, torch's hook under our state; see ddp.py."""
+
+import logging
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ddp import (
+    Run,
+    Tensors,
+    assert_alike,
+    assert_same,
+    batch_of,
+    everyone,
+    gradients,
+    scenario,
+)
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.futures import Future
+
+from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.method import PowerSGD, read_config
+from taugrad.compressors.peers import powersgd
+
+STEPS, STOP = 8, 4
+SEVERAL = {"bucket_cap_mb": 0.0006}
+"""Options of DDP that give a bucket to every two or three parameters."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rank 1": ("powersgd(start=2)", {}),
+    "rank 2": ("powersgd(2, start=2)", {}),
+    "several buckets": ("powersgd(start=2)", SEVERAL),
+    "several buckets, rank 3": ("powersgd(3, start=3)", SEVERAL),
+    "cold start": ("powersgd(2, start=2, warm_start=False)", SEVERAL),
+    "no feedback": ("powersgd(start=2, feedback=False)", SEVERAL),
+    "neither": ("powersgd(start=2, feedback=False, warm_start=False)", {}),
+    "stopped at start": (f"powersgd(start={STOP})", SEVERAL),
+    "stopped before start": (f"powersgd(start={STOP + 1})", SEVERAL),
+    "bucket view": ("powersgd(start=2)", {**SEVERAL, "gradient_as_bucket_view": True}),
+    "other rate": ("powersgd(start=2, min_rate=3.5, seed=5)", {}),
+}
+"""By name, the line and options of DDP."""
+
+
+class Network(nn.Module):
+    """Layers registered in another order than they are used in; two of one shape, not side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(12, 5)
+        self.wide = nn.Linear(16, 12)
+        self.square = nn.Linear(12, 12)
+        self.narrow = nn.Linear(12, 16)
+        self.other = nn.Linear(12, 12)
+        self.first = nn.Conv1d(2, 6, 3)
+
+    def forward(self, inputs_N2L: Tensor) -> Tensor:
+        values = torch.tanh(self.first(inputs_N2L)).flatten(1)
+        for layer in (self.square, self.narrow, self.wide, self.other):
+            values = torch.tanh(layer(values))
+        outputs: Tensor = self.head(values)
+        return outputs
+
+
+SHAPES = {name: tuple(each.shape) for name, each in Network().named_parameters()}
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
+    inputs, labels = batch_of(rank, step, 2, 4)
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+class Counted(Run):
+    """A run that notes, by step, the parameters of each bucket and all elements of started all-reduces."""
+
+    def __init__(self, line: str, **options: Any) -> None:
+        self.buckets: list[list[list[str]]] = []
+        self.reduced: list[list[int]] = []
+
+        def hook(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
+            self.buckets[-1].append([state._names[id(each)] for each in bucket.parameters()])
+            return compressed_allgather(state, bucket)
+
+        options = {"model": Network(), "loss": loss_of, "process_group": None, **options}
+        super().__init__(line, hook=hook, **options)
+
+    def backward(self) -> None:
+        self.buckets.append([])
+        self.reduced.append([])
+        all_reduce = dist.all_reduce
+
+        def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+            self.reduced[-1].append(tensor.numel())
+            return all_reduce(tensor, *arguments, **options)
+
+        dist.all_reduce = counted
+        try:
+            super().backward()
+        finally:
+            dist.all_reduce = all_reduce
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        memory: dict[str, Any] = self.state.state_dict()["powersgd"]
+        return memory
+
+
+def made(variant: str) -> tuple[PowerSGD, Counted]:
+    line, options = VARIANTS[variant]
+    config: Any = read_config(line)
+    return config, Counted(line, **options)
+
+
+@scenario(2, 3, each=VARIANTS)
+def replicas_are_identical_and_nothing_is_lost_but_without_feedback(variant: str) -> None:
+    config, run = made(variant)
+    check_counts(config, run.steps(STEPS))
+    assert_alike(run.digests)
+    assert len(set(run.digests)) == STEPS
+    memory = run.memory
+    assert_alike(
+        {**memory, "errors": None, "qs": {name: each.tolist() for name, each in memory["qs"].items()}}
+    )
+    assert bool(memory["errors"]) == config.feedback
+    assert bool(memory["qs"]) == config.warm_start
+    for name, errors in memory["errors"].items():
+        first, second, *_ = everyone(errors)
+        assert not torch.equal(first, second), name
+    given, kept = everyone(run.local), everyone(memory["errors"])
+    missing = {
+        name: float((applied - sum(each[name] for each in given) / len(given)).abs().max())
+        for name, applied in run.applied.items()
+    }
+    assert max(missing.values()) > (1e-4 if config.feedback else 1e-3)  # it is an approximation
+    if config.feedback:
+        for name, applied in run.applied.items():
+            owed = sum(each[name] for each in given) / len(given)
+            found = applied + sum(each[name].double().view_as(applied) for each in kept) / len(kept)
+            torch.testing.assert_close(found, owed, rtol=0, atol=2e-6)
+
+
+def check_counts(config: PowerSGD, run: Counted) -> None:
+    """Elements by the paper, (n + m) x rank for a compressed matrix, are what reached `all_reduce`."""
+    before = after = 0
+    for step, (buckets, reduced) in enumerate(zip(run.buckets, run.reduced, strict=True)):
+        assert sorted(name for names in buckets for name in names) == sorted(SHAPES)
+        due = 0
+        for rows, *rest in SHAPES.values():
+            columns = math.prod(rest)
+            factors = (rows + columns) * min(rows, columns, config.rank)
+            shortens = factors * config.min_rate < rows * columns and step >= config.start
+            due += factors if shortens else rows * columns
+        assert sum(reduced) == due
+        if step >= config.start:
+            before += sum(math.prod(shape) for shape in SHAPES.values())
+            after += due
+    assert after < 0.75 * before
+    assert (run.memory["elements_before"], run.memory["elements_after"]) == (before, after)
+
+
+@scenario(2, each=VARIANTS)
+def a_run_that_goes_on_meets_other_buckets_and_ends_the_same(variant: str) -> None:
+    _, run = made(variant)
+    _, again = made(variant)
+    again.go_on(run.steps(STOP))
+    assert_same(again.memory, run.memory)
+    run.steps(STEPS - STOP)
+    assert again.steps(STEPS - STOP).digests == run.digests[STOP:]
+    assert_same(again.memory, run.memory)
+    # The trap was set: the buckets of a first step are not those of others.
+    assert again.buckets[0] != again.buckets[1] == again.buckets[2] == run.buckets[STOP]
+    assert (len(again.buckets[1]) > 2) == ("bucket_cap_mb" in VARIANTS[variant][1])
+
+
+@scenario(2, each=["rank 1", "rank 2", "several buckets", "no feedback"])
+def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
+    """From the same first Qs."""
+    config, run = made(variant)
+    _, other = made(variant)
+    twin = other.state._protocol._powersgd  # type: ignore[attr-defined]
+    alone = PowerSGDState(None, config.rank, config.start, use_error_feedback=config.feedback)
+
+    def hook(bucket: dist.GradBucket) -> Future[Tensor]:
+        index = bucket.index()
+        if alone.iter >= config.start and index not in alone.q_memory_dict:
+            twin._torchs.iter = alone.iter
+            twin._fit(bucket)
+            for memory in ("p_memory_dict", "q_memory_dict"):
+                getattr(alone, memory)[index] = getattr(twin._torchs, memory)[index].clone()
+        future = powerSGD_hook(alone, bucket)
+        future.wait()
+        return future
+
+    twin.synchronize = hook
+    assert run.steps(STEPS).digests == other.steps(STEPS).digests
+
+
+def loss_of_low_rank(model: nn.Module, rank: int, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    loss: Tensor = model(torch.randn(2, 40, generator=generator)).square().mean()
+    return loss
+
+
+@scenario(2)
+def a_gradient_of_low_rank_comes_through_whole() -> None:
+    """Two examples a worker give a gradient of rank 2, and all workers' mean one of rank 4."""
+    torch.manual_seed(0)
+    run = Counted("powersgd(4, start=2)", model=nn.Linear(40, 30, bias=False), loss=loss_of_low_rank)
+    for step in range(5):
+        run.step()
+        expected = sum(everyone(run.latest["weight"])) / 2
+        singular = torch.linalg.svdvals(expected)
+        assert singular[3] > 0.1 * singular[0]  # a lower rank could not hold it
+        found: Tensors = gradients(run.model)
+        torch.testing.assert_close(found["weight"], expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+        # No tensor is left uncompressed; P is [30, 4] and Q [40, 4].
+        assert run.reduced[step] == ([40 * 30] if step < 2 else [0, 30 * 4, 40 * 4])
+
+
+@scenario(2, each=["rank 1", "rank 2", "cold start"])
+def gradients_of_zeros_change_nothing_and_stop_nothing(variant: str) -> None:
+    """Three steps of zeros once compression has begun, then ordinary ones."""
+    _, run = made(variant)
+    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
+    saved = run.state.state_dict()
+    run.state.load_state_dict({**saved, "powersgd": {**saved["powersgd"], "iteration": 2}})
+    run.loss = lambda *given: 0 * loss_of(*given)
+    run.steps(3)
+    assert len(set(run.digests)) == 1
+    before = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
+    run.loss = loss_of
+    run.steps(2)
+    for name, parameter in run.model.named_parameters():
+        assert not torch.equal(before[name], parameter), name
+        assert bool(torch.isfinite(parameter).all())
+
+
+@scenario(2)
+def torch_says_nothing_at_info() -> None:
+    said: list[str] = []
+
+    class Log(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.name)
+
+    root, log = logging.getLogger(), Log(logging.INFO)
+    level = root.level
+    root.setLevel(logging.INFO)
+    root.addHandler(log)
+    made("rank 1")[1].steps(3)
+    root.removeHandler(log)
+    root.setLevel(level)
+    assert not [name for name in said if name == powersgd.torchs.logger.name]

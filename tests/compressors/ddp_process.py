@@ -1,0 +1,45 @@
+"""One worker of the scenarios: `python ddp_process.py RANK WORKERS FOLDER NAME...`.
+
+It runs those of these names in a row, and writes after each how many it has done into FOLDER/done-RANK.
+"""
+
+import sys
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import ddp_methods
+import ddp_models
+import ddp_passes
+import ddp_powersgd
+import ddp_scripts
+import ddp_sites
+import ddp_training
+import torch
+import torch.distributed as dist
+from ddp import SCENARIOS, clean_up
+
+MODULES = (ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts)
+"""All that list scenarios."""
+
+
+def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=workers,
+        timeout=timedelta(seconds=60),
+    )
+    for done, name in enumerate(names, start=1):
+        SCENARIOS[workers][name]()
+        clean_up()
+        dist.barrier()
+        (folder / f"done-{rank}").write_text(str(done))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

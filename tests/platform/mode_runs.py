@@ -1,0 +1,104 @@
+"""Runs in every mode: specs that workers train, or one process for all of them.
+
+Each is trained to its end; then again from the checkpoint in its middle.
+"""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from group import run_group
+from recorder import Recorder, saved_in, trained
+
+from taugrad.compressors.exchange.mesh import Mesh
+from taugrad.compressors.ops.array import Bytes
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.in_rounds import InRounds
+from taugrad.platform.training.trainer import Trainer
+
+Spec = dict[str, Any]
+Result = dict[str, Any]
+SENT = {"bytes": 0, "messages": 0}
+"""By this process in rounds, counted where the carrier is handed payloads."""
+NUMBERS = 48
+"""Bytes before a message; its own header has 28."""
+
+
+def count_what_is_sent() -> None:
+    send = Mesh.send
+
+    def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
+        if tag == "round" or tag.startswith("channel"):  # local training, and hybrid parallelism
+            SENT["bytes"] += payload.size
+            SENT["messages"] += tag != "round" or payload.size not in (0, NUMBERS)
+        send(mesh, to, tag, payload)
+
+    Mesh.send = counted  # type: ignore[method-assign]
+
+
+def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
+    links = trainer.sync.links()
+    timeless = {k: v for k, v in trainer.totals().items() if "seconds" not in k}
+    sync = trainer.sync
+    traffic = sync.ledger.traffic if isinstance(sync, InRounds) else None
+    return {
+        "weights": {name: each.clone() for name, each in trainer.model.state_dict().items()},
+        "totals": sync.totals.state_dict(),
+        "metrics": timeless,
+        "logged": [
+            (
+                step,
+                {
+                    k: v
+                    for k, v in metrics.items()
+                    if not k.startswith(("time/", "net/")) and "seconds" not in k
+                },
+            )
+            for step, metrics in recorder.logged
+        ],
+        "evaluations": [(each["eval/accuracy"], each["eval/loss"]) for _, each in recorder.evaluations],
+        "links": links and {"bytes": torch.tensor(links.nbytes), "messages": torch.tensor(links.messages)},
+        "link_bytes": traffic and torch.tensor(traffic.link_bytes),
+        "link_messages": traffic and torch.tensor(traffic.link_messages),
+    }
+
+
+def run(spec: Spec, folder: Path) -> Result:
+    SENT.update(bytes=0, messages=0)
+    found = result(*trained(spec, folder)) | {"sent": dict(SENT)}
+    middle = saved_in(folder / str(RunSpec.model_validate(spec).checkpoint.interval), dist.get_rank())
+    return found | {"resumed": result(*trained(spec, folder / "resumed", middle))}
+
+
+def train_specs(_rank: int, _workers: int, folder: Path) -> dict[str, Result]:
+    """In each worker; FOLDER/specs.json names them."""
+    count_what_is_sent()
+    specs = json.loads((folder / "specs.json").read_text())
+    return {name: run(spec, folder / f"run_{number}") for number, (name, spec) in enumerate(specs.items())}
+
+
+def train(specs: dict[str, Spec], processes: int, folder: Path) -> list[dict[str, Result]]:
+    """Each process's results, by name."""
+    folder.mkdir()
+    (folder / "specs.json").write_text(json.dumps(specs))
+    return run_group("mode_runs", "train_specs", processes, folder)
+
+
+def train_really(specs: dict[str, Spec], folder: Path) -> dict[str, list[Result]]:
+    """By name, each worker's results."""
+    groups: dict[int, dict[str, Spec]] = defaultdict(dict)
+    for name, spec in specs.items():
+        groups[spec["workers"]["count"]][name] = spec
+    found = {}
+    for workers, group in groups.items():
+        results = train(group, workers, folder / f"real_{workers}")
+        found.update({name: [each[name] for each in results] for name in group})
+    return found
+
+
+def same(one: Result, other: Result) -> bool:
+    """Whether weights are alike to the bit."""
+    return all(torch.equal(each, other["weights"][key]) for key, each in one["weights"].items())

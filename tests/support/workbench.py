@@ -1,0 +1,131 @@
+"""One worker with its residuals and no network: what the tests of methods run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing, is_exempt
+from taugrad.compressors.bucket.layout import Part, PartTally
+from taugrad.compressors.method import read_config
+from taugrad.compressors.ops.cpu.passes import CpuOps
+from taugrad.compressors.ops.interface import Ops
+from taugrad.compressors.rules.base import Context
+from taugrad.compressors.tau.base import Memory
+from taugrad.compressors.wire.message import NonFinite
+
+Floats = NDArray[np.float32]
+SIZES = (300, 41, 1, 128)
+
+
+def random_gradients(seed: int, sizes: Sequence[int] = SIZES, scale: float = 0.4) -> list[Floats]:
+    """Heavier-tailed than normal, and on another scale in every parameter."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.standard_normal(size) * rng.exponential(scale, size) * 2.0 ** (i % 3)).astype(np.float32)
+        for i, size in enumerate(sizes)
+    ]
+
+
+@dataclass
+class Step:
+    """What one step of one worker came to."""
+
+    decoded: list[Floats] = field(default_factory=list)
+    """By parameter, what a reader adds for it; zeros where the bucket was refused."""
+    payloads: list[bytes] = field(default_factory=list)
+    tallies: list[PartTally] = field(default_factory=list)
+    incoming: list[Incoming] = field(default_factory=list)
+    outgoing: list[tuple[Outgoing, list[Part]]] = field(default_factory=list)
+
+    @property
+    def refused(self) -> list[int]:
+        """Ordinals that refusals name, of the buckets that were refused."""
+        return [each.ordinal for each in self.incoming if isinstance(each, NonFinite)]
+
+
+class Worker:
+    """Holds the state that belongs to parameters and runs a method over buckets of them."""
+
+    def __init__(
+        self,
+        line: str,
+        sizes: Sequence[int] = SIZES,
+        *,
+        buckets: Sequence[Sequence[int]] | None = None,
+        ops: Ops | None = None,
+        names: Sequence[str] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config: Any = read_config(line)
+        self.compressor = Compressor(self.config, ops or CpuOps(1))
+        self.device = self.compressor.ops.device
+        self.sizes, self.dtype = list(sizes), dtype
+        self.names = list(names or [f"p{i}" for i in range(len(sizes))])
+        self.buckets = [list(bucket) for bucket in buckets or [range(len(sizes))]]
+        self.context = Context()
+        rule, config = self.compressor.rule, self.config
+        exempt = config.exempt
+        whole = [is_exempt(exempt, *each) for each in zip(self.names, sizes, strict=True)]
+        kept = rule.needs_residual or config.decay > 0
+        self.residuals = [
+            torch.zeros(size, device=self.device) if kept and not out else None
+            for size, out in zip(sizes, whole, strict=True)
+        ]
+        moving = getattr(config, "momentum", 0)
+        self.velocities = [
+            torch.zeros(size, device=self.device) if moving and not out else None
+            for size, out in zip(sizes, whole, strict=True)
+        ]
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        return self.context.memories
+
+    def residual(self, i: int) -> Floats:
+        """A copy; zeros where nothing is kept."""
+        kept = self.residuals[i]
+        return np.zeros(self.sizes[i], np.float32) if kept is None else kept.cpu().numpy().copy()
+
+    @property
+    def state(self) -> tuple[list[bytes | None], dict[str, Memory]]:
+        """Residuals and velocities as bytes, and what policies remember."""
+        kept = [*self.residuals, *self.velocities]
+        return [None if each is None else each.cpu().numpy().tobytes() for each in kept], self.memories
+
+    def step(self, gradients: Sequence[Floats], *, hold_back_zeros: bool = False) -> Step:
+        """Compresses and reads every bucket, and counts the iteration."""
+        step = Step(decoded=[np.zeros(size, np.float32) for size in self.sizes])
+        self.context.hold_back_zeros = hold_back_zeros
+        tallies: dict[int, PartTally] = {}
+        for bucket in self.buckets:
+            sizes = [self.sizes[i] for i in bucket]
+            buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.device, self.dtype)
+            views = torch.split(buffer, sizes)
+            parts = [
+                Part(self.names[i], view, self.residuals[i], self.velocities[i])
+                for i, view in zip(bucket, views, strict=True)
+            ]
+            layout = self.compressor.layout([part.name for part in parts], sizes)
+            outgoing = self.compressor.compress(parts, layout, self.context)
+            incoming = self.compressor.read(outgoing.payload, layout)
+            total = torch.zeros(sum(sizes), device=self.device)
+            if not isinstance(incoming, NonFinite):
+                self.compressor.add(incoming, total)
+            for i, amounts in zip(bucket, torch.split(total, sizes), strict=True):
+                step.decoded[i] = amounts.cpu().numpy().copy()
+            step.payloads.append(outgoing.payload.tobytes())
+            step.incoming.append(incoming)
+            step.outgoing.append((outgoing, parts))
+            tallies |= dict(zip(bucket, outgoing.tallies, strict=True))
+        step.tallies = [tallies[i] for i in range(len(self.sizes))]
+        self.context.iteration += 1
+        return step
+
+    def put_back(self, step: Step) -> None:
+        """Leaves a step out after it was compressed."""
+        for outgoing, parts in step.outgoing:
+            self.compressor.put_back(outgoing, parts)
