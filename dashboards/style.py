@@ -4,16 +4,17 @@ Figures are built with matplotlib's objects, never with pyplot: no global state,
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, cast
 
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backend_bases import RendererBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FuncFormatter, NullLocator
@@ -288,14 +289,16 @@ def _margin(page: Page) -> float:
 
 def _break(text: Text, room: float) -> int:
     """Breaks a text between words so that no line is wider than so many pixels; how many lines it has."""
-    lines: list[str] = []
-    for word in text.get_text().split(" "):
-        joined = f"{lines[-1]} {word}" if lines else word
-        text.set_text(joined)
-        if lines and extent(text).width <= room:
-            lines[-1] = joined
-        else:
-            lines.append(word)
+    words, lines = text.get_text().split(" "), list[str]()
+
+    def width(count: int) -> float:
+        text.set_text(" ".join(words[:count]))
+        return extent(text).width
+
+    while words:
+        fitting = max(1, bisect_right(range(1, len(words) + 1), room, key=width))
+        lines.append(" ".join(words[:fitting]))
+        words = words[fitting:]
     text.set_text("\n".join(lines))
     return len(lines)
 
@@ -330,11 +333,17 @@ def _set_height(figure: Figure, after: float) -> None:
 
 def extent(text: Text) -> Bbox:
     """A text's box in pixels; of an annotation without the line to its point."""
-    canvas = cast("FigureCanvasAgg", cast("Figure", text.figure).canvas)
-    renderer: RendererBase = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    renderer = _measuring(cast("Figure", text.figure).dpi, rcParams["text.hinting"])
     if isinstance(text, Annotation):
         text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
+
+
+@cache
+def _measuring(dpi: float, hinting: str) -> RendererAgg:
+    """One for all figures: matplotlib remembers the sizes of texts by the renderer that has measured them."""
+    # Sizes depend on `hinting`, which the renderer looks up by itself.
+    return RendererAgg(1, 1, dpi)  # type: ignore[no-untyped-call]
 
 
 def as_written() -> AbstractContextManager[None]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import cast
 
@@ -106,11 +107,8 @@ def _fit(axis: Axis, ticks: Sequence[float], size: float) -> bool:
     spans = []
     for tick, label in zip(seen, axis.get_major_formatter().format_ticks(seen), strict=True):
         at = axes.transData.transform((tick, 0) if across else (0, tick))[0 if across else 1]
-        lines = [
-            _MEASURE.get_text_width_height_descent(line, FontProperties(size=size), ismath=False)
-            for line in label.split("\n")
-        ]
-        length = max(width for width, _, _ in lines) if across else 1.2 * sum(high for _, high, _ in lines)
+        lines = [_measured(line, size) for line in label.split("\n")]
+        length = max(width for width, _ in lines) if across else 1.2 * sum(high for _, high in lines)
         half = length * figure.dpi / 72 / 2
         spans.append((at - half, at + half))
     spans.sort()
@@ -118,6 +116,13 @@ def _fit(axis: Axis, ticks: Sequence[float], size: float) -> bool:
     room = _room_beside(axis) if across else math.inf
     inside = frame.x0 - spans[0][0] <= room and spans[-1][1] - frame.x1 <= room
     return inside and all(after[0] - before[1] >= gap for before, after in pairwise(spans))
+
+
+@cache
+def _measured(line: str, size: float) -> tuple[float, float]:
+    """Width and height of a line in points."""
+    width, height, _ = _MEASURE.get_text_width_height_descent(line, FontProperties(size=size), ismath=False)
+    return width, height
 
 
 def _room_beside(axis: Axis) -> float:

@@ -135,11 +135,11 @@ def _head(axes: Axes, each: RunTimeline, top: float) -> None:
 
 def _draw(axes: Axes, spans: Sequence[Span], top: float) -> None:
     # What lies within another one, such as compressing in the backward pass, is drawn over it.
-    for span in sorted(spans, key=lambda each: each.began - each.ended):
-        if span.name in KINDS:
-            lane = (top, _COMPUTE) if span.lane == "compute" else (top + _COMPUTE, _WIRE)
-            bar = (1000 * span.began, 1000 * (span.ended - span.began))
-            axes.broken_barh([bar], lane, facecolors=KINDS[span.name][0], linewidth=0)
-        if span.name == "step":
-            ends = top - _OVER, top + _COMPUTE + _WIRE + _OVER
-            axes.vlines(1000 * span.began, *ends, color="black", linewidth=0.8)
+    known = sorted((span for span in spans if span.name in KINDS), key=lambda each: each.began - each.ended)
+    for computes, lane in ((True, (top, _COMPUTE)), (False, (top + _COMPUTE, _WIRE))):
+        drawn = [span for span in known if (span.lane == "compute") == computes]
+        bars = [(1000 * span.began, 1000 * (span.ended - span.began)) for span in drawn]
+        if bars:
+            axes.broken_barh(bars, lane, facecolors=[KINDS[span.name][0] for span in drawn], linewidth=0)
+    begins = [1000 * span.began for span in spans if span.name == "step"]
+    axes.vlines(begins, top - _OVER, top + _COMPUTE + _WIRE + _OVER, color="black", linewidth=0.8)

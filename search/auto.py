@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
-from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from taugrad.compressors.method import NoCompression
 from taugrad.compressors.method.sparse import ThresholdedMethod
@@ -35,6 +33,7 @@ from .measured import MetricError, common_metric
 from .momentum import own_momentum
 from .objective import Outcome
 from .progress import times_smaller
+from .tables import printed
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -287,21 +286,19 @@ def _written(metric: Metric, lost: float) -> str:
 
 
 def _table(done: Sequence[Attempt], metric: Metric) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("compressor", overflow="fold")
-    lost = f"{metric.difference_unit}\nlost".lstrip()
-    for heading in (metric.label, lost, "wire\nMB", "times\nsmaller", "than\n16 bits"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    base = done[0].outcome
+    headings = ("compressor", metric.label, f"{metric.difference_unit} lost", "wire MB", "times smaller")
+    base, rows = done[0].outcome, []
     for each in done:
         found = each.outcome
         smaller = times_smaller(found, base)
-        table.add_row(
-            Text(str(each.spec.compressor)),
-            metric.shown(found.value),
-            _written(metric, metric.lost(found.value, base.value)),
-            f"{found.wire_bytes / 1e6:,.4g}",
-            f"{smaller:,.4g}x",
-            f"{smaller / 2:,.4g}x",
+        rows.append(
+            (
+                str(each.spec.compressor),
+                metric.shown(found.value),
+                _written(metric, metric.lost(found.value, base.value)),
+                f"{found.wire_bytes / 1e6:,.4g}",
+                f"{smaller:,.4g}x",
+                f"{smaller / 2:,.4g}x",
+            )
         )
-    return table
+    return printed((*headings, "than 16 bits"), rows)

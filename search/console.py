@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -15,6 +14,7 @@ from taugrad.platform.terminal import say
 
 from .journal import BASELINE, Trial
 from .progress import Point, Progress, times_smaller
+from .tables import printed
 
 _MOST = 20
 """Rows of the front that are shown while a search runs."""
@@ -101,30 +101,18 @@ def front_table(progress: Progress, most: int | None = None) -> Table:
         progress: of the search.
         most: rows; without it all.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("point", justify="right")
-    for heading in (
-        progress.metric.label,
-        f"{100 * CONFIDENCE:g}%\ninterval",
-        "wire\nMB",
-        "times\nsmaller",
-        "than\n16 bits",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("trial", justify="right")
-    table.add_column("at", overflow="fold")
+    headings = ("point", progress.metric.label, f"{100 * CONFIDENCE:g}% interval", "wire MB", "times smaller")
     points, baseline = progress.front, progress.baseline
     best = progress.objective.best(progress.points)
+    rows = []
     for place, point in enumerate(points[:most], start=1):
-        marked = best is not None and point.number == best.number
-        table.add_row(
-            f"{'* ' * marked}{place}", *_cells(progress, point), str(point.number), Text(shown(point.params))
-        )
+        mark = "* " * (best is not None and point.number == best.number)
+        rows.append([f"{mark}{place}", *_cells(progress, point), str(point.number), shown(point.params)])
     if most is not None and len(points) > most:
-        table.add_row("...", *[""] * 6, f"and {len(points) - most} more")
+        rows.append(["...", *[""] * 6, f"and {len(points) - most} more"])
     if baseline is not None:
-        table.add_row("", *_cells(progress, baseline), "", "without compression")
-    return table
+        rows.append(["", *_cells(progress, baseline), "", "without compression"])
+    return printed((*headings, "than 16 bits", "trial", "at"), rows, text=(7,))
 
 
 def _cells(progress: Progress, point: Point) -> list[str]:

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-from ..spec.yaml_file import dump_yaml
-from ..tasks.counting import counting_metric
 from . import names
 from .masking import masked
 from .record import Status
@@ -136,6 +134,8 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
 
 def keep_spec(client: "MlflowClient", run_id: str, spec: "RunSpec") -> None:
     """Stores the spec as the artifact `spec.yaml`, from which the run can be continued."""
+    from ..spec.yaml_file import dump_yaml  # noqa: PLC0415 - has all of a spec's models, for who writes one
+
     client.log_text(run_id, dump_yaml(spec.model_dump(mode="json")), "spec.yaml")
 
 
@@ -244,6 +244,8 @@ def _artifacts(client: "MlflowClient", name: str) -> str | None:
 
 
 def _tags(spec: "RunSpec") -> dict[str, str]:
+    from ..tasks.counting import counting_metric  # noqa: PLC0415 - has models, too
+
     tags = {
         **who_and_what(),
         "mlflow.runName": spec.title,

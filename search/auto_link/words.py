@@ -8,11 +8,13 @@ from rich.table import Table
 from ..advice import PAGE
 from ..plan.link import Link
 from ..plan.step_model import StepTime
-from ..plan.table import as_markdown, as_table, number
+from ..plan.table import number
+from ..tables import markdown as tabulated
+from ..tables import printed
 from .choice import NO_TIME, Choice, Judged
 
 HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
-_TEXTS = (0, 5)
+_TEXT = (0, 5)
 _REFERENCE = "fp16 all-reduce (torch's hook)"
 
 
@@ -58,12 +60,12 @@ def times_faster(found: Judged, half: StepTime) -> float:
 
 def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
     """For a terminal."""
-    return as_table(HEADINGS, rows, title, _TEXTS)
+    return printed(HEADINGS, rows, text=_TEXT, title=title)
 
 
 def markdown(rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
     """Sentences and the table, for a file."""
-    return "\n\n".join([*sentences, as_markdown(HEADINGS, rows, _TEXTS)]) + "\n"
+    return "\n\n".join([*sentences, tabulated(HEADINGS, rows, text=_TEXT)]) + "\n"
 
 
 def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:

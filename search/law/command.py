@@ -7,9 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
@@ -17,6 +15,7 @@ from taugrad.platform.terminal import open_console, say
 from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.probe import answering_client
 
+from ..tables import printed
 from .best import best_value
 from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, fit, write_law
 from .past import (
@@ -139,13 +138,9 @@ def title(setting: Setting) -> str:
 
 
 def _table(law: FittedLaw, judged: Sequence[Example]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("setting", overflow="fold")
-    table.add_column("runs", justify="right")
-    for tolerance in TOLERANCES:
-        table.add_column(f"{tolerance:g} points:\nbest / said", justify="right", no_wrap=True)
-    for setting, cells in compared(law, judged):
-        table.add_row(Text(title(setting)), str(len(setting.runs)), *cells)
+    headings = ("setting", "runs", *(f"{tolerance:g} points: best / said" for tolerance in TOLERANCES))
+    rows = [(title(each), str(len(each.runs)), *cells) for each, cells in compared(law, judged)]
+    table = printed(headings, rows)
     table.caption = (
         "best: the run that sent least within this many points; "
         "said: by the law fitted without this model and data"

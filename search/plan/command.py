@@ -16,6 +16,7 @@ from taugrad.platform.terminal import open_console, say, short
 from ..advice import PAGE, warning_of
 from ..ways import changes, ways_of
 from . import table
+from .bandwidth import bandwidth_tables
 from .calibrated import Calibration
 from .calibration import CalibrationError, calibrate
 from .candidate import Candidate
@@ -95,10 +96,14 @@ def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
         renew=request.recalibrate,
     )
     comparisons = plan(calibration, candidates, links, workers)
+    needed = bandwidth_tables(calibration, comparisons)
     for each in comparisons:
         console.print()
         console.print(table.shown(each))
         say(console, table.sentence(each), "bold")
+    for need in needed:
+        console.print()
+        console.print(table.needs_shown(need))
     console.print()
     say(
         console,
@@ -108,7 +113,7 @@ def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
     _advise(console, spec, comparisons, sites=trunk is not None)
     if request.output is not None:
         request.output.mkdir(parents=True, exist_ok=True)
-        (request.output / "plan.md").write_text(table.markdown(comparisons), encoding="utf-8")
+        (request.output / "plan.md").write_text(table.markdown(comparisons, needed), encoding="utf-8")
         (request.output / "plan.csv").write_text(table.as_csv(comparisons), encoding="utf-8")
         draw(comparisons, request.output / "plan.png")
         say(console, f"{short(request.output.absolute())}: plan.md, plan.csv, plan.png")

@@ -145,33 +145,3 @@ def predict(calibration: Calibration, candidate: Candidate, link: Link, workers:
         step_time(calibration, work, candidate.sync, link, workers),
         worker_bytes(calibration, work, candidate.sync, workers),
     )
-
-
-def crossing(
-    calibration: Calibration, one: Candidate, other: Candidate, workers: int, delay: float = 0.0
-) -> float | None:
-    """The rate, in bits per second, from which `other` is as fast as `one`; None if there is none.
-
-    It is sought between 10 kbit/s and 1 Tbit/s. On slow links, `one` must be the faster one.
-
-    Args:
-        calibration: of the model.
-        one: such as a compressed exchange.
-        other: such as an all-reduce.
-        workers: how many.
-        delay: of the links, seconds.
-    """
-
-    def ahead(rate: float) -> bool:
-        link = Link(rate=rate, delay=delay)
-        pair = (predict(calibration, each, link, workers).seconds for each in (one, other))
-        mine, theirs = pair
-        return mine < theirs
-
-    low, high = 1e4, 1e12
-    if not ahead(low) or ahead(high):
-        return None
-    for _ in range(80):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if ahead(middle) else (low, middle)
-    return high

@@ -3,12 +3,13 @@
 import csv
 import io
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from ..tables import markdown as tabulated
+from ..tables import printed
+from .bandwidth import SHARES, BandwidthTable
 from .planning import Comparison, Prediction
 
 HEADINGS = (
@@ -21,8 +22,9 @@ HEADINGS = (
     "MB received a step",
     "MB of memory",
 )
-_TEXTS = (0, 1)
-"""Columns of text; the others have numbers."""
+NEEDS = ("method", "mode", *(f"{share:.0%}" for share in SHARES))
+NEVER = "never"
+"""In the place of a rate where none suffices."""
 _LEAST = 1e-4
 LIMITS = (
     "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
@@ -46,6 +48,30 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for each in comparison.predictions
     ]
+
+
+def needs_of(needed: BandwidthTable) -> list[tuple[str, ...]]:
+    """A line for each way with Mbit/s, under `NEEDS`."""
+    return [
+        (way.method, way.mode, *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
+        for way, rates in needed.rows
+    ]
+
+
+def needs_title(needed: BandwidthTable) -> str:
+    """What is tabulated, and for which link and how many workers."""
+    link, trunk = needed.link, needed.link.trunk
+    whose, lies = "worker", link if trunk is None else trunk.link
+    given = f"{needed.workers} worker{'s' * (needed.workers != 1)}"
+    if trunk is not None:
+        whose = "site"
+        own = link.model_copy(update={"trunk": None})
+        given += f" with {own} at {trunk.sites} sites"
+    lost = f", {100 * lies.loss:.4g}% lost" if lies.loss else ""
+    return (
+        f"Mbit/s of each {whose}'s link for this share of the time computing; "
+        f"{given}, delay {1000 * lies.delay:.4g} ms{lost}"
+    )
 
 
 def title_of(comparison: Comparison) -> str:
@@ -73,15 +99,23 @@ def sentence(comparison: Comparison) -> str:
 
 def shown(comparison: Comparison) -> Table:
     """For a terminal."""
-    return as_table(HEADINGS, rows_of(comparison), title_of(comparison), _TEXTS)
+    return printed(HEADINGS, rows_of(comparison), text=(0, 1), title=title_of(comparison))
 
 
-def markdown(comparisons: Sequence[Comparison]) -> str:
+def needs_shown(needed: BandwidthTable) -> Table:
+    """For a terminal."""
+    return printed(NEEDS, needs_of(needed), text=(0, 1), title=needs_title(needed))
+
+
+def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]) -> str:
     """All tables and sentences."""
-    parts = []
-    for each in comparisons:
-        table = as_markdown(HEADINGS, rows_of(each), _TEXTS)
-        parts.append(f"## {title_of(each)}\n\n{sentence(each)}\n\n{table}\n")
+    parts = [
+        f"## {title_of(each)}\n\n{sentence(each)}\n\n{tabulated(HEADINGS, rows_of(each), text=(0, 1))}\n"
+        for each in comparisons
+    ]
+    parts += [
+        f"## {needs_title(each)}\n\n{tabulated(NEEDS, needs_of(each), text=(0, 1))}\n" for each in needed
+    ]
     return "\n".join([*parts, LIMITS]) + "\n"
 
 
@@ -120,40 +154,6 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"
-
-
-def as_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str, texts: Collection[int]
-) -> Table:
-    """A table for a terminal.
-
-    Args:
-        headings: of the columns.
-        rows: a text for each column.
-        title: above it.
-        texts: columns of text, which is folded where it is long; the others have numbers.
-    """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, heading in enumerate(headings):
-        if place in texts:
-            table.add_column(heading, overflow="fold")
-            continue
-        words = heading.split()
-        above = (len(words) + 1) // 2
-        in_two = " ".join(words[:above]) + "\n" + " ".join(words[above:])
-        table.add_column(in_two, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def as_markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int]) -> str:
-    """The same for a file."""
-    ruler = ["---" if place in texts else "---:" for place in range(len(headings))]
-    return "\n".join(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in each)} |"
-        for each in (headings, ruler, *rows)
-    )
 
 
 def _named(prediction: Prediction) -> str:

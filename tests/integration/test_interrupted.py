@@ -52,15 +52,16 @@ class Terminal:
         os.write(self._ours, keys)
 
 
-def test_train_says_how_to_continue_and_leaves_nothing_behind(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    terminal = Terminal([*command, "train", "spec.yaml"], tmp_path, environment)
+def interrupted(
+    command: list[str], folder: Path, environment: dict[str, str], begun: Callable[[], bool], processes: int
+) -> str:
+    """What a command has said when two Ctrl-C have ended it and all of at least so many processes."""
+    (folder / "spec.yaml").write_text(SPEC)
+    terminal = Terminal(command, folder, environment)
     try:
-        terminal.read(until=lambda: any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json")))
-        family = psutil.Process(terminal.process.pid).children(recursive=True)
-        assert len(family) > 5  # Ray's
+        foreground = psutil.Process(terminal.process.pid)
+        terminal.read(until=lambda: begun() and len(foreground.children(recursive=True)) >= processes)
+        family = foreground.children(recursive=True)
         terminal.type(CTRL_C)
         time.sleep(0.5)
         terminal.type(CTRL_C)  # must not cut the first one's cleaning up short
@@ -69,12 +70,31 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(
     finally:
         terminal.process.kill()
     assert "Traceback" not in terminal.said
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    return terminal.said
+
+
+def test_auto_says_how_to_begin_again_while_it_measures(
+    tmp_path: Path, environment: dict[str, str], command: list[str]
+) -> None:
+    words = ["auto", "spec.yaml", "--link", "50mbit,20ms", "--target", "accuracy=0.9", "--plan-only"]
+    measuring = 2
+    said = interrupted([*command, *words], tmp_path, environment, lambda: True, 1 + measuring)
+    assert "calibrating: " in said
+    assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\r\n" in said
+
+
+def test_train_says_how_to_continue_and_leaves_nothing_behind(
+    tmp_path: Path, environment: dict[str, str], command: list[str]
+) -> None:
+    def trained() -> bool:
+        return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
+
+    said = interrupted([*command, "train", "spec.yaml"], tmp_path, environment, trained, 6)
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("interrupted").experiment_id])
     assert run.info.status == "KILLED"
-    resume = f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n"
-    assert resume in terminal.said
-    assert re.search(r"it continues after iteration [1-9]\d*\r\n", terminal.said)
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n" in said
+    assert re.search(r"it continues after iteration [1-9]\d*\r\n", said)
     assert (tmp_path / "taugrad-runs" / ".gitignore").read_text() == "*\n"

@@ -19,12 +19,13 @@ from taugrad.platform.synchronization.config import (
 )
 from taugrad.search.advice import METHODS, SETTINGS, USUAL
 from taugrad.search.plan import table
+from taugrad.search.plan.bandwidth import SHARES, bandwidth_tables, rate_for
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.candidates import candidates_of
 from taugrad.search.plan.link import Link, Trunk
 from taugrad.search.plan.memory import worker_bytes
-from taugrad.search.plan.planning import crossing, plan
+from taugrad.search.plan.planning import plan
 from taugrad.search.plan.step_model import CannotPlan, step_time
 from taugrad.search.ways import changes, ways_of
 
@@ -160,16 +161,55 @@ def test_the_plan_says_where_compression_pays_and_where_it_does_not():
     assert f"the fastest to a target that compresses is {SPARSE}" in table.sentence(fast)
 
 
-def test_the_crossing_is_where_both_take_the_same():
-    one, other = candidates()[2], candidates()[0]
-    rate = crossing(CALIBRATION, one, other, 2)
-    assert rate is not None
-    link = Link(rate=rate)
-    assert seconds(FEW, link, 2) == pytest.approx(seconds(DENSE, link, 2), rel=1e-6)
-    # By hand: what is compressed waits for the processor alone, 0.43 + 0.005 + 0.011 + 0.1; the second dense
-    # bucket leaves at 0.4: 0.4 + 4e5 / r + 0.1.
-    assert rate * 0.95 / 8 == pytest.approx(4e5 / 0.046)
-    assert crossing(CALIBRATION, other, one, 2) is None
+@pytest.mark.parametrize("share", SHARES)
+def test_the_rate_for_a_share_of_the_time_computing_is_by_hand_what_is_left_for_the_messages(share):
+    """Local steps every 2: two steps and an exchange; 3 messages of 3e4 bytes and a head of 48."""
+    way, link = Candidate(SPARSE, WeightsSync(every=2)), MEGABYTE_A_SECOND.model_copy(update={"delay": 0.02})
+    left = 2 * 0.5 * (1 / share - 1) - 0.02 - (0.03 + 4 * 0.006 + 0.004)
+    rate = rate_for(CALIBRATION, way, link, 4, share)
+    if left > 0:
+        assert rate == pytest.approx(8 * 3 * (3e4 + 48) / left)
+    else:
+        assert share >= 0.95
+        assert rate is None
+
+
+TRUNK = Trunk(link=Link(rate=1e6, delay=0.005, loss=0.001))
+
+
+@pytest.mark.parametrize("trunk", [None, TRUNK])
+def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
+    links = [Link(rate=rate, delay=0.001, trunk=trunk) for rate in (1e8, 1e9)]
+    if trunk is None:
+        links.append(Link(rate=1e8, delay=0.002))
+    syncs = [AllGatherSync(), AllGatherSync(exchange="hierarchical"), WeightsSync(every=4), AsyncSync()]
+    ways = [*candidates(), *(Candidate(SPARSE, sync) for sync in syncs[1:])]
+    comparisons = plan(CALIBRATION, ways, links, [2, 8])
+    needed = bandwidth_tables(CALIBRATION, comparisons)
+    assert len(needed) == 4  # two delays, or two rates of the workers' own links beside the trunk
+    for each in needed:
+        assert [way for way, _ in each.rows] == [
+            prediction.candidate
+            for prediction in next(
+                found for found in comparisons if (found.link, found.workers) == (each.link, each.workers)
+            ).predictions
+        ]
+        for way, rates in each.rows:
+            reached = [rate for rate in rates if rate is not None]
+            assert reached == sorted(reached)
+            assert rates[: len(reached)] == tuple(reached)  # what is out of reach stays so
+            for share, rate in zip(SHARES, reached, strict=False):
+                link = each.link.model_copy(update={"rate": rate})
+                if trunk is not None:
+                    between = trunk.link.model_copy(update={"rate": rate})
+                    link = each.link.model_copy(update={"trunk": Trunk(link=between)})
+                step = step_time(CALIBRATION, CALIBRATION.methods[way.method], way.sync, link, each.workers)
+                assert step.utilization == pytest.approx(share, rel=1e-6)
+    # Each step's delay of 1 ms and the time to compress leave less than 99%, however fast the link is.
+    assert any(None in rates for _, rates in needed[0].rows)
+    lines = table.markdown(comparisons, needed).split("\n## ")[-1].splitlines()
+    assert ("Mbit/s of each site's link" if trunk else "Mbit/s of each worker's link") in lines[0]
+    assert any("never" in line for line in lines)
 
 
 def test_candidates_are_the_specs_own_both_all_reduces_and_others():

@@ -1,0 +1,94 @@
+"""The bandwidth at which each way computes for a share of the time, as the DiLoCo papers tabulate it.
+
+Streaming DiLoCo (arXiv 2501.18512) calls this share compute utilization. It follows from the plan's own model
+of a step. Between sites, the bandwidth is that of the sites' trunks; the workers' own links stay as given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .calibrated import Calibration
+from .candidate import Candidate
+from .link import Link
+from .planning import Comparison, predict
+
+SHARES = (0.5, 0.75, 0.9, 0.95, 0.99)
+"""Shares of the time in which the model is computed."""
+MOST = 1e12
+"""The highest rate that is tried, bits per second."""
+_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class BandwidthTable:
+    """What all ways of a comparison need.
+
+    Attributes:
+        link: with its delay, its loss, and what lies between sites; its rate is not used.
+        workers: how many.
+        rows: each way, with the lowest rate for each of `SHARES`, bits per second; None: no rate suffices.
+    """
+
+    link: Link
+    workers: int
+    rows: tuple[tuple[Candidate, tuple[float | None, ...]], ...]
+
+
+def bandwidth_tables(calibration: Calibration, comparisons: Sequence[Comparison]) -> list[BandwidthTable]:
+    """A table for each number of workers and each link; links that differ only in their rate share one.
+
+    Args:
+        calibration: the one that the comparisons were made from.
+        comparisons: what `plan` returned; ways are in the order of the first comparison of each table.
+    """
+    first: dict[tuple[Link, int], Comparison] = {}
+    for each in comparisons:
+        first.setdefault((_with_rate(each.link, MOST), each.workers), each)
+    return [
+        BandwidthTable(
+            each.link,
+            each.workers,
+            tuple(
+                (way, tuple(rate_for(calibration, way, each.link, each.workers, share) for share in SHARES))
+                for way in (prediction.candidate for prediction in each.predictions)
+            ),
+        )
+        for each in first.values()
+    ]
+
+
+def rate_for(
+    calibration: Calibration, candidate: Candidate, link: Link, workers: int, share: float
+) -> float | None:
+    """The lowest rate at which a way computes for a share of the time.
+
+    Args:
+        calibration: has the candidate's method.
+        candidate: the way.
+        link: of every worker; only its rate is varied, or that of its trunk.
+        workers: how many.
+        share: 0 to 1, both excluded.
+
+    Returns:
+        Bits per second, headers included; None if delays and the method's own work leave less than this share
+        at any rate.
+    """
+
+    def suffices(rate: float) -> bool:
+        found = predict(calibration, candidate, _with_rate(link, rate), workers)
+        return found.step.utilization >= share
+
+    low, high = 1.0, MOST
+    if not suffices(high):
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+def _with_rate(link: Link, rate: float) -> Link:
+    if link.trunk is None:
+        return link.model_copy(update={"rate": rate})
+    between = _with_rate(link.trunk.link, rate)
+    return link.model_copy(update={"trunk": link.trunk.model_copy(update={"link": between})})

@@ -1,0 +1,41 @@
+"""Tables for a terminal, and the same for a Markdown file."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+
+def printed(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Collection[int] = (0,), title: str = ""
+) -> Table:
+    """For a terminal: columns of text fold, numbers stay on one line under headings of two.
+
+    Args:
+        headings: of the columns.
+        rows: cells.
+        text: the places of columns of text; the others are numbers.
+        title: above it; may be empty.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
+    for place, heading in enumerate(headings):
+        if place in text:
+            table.add_column(heading, overflow="fold")
+        else:
+            table.add_column(_in_two(heading), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Collection[int] = (0,)) -> str:
+    """For a file, without a last line's end; see `printed`."""
+    marks = ["---" if place in text else "---:" for place in range(len(headings))]
+    lines = ([cell.replace("|", r"\|") for cell in each] for each in (headings, marks, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _in_two(heading: str) -> str:
+    words = heading.split()
+    return "\n".join(" ".join(part) for part in (words[: len(words) // 2], words[len(words) // 2 :]) if part)
