@@ -66,7 +66,8 @@ def step_time(
             return _async(calibration, work, link, workers)
         case "gradients" | "weights":
             every = sync.local_steps or calibration.steps_an_epoch
-            return _in_rounds(calibration, work, sync.pattern_name, link, workers, every)
+            fragments, delay = getattr(sync, "fragments", 1), getattr(sync, "delay", 0)
+            return _in_rounds(calibration, work, sync.pattern_name, link, workers, every, fragments, delay)
         case "activations":
             raise CannotPlan(
                 f"sync.mode = {sync.mode}: taugrad plan does not support it; docs/synchronization.md has "
@@ -118,10 +119,21 @@ def _of_bucket(
 
 
 def _in_rounds(
-    calibration: Calibration, work: MethodWork, pattern: str, link: Link, workers: int, every: int
+    calibration: Calibration,
+    work: MethodWork,
+    pattern: str,
+    link: Link,
+    workers: int,
+    every: int,
+    fragments: int,
+    delay: int,
 ) -> StepTime:
-    """An exchange after every few steps, without overlap."""
-    share, nbytes = 1 / workers, work.nbytes
+    """Exchanges after every few steps: of the model, or of its fragments in turn.
+
+    Without a delay, workers wait for each. With one, they wait for what its steps do not hide: of a
+    fragment's way, and of its bytes until the next fragment is sent.
+    """
+    share, nbytes = 1 / workers, work.nbytes / fragments
     compress_s, read_s, fill_s = work.compress_s, work.read_s, work.fill_s
     if pattern == "ring":
         exchange = model.ring(link, workers, nbytes)
@@ -137,8 +149,12 @@ def _in_rounds(
         to_all = model.in_rounds_between_sites if pattern == "hierarchical" else model.in_a_round
         exchange = to_all(link, workers, nbytes)
         spent = compress_s + workers * read_s + fill_s
-    seconds = calibration.compute_s + (exchange.seconds + spent) / every
-    return StepTime(seconds, calibration.compute_s, exchange.seconds / every, exchange.received / every)
+    computing, turns = calibration.compute_s, every / fragments
+    waited = exchange.seconds
+    if delay:
+        waited = max(0.0, waited - delay * computing, exchange.link_s - turns * computing)
+    seconds = computing + waited / turns + spent / every
+    return StepTime(seconds, computing, exchange.seconds / turns, exchange.received / turns)
 
 
 def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int) -> StepTime:

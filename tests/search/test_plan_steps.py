@@ -100,6 +100,24 @@ def test_local_steps_share_an_exchange():
     assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync()) - 0.5 == pytest.approx(each / 100)
 
 
+@pytest.mark.parametrize(
+    ("rate", "delay", "waited"),
+    [
+        (8e6, 0.2, 0.0),  # 15 kB and 0.2 s are hidden by a step of 0.5 s
+        (8e6, 0.8, 0.8 + 0.015 - 0.5),
+        (8e4, 0.0, 1.5 - 2 * 0.5),  # the link is busy until after the next fragment is sent
+    ],
+)
+def test_a_delay_hides_what_computing_takes(rate, delay, waited):
+    """Two fragments in turn, each every 4 steps, which arrive a step later."""
+    link = Link(rate=rate, delay=delay, headers=0.0)
+    late = seconds(FEW, link, 2, WeightsSync(every=4, fragments=2, delay=1))
+    own = (0.03 + 2 * 0.006 + 0.004) / 4
+    assert late == pytest.approx(0.5 + own + waited / 2, abs=1e-2)
+    whole, halves = (seconds(FEW, link, 2, WeightsSync(every=4, fragments=each)) for each in (1, 2))
+    assert halves - whole == pytest.approx(delay / 4, abs=1e-2)  # two delays in place of one
+
+
 def test_async_is_bound_by_the_processor_or_by_the_link():
     # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004.
     assert seconds(FEW, MEGABYTE_A_SECOND, 4, AsyncSync()) == pytest.approx(0.552)
