@@ -105,7 +105,7 @@ def test_local_steps_share_an_exchange():
     [
         (8e6, 0.2, 0.0),  # 15 kB and 0.2 s are hidden by a step of 0.5 s
         (8e6, 0.8, 0.8 + 0.015 - 0.5),
-        (8e4, 0.0, 1.5 - 2 * 0.5),  # the link is busy until after the next fragment is sent
+        (8e4, 0.0, 1.5 - 0.5),
     ],
 )
 def test_a_delay_hides_what_computing_takes(rate, delay, waited):
