@@ -11,7 +11,7 @@ from forked import run_workers
 
 SCRIPT = Path(ddp_process.__file__)
 TIMEOUT_S = 1200
-"""For all scenarios of a group, which take two or three minutes; one that hangs ends by its group's timeout."""
+"""For all scenarios of a group, which take two or three minutes; one that hangs ends by its group."""
 Failures = dict[str, str]
 
 
