@@ -31,7 +31,7 @@ def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=workers,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=240),  # another worker may compile a kernel meanwhile
     )
     for done, name in enumerate(names, start=1):
         SCENARIOS[workers][name]()

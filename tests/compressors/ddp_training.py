@@ -230,7 +230,7 @@ DISAGREEMENTS: dict[str, tuple[list[Any], str]] = {
 
 
 def assert_told(run: Run, words: str) -> None:
-    """Fails unless every worker tells the difference, long before the group's timeout of 60 s."""
+    """Fails unless every worker tells the difference, long before the group's timeout."""
     started = monotonic()
     failure = failure_of(run)
     assert isinstance(failure, WorkersDisagree)

@@ -10,6 +10,8 @@ from ddp import SCENARIOS
 from forked import run_workers
 
 SCRIPT = Path(ddp_process.__file__)
+TIMEOUT_S = 1200
+"""For all scenarios of a group, which take two or three minutes; one that hangs ends by its group."""
 Failures = dict[str, str]
 
 
@@ -40,7 +42,7 @@ def run_all(workers: int, names: list[str], folders: pytest.TempPathFactory) -> 
     while names:
         folder = folders.mktemp(f"ddp-{workers}")
         try:
-            run_workers(SCRIPT, partial(arguments, workers, folder, names), workers)
+            run_workers(SCRIPT, partial(arguments, workers, folder, names), workers, timeout_s=TIMEOUT_S)
             return failed
         except AssertionError as error:
             counts = [int(each.read_text()) for each in folder.glob("done-*")]
