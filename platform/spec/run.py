@@ -15,7 +15,7 @@ from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
-from ..synchronization.config import AllGatherSync, SyncConfig, real
+from ..synchronization.config import AllGatherSync, SyncConfig, WeightsSync, real
 from ..synchronization.validation import Asked, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..tracking import names
@@ -112,7 +112,11 @@ class RunSpec(Config):
         """Groups of fields that a `sync` may have and this one has not."""
         mode = real(self.sync)
         fields = ("adapt", "quorum", "deadline", "schedule")
-        return {field for field in fields if getattr(mode, field, None) is None}
+        left_out = {field for field in fields if getattr(mode, field, None) is None}
+        if isinstance(mode, WeightsSync):
+            left_out |= set() if mode.delay else {"delay", "blend"}
+            left_out |= {"fragments"} if mode.fragments == 1 else set()
+        return left_out
 
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
