@@ -116,7 +116,7 @@ def _late(
     every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int, blend: float
 ) -> Setting:
     plain = _strom(every, rate, percent, unsent)
-    late = {"fragments": min(fragments, every), "delay": min(delay, every - 1), "blend": blend}
+    late = {"fragments": min(fragments, every), "delay_steps": min(delay, every - 1), "blend": blend}
     return replace(plain, sync={**plain.sync, **late})
 
 

@@ -9,7 +9,7 @@ way while workers train on; it is merged when it has arrived (Streaming DiLoCo, 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from .aside import Aside, take_raw_bytes
 from .averaging import Averaging, Outcome
@@ -341,7 +342,7 @@ class LocalRounds:
                     "examples": list(each.examples),
                     "weights": list(each.weights),
                     "squares": [list(some) for some in each.squares],
-                    "on_its_way": each.on_its_way and _saved(each.on_its_way),
+                    "on_its_way": each.on_its_way and _saved(each.on_its_way, each.averaging),
                     "unsent": each.averaging.own_state(),
                 }
                 for each in self.fragments
@@ -443,6 +444,8 @@ class LocalRounds:
         traffic = Traffic(self._runner.workers)
         traffic.load_state_dict(saved["traffic"])
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
+        for pattern, tallies in zip(fragment.averaging.patterns, saved["tallies"], strict=False):
+            pattern.spent.tallies = [PartTally(*each) for each in tallies]
         arrived = _Arrived(Outcome(mean, traffic, 0.0), saved["examples"], saved["buffers"].numpy())
         return _OnItsWay(int(saved["merge_at"]), _known(arrived))
 
@@ -477,7 +480,7 @@ def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _saved(going: _OnItsWay) -> dict[str, Any]:
+def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
     arrived = going.arrived()
     if isinstance(arrived.outcome.mean, RefusedUpdate):
         raise arrived.outcome.mean
@@ -485,6 +488,7 @@ def _saved(going: _OnItsWay) -> dict[str, Any]:
         "merge_at": going.merge_at,
         "mean": arrived.outcome.mean,
         "traffic": arrived.outcome.traffic.state_dict(),
+        "tallies": [[list(astuple(tally)) for tally in each.spent.tallies] for each in averaging.patterns],
         "examples": arrived.examples,
         "buffers": torch.from_numpy(arrived.buffers.copy()),
     }

@@ -45,6 +45,8 @@ GROUPS = {
         "platform/training/checkpoint",
         "compressors/exchange/resizing",
         "compressors/state.py",
+        "compressors/worker_state",
+        "compressors/replica_state",
         "compressors/bucket/feedback",
         "compressors/peers/powersgd",
     ),

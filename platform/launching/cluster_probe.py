@@ -56,8 +56,10 @@ def check_cluster(address: str) -> None:
     try:
         in_time(_ANSWER_S, lambda: _connect(asked, int(port)))
     except _SILENT as error:  # no host, no port, no name
-        elsewhere = "" if asked == host else f"; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0"
-        raise _no_cluster(address, f"{error}{elsewhere}") from None
+        raise _no_cluster(
+            address,
+            str(error) if asked == host else f"{error}; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0",
+        ) from None
     if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
         _call(f"{asked}:{port}", address)
     if address != found:

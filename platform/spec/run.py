@@ -114,7 +114,7 @@ class RunSpec(Config):
         fields = ("adapt", "quorum", "deadline", "schedule")
         left_out = {field for field in fields if getattr(mode, field, None) is None}
         if isinstance(mode, WeightsSync):
-            left_out |= set() if mode.delay else {"delay", "blend"}
+            left_out |= set() if mode.delay_steps else {"delay_steps", "blend"}
             left_out |= {"fragments"} if mode.fragments == 1 else set()
         return left_out
 

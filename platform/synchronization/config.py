@@ -241,7 +241,7 @@ class WeightsSync(_ThereAndBack):
     fragments: int = Field(default=1, ge=1)
     """Parts of the model that are exchanged one after the other, each every `every` steps (Streaming DiLoCo,
     arXiv 2501.18512): a smaller message, more often."""
-    delay: int = Field(default=0, ge=0)
+    delay_steps: int = Field(default=0, ge=0)
     """Steps for which workers train on while what they sent is on its way. It is merged after them."""
     blend: float = Field(default=0.5, ge=0, lt=1)
     """With a delay: the part of its own weights that a worker keeps when the agreed ones arrive; the rest is

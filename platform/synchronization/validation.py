@@ -116,10 +116,10 @@ def _weights(asked: Asked) -> Iterator[str]:
         )
     if mode.outer.nesterov and not mode.outer.momentum:
         yield f"{where}.outer.nesterov: needs {where}.outer.momentum above 0"
-    if mode.every and mode.delay >= mode.every:
+    if mode.every and mode.delay_steps >= mode.every:
         yield (
-            f"{where}.delay = {mode.delay} with {where}.every = {mode.every}: a fragment must have arrived "
-            f"before it is sent again; use at most {mode.every - 1}"
+            f"{where}.delay_steps = {mode.delay_steps} with {where}.every = {mode.every}: a fragment must "
+            f"have arrived before it is sent again; use at most {mode.every - 1}"
         )
     if mode.every and mode.fragments > mode.every:
         yield (
@@ -294,8 +294,8 @@ def _quorum(asked: Asked) -> Iterator[str]:
         )
     if mode.adapt is not None:
         yield f"{quorum} {where}.adapt: it goes by what all workers have measured; leave one of them out"
-    if mode.fragments > 1 or mode.delay:
-        yield f"{quorum} {where}.fragments or delay: a round is about the whole model; leave one of them out"
+    if mode.fragments > 1 or mode.delay_steps:
+        yield f"{quorum} {where}.fragments or delay_steps: a round is about the whole model; leave them out"
     if asked.device == "cuda" and not simulated:
         yield (
             f"{quorum} workers.device = cuda: offers go over connections of their own, from the CPU's "
@@ -358,8 +358,8 @@ def _adapt(asked: Asked) -> Iterator[str]:
         yield (
             "sync.adapt with workers.count = 1: there is no other worker; leave it out, or use more workers"
         )
-    if isinstance(mode, WeightsSync) and (mode.fragments > 1 or mode.delay):
-        yield "sync.adapt with sync.fragments or delay: it measures whole exchanges; leave one of them out"
+    if isinstance(mode, WeightsSync) and (mode.fragments > 1 or mode.delay_steps):
+        yield "sync.adapt with sync.fragments or delay_steps: it measures whole exchanges; leave them out"
     if method.aim is None:
         yield f"sync.adapt with compressor = {method}: it has no density that could change; use {_AIMED}"
         return

@@ -66,7 +66,13 @@ class LocalTraining(InRounds):
             trained,
             list(self.model.buffers()),
             [LocalWorker(each.parameters, list(each.model.buffers())) for each in replicas],
-            Merging(sync.every, sync.exchange, sync.unsent, sync.delay, sync.blend if sync.delay else 0.0),
+            Merging(
+                sync.every,
+                sync.exchange,
+                sync.unsent,
+                sync.delay_steps,
+                sync.blend if sync.delay_steps else 0.0,
+            ),
             torch.optim.SGD(trained, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
             self.ledger.traffic,
         )

@@ -197,7 +197,8 @@ def exchanges(name: str) -> int:
     sync = GRADIENTS[name]["sync"]
     if sync["mode"] != "weights":
         return ITERATIONS
-    return math.ceil(ITERATIONS / sync["every"]) if sync.get("every") else EPOCHS
+    rounds = math.ceil(ITERATIONS / sync["every"]) if sync.get("every") else EPOCHS
+    return rounds * sync.get("fragments", 1)
 
 
 @in_turn("name", GRADIENTS)

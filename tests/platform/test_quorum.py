@@ -69,7 +69,7 @@ def kept(training: QuorumTraining) -> torch.Tensor:
     total = torch.zeros(weights(training).numel()).double()
     for local, (member, pattern) in enumerate(zip(training._members, training._patterns, strict=True)):
         total += torch.cat(pattern.unsent()).double()
-        total += torch.cat(training._handed_in(local)).double()
+        total += torch.cat(training.local.handed_in(training.local.fragments[0], local)).double()
         if member.pending is not None:
             total += torch.cat(member.pending).double()
     return total

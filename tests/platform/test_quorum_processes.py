@@ -68,7 +68,10 @@ def work(rank: int, workers: int, _folder: Path, steps: str, slow: str) -> dict[
         print(f"{type(error).__name__}: {error}", flush=True)
         sys.exit(3)
     # What a checkpoint has, and what was learnt since the last round.
-    state, kept = training.own_state(), torch.cat(training._handed_in(0)).double()
+    state, kept = (
+        training.own_state(),
+        torch.cat(training.local.handed_in(training.local.fragments[0], 0)).double(),
+    )
     residuals = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
     kept += torch.cat([residuals[name] for name in training._names]).double()
     pending = state["replicas"][str(rank)]["pending"]

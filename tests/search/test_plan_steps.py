@@ -111,7 +111,7 @@ def test_local_steps_share_an_exchange():
 def test_a_delay_hides_what_computing_takes(rate, delay, waited):
     """Two fragments in turn, each every 4 steps, which arrive a step later."""
     link = Link(rate=rate, delay=delay, headers=0.0)
-    late = seconds(FEW, link, 2, WeightsSync(every=4, fragments=2, delay=1))
+    late = seconds(FEW, link, 2, WeightsSync(every=4, fragments=2, delay_steps=1))
     own = (0.03 + 2 * 0.006 + 0.004) / 4
     assert late == pytest.approx(0.5 + own + waited / 2, abs=1e-2)
     whole, halves = (seconds(FEW, link, 2, WeightsSync(every=4, fragments=each)) for each in (1, 2))
