@@ -23,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import compress_replicas
+from taugrad.compressors import LocalSteps, compress_replicas
 
 EVERYTHING = "wgt(2e-38) | packed32"
 METHODS = ((EVERYTHING,), (EVERYTHING, "none"))
@@ -275,6 +275,39 @@ def resharded(mesh: DeviceMesh, folder: Path) -> dict[str, Any] | None:
     }
 
 
+def in_local_steps(mesh: DeviceMesh) -> dict[str, Any]:
+    """Islands that take steps of their own, beside two whole models that average their weights."""
+    model = sharded(mesh["shard"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    local_steps = LocalSteps(model, optimizer, every=2, group=mesh["replicate"].get_group())
+    whole = [network() for _ in range(2)]
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.02) for each in whole]
+    for step in range(5):
+        passed(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        local_steps.step()
+        for island, (alone, its) in enumerate(zip(whole, optimizers, strict=True)):
+            for rank in (2 * island, 2 * island + 1):
+                inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+                (alone(inputs).square().mean() / 2).backward()
+            its.step()
+            its.zero_grad()
+        if step % 2:
+            with torch.no_grad():
+                for pair in zip(*(each.parameters() for each in whole), strict=True):
+                    mean = (pair[0] + pair[1]) / 2
+                    for each in pair:
+                        each.copy_(mean)
+    expected = weights(whole[dist.get_rank() // 2])
+    own = torch.cat([each.full_tensor().detach().flatten() for each in model.parameters()])  # type: ignore
+    return {
+        "off": float((own - expected).abs().max()),
+        "apart": float((weights(whole[0]) - weights(whole[1])).abs().max()),
+        "elements": local_steps.totals.sent,
+    }
+
+
 def skipping(mesh: DeviceMesh) -> dict[str, Any]:
     """One shard of one replica overflows in a step."""
     model = sharded(mesh["shard"])
@@ -349,6 +382,7 @@ def main(rank: int, folder: Path) -> None:
         "conserved": conserved(mesh),
         "going_on": going_on(mesh, folder),
         "resharded": resharded(mesh, folder),
+        "in_local_steps": in_local_steps(mesh),
         "skipping": skipping(mesh),
         "refused": {"without": without, **refused(mesh)},
     }

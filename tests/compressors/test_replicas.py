@@ -48,6 +48,15 @@ def test_a_method_that_sends_everything_trains_as_hsdp(found: Found) -> None:
             ), name
 
 
+def test_islands_take_local_steps_as_whole_models_would(found: Found) -> None:
+    parameters = 2 * (13 * 13 + 3 * 13) + 3 * 13 + 3
+    cells = [each["in_local_steps"] for each in found]
+    for cell in cells:
+        assert cell["off"] < 1e-5
+        assert cell["apart"] > 0.01  # the last step was alone
+    assert cells[0]["elements"] + cells[1]["elements"] == 2 * 2 * parameters  # two exchanges of two islands
+
+
 def test_ledgers_count_elements_without_padding_and_steps_of_the_optimizer(found: Found) -> None:
     parameters = 2 * (13 * 13 + 3 * 13) + 3 * 13 + 3
     for method in ("wgt(2e-38) | packed32", "none"):
