@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...errors import CorruptMessage
 from ..array import Bytes
 from .bitpack import Symbols, check_symbols, symbol_type
-from .bits import SPARE, load64, store64
+from .bits import load64, store64
 from .threads import run_all, shares
 
 STREAM = 4096
@@ -33,7 +33,8 @@ LENGTH_BITS = 6
 _LONGEST = 18
 _SHIFT = np.uint64(LENGTH_BITS)
 _LENGTH = np.uint64((1 << LENGTH_BITS) - 1)
-_THREE, _SEVEN, _WHOLE_BYTES = np.uint64(3), np.uint64(7), np.uint64(56)
+_WHOLE_BYTES = np.uint64(56)
+_ONE, _THREE, _SEVEN, _EIGHT = np.uint64(1), np.uint64(3), np.uint64(7), np.uint64(8)
 
 
 def longest(bits: int) -> int:
@@ -312,15 +313,32 @@ def _group_of(bits: int) -> tuple[int, ...]:
 
 
 @njit(nogil=True, cache=True)
-def _count(symbols, bits):  # type: ignore[no-untyped-def]
-    """How often each symbol occurs, int64 [2^bits], and the OR of all symbols."""
-    counts = np.zeros((4, 1 << bits), np.int64)  # in turn: equal neighbours need not wait for each other
-    mask, seen = np.uint64((1 << bits) - 1), np.uint64(0)
-    for i in range(symbols.size):
+def _count(symbols, counts):  # type: ignore[no-untyped-def]
+    """Counts symbols in four tables (uint32 [4, 2^bits]): equal neighbours need not wait for each other.
+
+    Returns:
+        The OR of all symbols, in a word of eight bytes of them.
+    """
+    counts0, counts1, counts2, counts3 = counts[0], counts[1], counts[2], counts[3]
+    mask = np.uint64(counts0.size - 1)
+    width = np.uint64(8 * symbols.itemsize)
+    per_word = 8 // symbols.itemsize
+    words = symbols.size // per_word
+    seen = np.uint64(0)
+    for i in range(words):
+        word = load64(symbols, np.int64(8 * i))
+        seen |= word
+        for _ in range(per_word // 4):
+            counts0[word & mask] += np.uint32(1)
+            counts1[(word >> width) & mask] += np.uint32(1)
+            counts2[(word >> np.uint64(2) * width) & mask] += np.uint32(1)
+            counts3[(word >> np.uint64(3) * width) & mask] += np.uint32(1)
+            word >>= np.uint64(32)
+    for i in range(words * per_word, symbols.size):
         symbol = np.uint64(symbols[i])
         seen |= symbol
-        counts[np.uint64(i) & np.uint64(3), symbol & mask] += 1
-    return counts.sum(axis=0), seen
+        counts0[symbol & mask] += np.uint32(1)
+    return seen
 
 
 @njit(nogil=True, cache=True)
@@ -334,59 +352,155 @@ def _measure(symbols, lengths, first, last, sizes):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
+def _write_stream(symbols, entries, group, out):  # type: ignore[no-untyped-def]
+    """Writes one stream; whether it took exactly the bytes of `out`, and it writes to no others."""
+    count, n = np.uint64(len(group)), np.uint64(symbols.size)
+    word = used = i = np.uint64(0)
+    byte = np.int64(0)
+    while i + count <= n and byte + 8 <= out.size:
+        for j in range(len(group)):
+            entry = np.uint64(entries[np.uint64(symbols[i + np.uint64(j)])])
+            word |= (entry >> _SHIFT) << (used & _LENGTH)
+            # The code rides along in the upper bits: a group's lengths never carry into them.
+            used += entry
+        used &= _LENGTH
+        store64(out, byte, word)
+        byte += np.int64(used >> _THREE)
+        word >>= used & _WHOLE_BYTES
+        used &= _SEVEN
+        i += count
+    while i < n:
+        entry = np.uint64(entries[np.uint64(symbols[i])])
+        word |= (entry >> _SHIFT) << used
+        used += entry & _LENGTH
+        i += _ONE
+        while used >= _EIGHT or (i == n and used > np.uint64(0)):
+            if byte >= out.size:
+                return False
+            out[byte] = np.uint8(word & np.uint64(255))
+            byte += 1
+            word >>= _EIGHT
+            used -= min(used, _EIGHT)
+    # A last group of long codes fills eight bytes: its last bits stand in one that `byte` has not counted.
+    return byte + np.int64(used > np.uint64(0)) == out.size
+
+
+@njit(nogil=True, cache=True)
 def _write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
     """Writes streams first to last; whether each took exactly the bytes between its start and the next."""
-    # Stores of eight bytes pass a stream's end: into a scratch, not into what another thread writes.
-    good, scratch = True, np.empty((STREAM * _LONGEST >> 3) + SPARE, np.uint8)
+    good = True
     for s in range(first, last):
         stream = symbols[s * STREAM : (s + 1) * STREAM]
-        word = used = np.uint64(0)
-        byte = np.int64(0)
-        for i in range(0, stream.size, len(group)):
-            for j in range(len(group)):
-                if i + j < stream.size:
-                    entry = np.uint64(entries[np.uint64(stream[i + j])])
-                    word |= (entry >> _SHIFT) << (used & _LENGTH)
-                    # The code rides along in the upper bits: a group's lengths never carry into them.
-                    used += entry
-            used &= _LENGTH
-            store64(scratch, byte, word)
-            byte += np.int64(used >> _THREE)
-            word >>= used & _WHOLE_BYTES
-            used &= _SEVEN
-        byte += np.int64(used > np.uint64(0))
-        if byte == starts[s + 1] - starts[s]:
-            out[starts[s] : starts[s + 1]] = scratch[:byte]
-        else:
-            good = False
+        good &= _write_stream(stream, entries, group, out[starts[s] : starts[s + 1]])
+    return good
+
+
+@njit(nogil=True, cache=True)
+def _finish(body, bit, stop, table, symbols):  # type: ignore[no-untyped-def]
+    """Reads a stream's rest from `bit` on; whether it ends in the byte before `stop`, with zeros."""
+    mask = np.uint64(table.size - 1)
+    for i in range(symbols.size):
+        word = np.uint64(0)
+        byte = bit >> 3
+        for j in range(min(np.int64(4), body.size - byte)):
+            word |= np.uint64(body[byte + j]) << np.uint64(8 * j)
+        entry = np.uint64(table[(word >> np.uint64(bit & 7)) & mask])
+        symbols[i] = entry >> _SHIFT
+        bit += np.int64(entry & _LENGTH)
+    if (bit + 7) >> 3 != stop:
+        return False
+    return bit & 7 == 0 or body[stop - 1] >> np.uint8(bit & 7) == 0
+
+
+@njit(nogil=True, cache=True)
+def _read_one(body, start, stop, table, group, symbols):  # type: ignore[no-untyped-def]
+    mask = np.uint64(table.size - 1)
+    count, n = np.uint64(len(group)), np.uint64(symbols.size)
+    last_load = (body.size - 8) << 3
+    bit = start << 3
+    i = np.uint64(0)
+    while i + count <= n and bit <= last_load:
+        word = load64(body, bit >> 3) >> np.uint64(bit & 7)
+        used = np.uint64(0)
+        for j in range(len(group)):
+            entry = np.uint64(table[word & mask])
+            symbols[i + np.uint64(j)] = entry >> _SHIFT
+            word >>= entry & _LENGTH
+            used += entry
+        bit += np.int64(used & _LENGTH)
+        i += count
+    return _finish(body, bit, stop, table, symbols[i:])
+
+
+@njit(nogil=True, cache=True)
+def _read_four(body, starts, table, group, symbols):  # type: ignore[no-untyped-def]
+    """`_read_one` for four whole streams, step by step together."""
+    mask = np.uint64(table.size - 1)
+    count, n = np.uint64(len(group)), np.uint64(STREAM)
+    last_load = (body.size - 8) << 3
+    bit0, bit1, bit2, bit3 = starts[0] << 3, starts[1] << 3, starts[2] << 3, starts[3] << 3
+    out0, out1 = symbols[:STREAM], symbols[STREAM : 2 * STREAM]
+    out2, out3 = symbols[2 * STREAM : 3 * STREAM], symbols[3 * STREAM : 4 * STREAM]
+    i = np.uint64(0)
+    while i + count <= n and max(bit0, bit1, bit2, bit3) <= last_load:
+        word0 = load64(body, bit0 >> 3) >> np.uint64(bit0 & 7)
+        word1 = load64(body, bit1 >> 3) >> np.uint64(bit1 & 7)
+        word2 = load64(body, bit2 >> 3) >> np.uint64(bit2 & 7)
+        word3 = load64(body, bit3 >> 3) >> np.uint64(bit3 & 7)
+        used0 = used1 = used2 = used3 = np.uint64(0)
+        for j in range(len(group)):
+            at = i + np.uint64(j)
+            entry0, entry1 = np.uint64(table[word0 & mask]), np.uint64(table[word1 & mask])
+            entry2, entry3 = np.uint64(table[word2 & mask]), np.uint64(table[word3 & mask])
+            out0[at], out1[at] = entry0 >> _SHIFT, entry1 >> _SHIFT
+            out2[at], out3[at] = entry2 >> _SHIFT, entry3 >> _SHIFT
+            word0 >>= entry0 & _LENGTH
+            word1 >>= entry1 & _LENGTH
+            word2 >>= entry2 & _LENGTH
+            word3 >>= entry3 & _LENGTH
+            used0 += entry0
+            used1 += entry1
+            used2 += entry2
+            used3 += entry3
+        bit0 += np.int64(used0 & _LENGTH)
+        bit1 += np.int64(used1 & _LENGTH)
+        bit2 += np.int64(used2 & _LENGTH)
+        bit3 += np.int64(used3 & _LENGTH)
+        i += count
+    good = _finish(body, bit0, starts[1], table, out0[i:])
+    good &= _finish(body, bit1, starts[2], table, out1[i:])
+    good &= _finish(body, bit2, starts[3], table, out2[i:])
+    good &= _finish(body, bit3, starts[4], table, out3[i:])
     return good
 
 
 @njit(nogil=True, cache=True)
 def _read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
-    """Reads streams first to last of body, which ends in SPARE bytes more; whether each ends at the next."""
-    good, mask, last_byte = True, np.uint64(table.size - 1), body.size - SPARE
-    bits = np.empty(_SIDE_BY_SIDE, np.int64)
-    for s in range(first, last, _SIDE_BY_SIDE):
-        several = min(_SIDE_BY_SIDE, last - s)
-        bits[:several] = starts[s : s + several] << 3
-        for i in range(0, STREAM, len(group)):
-            for t in range(several):
-                at, bit = (s + t) * STREAM + i, bits[t]
-                count = min(symbols.size - at, STREAM - i)
-                word = load64(body, min(bit >> 3, last_byte)) >> np.uint64(bit & 7)
-                used = np.uint64(0)
-                for j in range(len(group)):
-                    if j < count:
-                        entry = np.uint64(table[word & mask])
-                        symbols[at + j] = entry >> _SHIFT
-                        word >>= entry & _LENGTH
-                        used += entry
-                bits[t] += np.int64(used & _LENGTH)
-        for t in range(several):
-            bit, stop = bits[t], starts[s + t + 1]
-            good &= (bit + 7) >> 3 == stop and (bit & 7 == 0 or body[stop - 1] >> np.uint8(bit & 7) == 0)
+    """Reads streams first to last; whether each ends where the next begins."""
+    good = True
+    s = first
+    while s < last:
+        if s + _SIDE_BY_SIDE <= last and (s + _SIDE_BY_SIDE) * STREAM <= symbols.size:
+            four = symbols[s * STREAM : (s + _SIDE_BY_SIDE) * STREAM]
+            good &= _read_four(body, starts[s : s + _SIDE_BY_SIDE + 1], table, group, four)
+            s += _SIDE_BY_SIDE
+        else:
+            one = symbols[s * STREAM : (s + 1) * STREAM]
+            good &= _read_one(body, starts[s], starts[s + 1], table, group, one)
+            s += 1
     return good
+
+
+@njit(nogil=True, cache=True)
+def _count_all(symbols, bits):  # type: ignore[no-untyped-def]
+    """How often each symbol occurs, int64 [2^bits], and what `_count` returns."""
+    counts = np.zeros((4, 1 << bits), np.uint32)
+    seen = _count(symbols, counts)
+    total = np.zeros(1 << bits, np.int64)
+    for symbol in range(total.size):
+        for table in range(4):
+            total[symbol] += np.int64(counts[table, symbol])
+    return total, seen
 
 
 def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64]:
@@ -397,7 +511,7 @@ def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64
     """
     check_symbols(symbols, bits)
     total, seen = np.zeros(1 << bits, np.int64), np.uint64(0)
-    pieces = [partial(_count, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
+    pieces = [partial(_count_all, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
     for counts, found in run_all(pieces, threads):
         total += counts
         seen |= found
@@ -527,7 +641,7 @@ def decode(
     if starts.size == 1:
         return np.full(k, lengths.argmax(), dtype or symbol_type(bits)), end
     symbols: Symbols = np.empty(k, dtype or symbol_type(bits))
-    table, section = decode_table(lengths), np.append(body[:end], np.zeros(SPARE, np.uint8))
+    table, section = decode_table(lengths), body[:end]
     work = [
         partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
         for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE)
