@@ -209,12 +209,18 @@ class LocalRounds:
                     merged |= self._merge(fragment, step)
         return merged
 
-    def finish(self, step: Step) -> None:
-        """Sends what has moved since it was sent, and merges everything; raises as `advance` does."""
+    def finish(self, step: Step, *, every_fragment: bool = False) -> None:
+        """Sends what has moved since it was sent, and merges everything; raises as `advance` does.
+
+        Args:
+            step: the ledger.
+            every_fragment: whether to send all, moved or not: where workers do not take equally many steps,
+                one does not know whether another's has moved.
+        """
         for fragment in self.fragments:
             self._merge(fragment, step)
         for fragment in self.fragments:
-            if self.steps > fragment.sent_step:
+            if every_fragment or self.steps > fragment.sent_step:
                 self._send(fragment, weighted=self._weighted)
                 self._merge(fragment, step)
 
