@@ -39,7 +39,6 @@ from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.mode import HybridTraining
 from .hybrid.parts import two_parts
-from .hybrid.wire import Wire
 from .hybrid.worker import Manner
 from .hybrid.worker import Worker as HybridWorker
 from .quorum.decisions import Decide, by_store
@@ -180,7 +179,7 @@ class _Build:
         replica = Replica(parts.convolutional, self.task, spec.training, runner.workers)
         manner = Manner(
             scheme=mode.scheme,
-            wire=Wire(_TYPES[mode.activations]),
+            values=_TYPES[mode.activations],
             per_worker=mode.fc_batch == "per_worker",
             summed=spec.compressor.reduction == "sum",
             seed=spec.seed,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns import Pattern
 from taugrad.compressors.exchange.rounds import Participant
 from taugrad.compressors.exchange.runner import Runner
@@ -56,12 +56,12 @@ class GradientsInRounds(InRounds):
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
         for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
-            _set(self.model.buffers(), before)
+            copy_to(list(self.model.buffers()), before)
             with self._randomness.of(rank):
                 losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
             participants.append(self._begin_participant(local, rank, moment))
-        _set(self.model.buffers(), after)  # worker 0's, as DDP has it
+        copy_to(list(self.model.buffers()), after)  # worker 0's, as DDP has it
         mean = self._agree(participants)
         if mean is not None:
             self._replica.put_gradients(mean)
@@ -104,9 +104,3 @@ class GradientsInRounds(InRounds):
         self.model.load_state_dict(shared["model"])
         self._replica.load_state_dict(shared["replica"])
         self._load_ledger(shared["ledger"])
-
-
-@torch.no_grad()
-def _set(tensors: Any, values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)

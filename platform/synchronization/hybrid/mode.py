@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any, cast
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns import Pattern, Spent
 from taugrad.compressors.exchange.resizing import ranks_together
 from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
@@ -24,10 +24,9 @@ from ...training.replica import Replica
 from ..base import Moment
 from ..in_rounds import InRounds
 from ..ledger import Iteration
+from .exchange import Exchange, Side, together
 from .layers import Layer, cut_optimizer
-from .moves import Course, Moves, Post, Posts, fetched
 from .parts import Parts
-from .wire import packed, unpacked
 from .worker import Computed, Worker
 
 
@@ -39,7 +38,6 @@ class HybridTraining(InRounds):
     Attributes:
         workers_here: by rank, this process's.
         activations: traffic of the whole run, except that of the convolutions' gradients.
-        courses: times of the latest iteration's exchanges, for each worker here.
     """
 
     def __init__(
@@ -73,10 +71,9 @@ class HybridTraining(InRounds):
         names = [*replica.names, *of_layers]
         super().__init__([Averaging(runner, patterns, names)], names)
         self.model, self._parts, self._replica = model, parts, replica
-        self.workers_here, self._randomness, self._posts = list(workers), randomness, Posts(runner)
+        self.workers_here, self._randomness = list(workers), randomness
         self._per_worker, self._refuses = per_worker, refuses
         self.activations = Traffic(runner.workers)
-        self.courses: list[Course] = []
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
@@ -92,21 +89,22 @@ class HybridTraining(InRounds):
         self._broadcast(convolutional.buffers())
         for worker in self.workers_here:
             worker.forget()
-        self.courses, traffic = [Course() for _ in self.ranks], Traffic(self.workers)
-        moves = [
-            worker.iterate(batch, moment.position, _alone(self._randomness, rank))
-            for rank, worker, batch in zip(self.ranks, self.workers_here, batches, strict=True)
+        traffic = Traffic(self.workers)
+        exchanges = self._exchanges(traffic)
+        sides = [
+            worker.iterate(batch, moment.position, _alone(self._randomness, worker.rank), exchange)
+            for worker, batch, exchange in zip(self.workers_here, batches, exchanges, strict=True)
         ]
-        computed = self._posts.run(moves, self.courses, traffic)
+        computed = together(sides)
         losses = [each.loss for each in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
         participants = []
         for local, rank in enumerate(self.ranks):
             participants.append(self._convolutions_participant(local, rank, computed[local], moment))
         del computed
-        _copy(convolutional.buffers(), buffers)
+        copy_to(list(convolutional.buffers()), buffers)
         mean = self._agree(participants)
-        self._count_activations(traffic)
+        self._count_activations(traffic, exchanges)
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
@@ -137,7 +135,16 @@ class HybridTraining(InRounds):
         pattern.spent = Spent()
         return Participant(_refusing(pattern.rounds(gradients, self._averaging.done), ordinal))
 
-    def _count_activations(self, traffic: Traffic) -> None:
+    def _exchanges(self, traffic: Traffic | None) -> list[Exchange]:
+        """For each worker here; the first one counts the traffic of all."""
+        values, waits = self.workers_here[0].manner.values, self._runner.waits
+        counting = [traffic, *[None] * (len(self.ranks) - 1)]
+        return [
+            Exchange(carrier, values, each, waits=waits)
+            for carrier, each in zip(self._runner.carriers, counting, strict=True)
+        ]
+
+    def _count_activations(self, traffic: Traffic, exchanges: Sequence[Exchange]) -> None:
         """Adds the traffic outside the convolutions' rounds to the ledgers."""
         step = self.ledger.now.step
         self.activations.add(traffic)
@@ -146,19 +153,18 @@ class HybridTraining(InRounds):
         step.received_bytes += traffic.received_bytes
         step.messages += traffic.messages
         step.paper_bits += traffic.paper_bits
-        step.exchange_s += sum(course.exchange_s for course in self.courses) / len(self.courses)
-        step.blocked_s += sum(course.blocked_s for course in self.courses) / len(self.courses)
+        step.exchange_s += sum(each.exchange_s for each in exchanges) / len(exchanges)
+        step.blocked_s += sum(each.blocked_s for each in exchanges) / len(exchanges)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: puts the workers' shares together. It is not in the ledgers."""
         if self._is_whole:
             return
         self._runner.broadcast(list(self._parts.convolutional.buffers()))
-        participants = [_all_shares(worker) for worker in self.workers_here]
-        shares = self._posts.run(participants, [Course() for _ in participants], Traffic(self.workers))[0]
-        with torch.no_grad():
-            for whole, share in zip(self._whole_parameters(), shares, strict=True):
-                whole.data = share.to(whole.device)
+        here = zip(self.workers_here, self._exchanges(None), strict=True)
+        shares = together([_all_shares(*each) for each in here])[0]
+        for whole, share in zip(self._whole_parameters(), shares, strict=True):
+            whole.data = share
         self._is_whole = True
 
     def _let_go(self) -> None:
@@ -251,29 +257,12 @@ def _refusing(rounds: Rounds, ordinal: int) -> Rounds:
             return dict(end.value)
 
 
-def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
-    """The whole of each parameter of the fully connected part, on the CPU: every worker sends its rows."""
+def _all_shares(worker: Worker, exchange: Exchange) -> Side[list[Tensor]]:
+    """The whole of each parameter of the fully connected part: every worker sends its rows."""
     wholes: list[Tensor] = []
-    channels = count()
     for layer in (cast(Layer, each) for each in worker.layers):
         for own in layer.parameters():
-            channel, row = next(channels), own.shape[1:]
-            size = row.numel() * own.element_size()
-            sizes = [len(neurons) * size for neurons in layer.dealt]
-            yield Post.to_everybody(channel, "weights", worker.rank, packed(own), sizes, values=False)
-            received = yield from fetched(channel)
-            whole = torch.empty((layer.neurons, *row), dtype=own.dtype)
-            for rank, neurons in enumerate(layer.dealt):
-                rows = whole[neurons.start : neurons.stop]
-                if rank == worker.rank:
-                    rows.copy_(own.detach())
-                elif neurons:
-                    rows.copy_(unpacked(received[rank], rows.shape, own.dtype))
-            wholes.append(whole)
+            shapes = [(len(neurons), *own.shape[1:]) for neurons in layer.dealt]
+            coming = exchange.to_all("weights", own.detach(), shapes, values=False)
+            wholes.append(torch.cat((yield from exchange.taken(coming))))
     return wholes
-
-
-@torch.no_grad()
-def _copy(to: Any, values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(to, values, strict=True):
-        tensor.copy_(value)
