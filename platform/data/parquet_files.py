@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +12,12 @@ from numpy.typing import NDArray
 
 from .config import MOST_CLASSES, Parquet
 from .errors import DataError
-from .row_tasks import opened, read_group, targets
+from .row_tasks import RowGroups, opened, read_group, targets
 from .shape import Targets
 from .text_files import files_below
 
 _ENDS = {".parquet", ".parq", ".pq"}
 _PARTS = ("train", "test", "val")
-
-
-@dataclass(frozen=True, eq=False)
-class RowGroups:
-    """The row groups of some files, in the order of the files' names."""
-
-    files: tuple[str, ...]
-    file: NDArray[np.int64]
-    """[groups], which file it is in."""
-    number: NDArray[np.int64]
-    """[groups], which one of its file."""
-    start: NDArray[np.int64]
-    """[groups], its first row in the file."""
-    offsets: NDArray[np.int64]
-    """[groups + 1], its first row among all."""
-    schema: pa.Schema
-    digest: str
-    """Of names, sizes and numbers of rows."""
-
-    def __len__(self) -> int:
-        return int(self.offsets[-1])
-
-    def each(self) -> Iterator[tuple[str, int, int, int]]:
-        """Of each row group its file, which one of that it is, its first row there, and how many it has."""
-        rows = np.diff(self.offsets)
-        for i, file in enumerate(self.file.tolist()):
-            yield self.files[file], int(self.number[i]), int(self.start[i]), int(rows[i])
 
 
 def find(folder: Path) -> tuple[RowGroups, RowGroups]:
@@ -183,7 +155,8 @@ def _different(train: RowGroups, config: Parquet) -> set[Any]:
 
 def _columns(groups: RowGroups, label: str) -> Iterator[tuple[str, int, pa.ChunkedArray]]:
     """The labels of each row group, with its file and its first row there."""
-    for path, number, start, _ in groups.each():
+    for group in range(len(groups.file)):
+        path, number, start = groups.place(group)
         yield path, start, read_group(path, number, [label]).column(0)
 
 
