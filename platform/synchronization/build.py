@@ -34,7 +34,7 @@ from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.schedule import Course, even
 from .asynchronous.worker import Worker
 from .base import Synchronization
-from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, WeightsSync, real
+from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, RoundSchedule, WeightsSync, real
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.mode import HybridTraining
@@ -44,7 +44,7 @@ from .hybrid.worker import Worker as HybridWorker
 from .quorum.decisions import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.mailroom import Mailroom
-from .quorum.schedule import Drawn, Schedule, Synchronous
+from .quorum.schedule import Drawn
 from .quorum.scheduled import ScheduledRounds
 from .validation import needed_of
 from .weights import LocalTraining, OwnWorkers
@@ -147,15 +147,11 @@ class _Build:
         if mode.quorum is None:
             return LocalTraining(mode, own)
         needed = needed_of(mode.quorum, runner.workers)
-        # Whoever follows a schedule waits for every offer.
-        free = mode.schedule is None and not self.spec.sync.is_simulated
-        mailrooms = [Mailroom(carrier, skips=free) for carrier in runner.carriers]
-        if free:
-            return FreeRounds(mode, own, mailrooms[0], needed, self.decide or by_store())
-        schedule: Schedule = Synchronous(runner.workers)
-        if mode.schedule is not None:
-            schedule = Drawn(mode.schedule, runner.workers, needed, mode.every)
-        return ScheduledRounds(mode, own, mailrooms, schedule)
+        if mode.schedule is None and not self.spec.sync.is_simulated:
+            (carrier,) = runner.carriers
+            return FreeRounds(mode, own, Mailroom(carrier), needed, self.decide or by_store())
+        schedule = mode.schedule or RoundSchedule()  # in which nobody is late
+        return ScheduledRounds(mode, own, Drawn(schedule, runner.workers, needed, mode.every))
 
     def _async(self, mode: AsyncSync, runner: Runner, randomness: Randomness) -> Synchronization:
         workers = [

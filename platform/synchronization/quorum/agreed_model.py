@@ -23,9 +23,9 @@ class AgreedModel:
         self.nbytes = trained * (2 if self._moves else 1) + self.buffer_bytes
         """Number of bytes of everything, after the first round."""
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self) -> Payload:
         """Weights, buffers and momentum as bytes; call it after the first round."""
-        return raw_bytes([*self._trained, *self._buffers, *self._momenta()]).tobytes()
+        return raw_bytes([*self._trained, *self._buffers, *self._momenta()])
 
     @torch.no_grad()
     def take(self, data: Payload) -> None:

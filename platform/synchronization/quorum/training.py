@@ -28,7 +28,6 @@ from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..weights import LocalTraining, OwnWorkers
 from .agreed_model import AgreedModel
-from .mailroom import Mailroom
 
 
 @dataclass
@@ -39,8 +38,6 @@ class Offer:
     """Flat [numel] a parameter."""
     kept: dict[str, Any]
     """The pattern's state before it was compressed."""
-    body: bytes
-    """Of the message."""
 
 
 @dataclass
@@ -69,14 +66,8 @@ class QuorumTraining(LocalTraining):
     whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
     what a lost worker had not sent."""
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers, mailrooms: Sequence[Mailroom]) -> None:
-        """Takes charge of this process's workers, whose runner does what all do together.
-
-        Args:
-            sync: the mode.
-            own: the workers.
-            mailrooms: theirs.
-        """
+    def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
+        """Takes charge of this process's workers, whose runner does what all do together."""
         super().__init__(sync, own)
         replicas = own.replicas
         (self._fragment,) = own.fragments
@@ -87,7 +78,6 @@ class QuorumTraining(LocalTraining):
         ]
         """The state of a new worker."""
         self._whole = AgreedModel(self.model, self.local.outer)
-        self._mails = list(mailrooms)
         self.lost_sum = 0.0
         """The sum of all elements that lost workers had not sent."""
         self._iterations = 0
@@ -132,7 +122,7 @@ class QuorumTraining(LocalTraining):
 
     # What a worker hands in.
 
-    def _offer(self, local: int, number: int, *, may_fail: bool) -> bytes:
+    def _offer(self, local: int, number: int, *, may_fail: bool) -> Payload:
         """A worker's message for a round.
 
         Args:
@@ -150,7 +140,6 @@ class QuorumTraining(LocalTraining):
         participant = Participant(pattern.rounds([each.clone() for each in update], number))
         assert isinstance(participant.move, Sending)
         assert participant.move.to_all is not None
-        payload = participant.move.to_all.tobytes()
         step, note = self.ledger.now.step, self.ledger.note(local)
         step.compress_s += (perf_counter() - began) / len(self.ranks)
         note["elements"], note["paper_bits"] = participant.move.elements, participant.move.paper_bits
@@ -158,8 +147,8 @@ class QuorumTraining(LocalTraining):
             step.layers = pattern.spent.tallies
         pattern.spent = Spent()
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
-        member.offer = Offer(update, kept, payload + raw_bytes(buffers).tobytes())
-        return member.offer.body
+        member.offer = Offer(update, kept)
+        return np.concatenate([participant.move.to_all, raw_bytes(buffers)])
 
     @torch.no_grad()
     def _update(self, local: int) -> list[Tensor]:
@@ -265,7 +254,6 @@ class QuorumTraining(LocalTraining):
         began, last = perf_counter(), self.ledger.now
         with self._waiting():
             self._finish_rounds()
-        self._count_sent()
         notes = self.ledger.close(self._gathered, self._complete)
         if self.workers <= SHOWN_WORKERS:
             for rank, own in enumerate(notes):
@@ -279,13 +267,6 @@ class QuorumTraining(LocalTraining):
     @abstractmethod
     def _finish_rounds(self) -> None:
         """Waits until all workers have ended the same rounds."""
-
-    def _count_sent(self) -> None:
-        """Counts on their links what the workers here have sent since this was last called."""
-        for mail in self._mails:
-            nbytes, messages = mail.take_counts()
-            self.ledger.traffic.link_bytes[mail.rank] += nbytes
-            self.ledger.traffic.link_messages[mail.rank] += messages
 
     def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
         # In rank order, on every process.
