@@ -61,7 +61,7 @@ def launch(
     folder = RunFolder.at(storage, run_id)
     if folder.local is not None:
         output_folder(folder.local.parent)
-    with nullcontext(hold) if hold else Hold(client, run_id, folder.local) as held:
+    with nullcontext(hold) if hold else Hold(client, run_id, new=True) as held:
         with suppress(Exception):  # a comfort for people; the run needs no store to go on
             client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
         status: Status = "KILLED"
