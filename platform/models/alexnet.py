@@ -20,21 +20,12 @@ _GROUPED, _NORMED, _POOLED = (2, 4, 5), (1, 2), (1, 2, 5)
 
 
 def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Builds the network.
+    """Builds the network; see `sizes` for the arguments and what is raised.
 
-    Args:
-        config: Its form. `imagenet` is the paper's, for 224 x 224 (zeros around an image make its sizes come
-            out as printed; 227 x 227 gives the same): local response norm, overlapping poolings, weights and
-            biases that begin as in the paper. `small` is the form that people train on CIFAR: 3 x 3
-            convolutions of 64, 192, 384, 256, 256 maps, no norm, weights that begin as He et al. (2015) fill
-            them.
-        channels: Of an image, as in `sizes`.
-        height: Of an image, at least `SMALLEST`.
-        width: The same.
-        classes: Of the data.
-
-    Raises:
-        ValueError: The images are too small.
+    The form `imagenet` is the paper's, for 224 x 224 (zeros around an image make its sizes come out as
+    printed; 227 x 227 gives the same): local response norm, overlapping poolings, weights and biases that
+    begin as in the paper. `small` is the form that people train on CIFAR: 3 x 3 convolutions of 64, 192, 384,
+    256, 256 maps, no norm, weights that begin as He et al. (2015) fill them.
     """
     small = config.form == "small"
     smaller = "lenet" if small else "alexnet with form: small"

@@ -1,7 +1,8 @@
 """What networks for images share: how large images are inside them, and their first weights.
 
 Each is built by a function of its config, the images' channels, height and width, and the number of classes.
-It maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+It maps float32 [N, channels, height, width] to class scores, float32 [N, classes]. The function raises
+ValueError where images are too small.
 """
 
 from torch import nn

@@ -31,7 +31,7 @@ from ..training.generators import Randomness
 from ..training.replica import Replica
 from ..training.resuming import gathered
 from .asynchronous.mode import AsynchronousTraining
-from .asynchronous.schedule import Course, even
+from .asynchronous.schedule import Course
 from .asynchronous.worker import Worker
 from .base import Synchronization
 from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, RoundSchedule, WeightsSync, real
@@ -165,7 +165,7 @@ class _Build:
             )
             for rank, replica in zip(runner.ranks, self._replicas(runner), strict=True)
         ]
-        behind, times = mode.most_behind, even(runner.workers, mode.step_times)
+        behind, times = mode.most_behind, mode.step_times or (1.0,) * runner.workers
         follows = self.spec.sync.is_simulated or mode.follow_schedule
         course = Course(times, mode.delay, mode.schedule_seed, behind) if follows else None
         return AsynchronousTraining(runner, workers, randomness, most_behind=behind, course=course)

@@ -1,7 +1,6 @@
 """What the modes that work in rounds have in common: they agree on means, and keep a ledger."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -60,17 +59,8 @@ class InRounds(Synchronization):
 
     def _broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Worker 0's tensors to all, in place."""
-        with self._exchanging():
+        with self.ledger.waiting():
             self._runner.broadcast(list(tensors))
-
-    @contextmanager
-    def _exchanging(self) -> Iterator[None]:
-        """Adds what the runner waits for the others inside to the ledger."""
-        before = self._runner.waited_s
-        yield
-        waited, step = self._runner.waited_s - before, self.ledger.now.step
-        step.exchange_s += waited
-        step.blocked_s += waited
 
     def _ledger_state(self) -> dict[str, Any]:
         return {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}

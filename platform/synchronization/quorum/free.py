@@ -77,7 +77,7 @@ class FreeRounds(QuorumTraining):
         if number == self._round:
             if number not in self._mail.decided and self._members[0].offer is None:
                 self._hand_in(number)
-            with self._waiting():
+            with self.ledger.waiting():
                 while self._round == number:
                     self._mail.hear(self._patience_s())
                     self._decide_members(number)
@@ -192,14 +192,13 @@ class FreeRounds(QuorumTraining):
 
     def _finish_rounds(self) -> None:
         began, said = monotonic(), False
-        while True:
-            if self._round == self._ended and not said:
-                self._mail.say_ready(self._iterations)
-                said = True
-            if self._mail.all_ready(self._iterations) and said:
-                break
-            self._mail.hear(self._patience_s())
-            self._follow()
+        with self.ledger.waiting():
+            while not (said and self._mail.all_ready(self._iterations)):
+                self._mail.hear(self._patience_s() if said else 0)
+                self._follow()
+                if self._round == self._ended and not said:
+                    self._mail.say_ready(self._iterations)
+                    said = True
         self._mail.decided = {}
         self._joined = set()
         self._pace.pause(monotonic() - began)

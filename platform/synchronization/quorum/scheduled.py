@@ -69,7 +69,7 @@ class ScheduledRounds(QuorumTraining):
         here = [local for local, rank in enumerate(self.ranks) if rank in hearing]
         if not here:
             return
-        with self._waiting():
+        with self.ledger.waiting():
             for member in set(members) - offers.keys():
                 offers[member] = self._carriers[self.ranks[here[0]]].receive(member, _OFFER).result()
         self._apply_round(offers)
@@ -100,7 +100,7 @@ class ScheduledRounds(QuorumTraining):
             if rank not in self._carriers:
                 continue
             if giver not in self._carriers:
-                with self._waiting():
+                with self.ledger.waiting():
                     self._whole.take(self._carriers[rank].receive(giver, _AGREED).result())
             local = self.ranks.index(rank)
             self._go_on_knowing(local, rounds)

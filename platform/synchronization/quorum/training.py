@@ -1,8 +1,7 @@
 """The mode `weights` with a quorum: what a worker does, however it is decided which rounds it is in."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
@@ -236,15 +234,6 @@ class QuorumTraining(LocalTraining):
         self.local.go_on(self._fragment, local)
         copy_to(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
 
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Counts the time inside as waiting for the others."""
-        began = perf_counter()
-        yield
-        waited, step = perf_counter() - began, self.ledger.now.step
-        step.exchange_s += waited
-        step.blocked_s += waited
-
     # What all do together.
 
     def sync_model(self) -> None:
@@ -252,17 +241,12 @@ class QuorumTraining(LocalTraining):
         if not self.ledger.begun:
             return
         began, last = perf_counter(), self.ledger.now
-        with self._waiting():
-            self._finish_rounds()
-        notes = self.ledger.close(self._gathered, self._complete)
+        self._finish_rounds()
+        notes = self.ledger.close(self._runner.gather, self._complete)
         if self.workers <= SHOWN_WORKERS:
             for rank, own in enumerate(notes):
                 last.metrics[names.worker_metric(rank, "left_out")] = float(own["left_out"].sum())
         last.closing_s = (perf_counter() - began) / len(self.ranks)
-
-    def _gathered(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        with self._waiting():
-            return self._runner.gather(own)
 
     @abstractmethod
     def _finish_rounds(self) -> None:
