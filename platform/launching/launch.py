@@ -15,7 +15,7 @@ from ..tracking.store import finish_run, output_folder
 from .entry import Job, train_worker
 from .failure import RunFailed, run_failed
 from .fallback import fallback, keep_text, text_of
-from .run_folder import RunFolder
+from .run_folder import RAYS_LIST, RunFolder
 from .run_status import News, RunStatus
 from .storage import reason, storage_path
 
@@ -83,9 +83,8 @@ def launch(
 def _set_aside(folder: RunFolder) -> None:
     """Puts away what an earlier launch of the run has left; raises RunFailed."""
     try:
-        folder.forget_rays_list()
         # The checkpoint has these metrics, or their steps are redone.
-        folder.set_aside(UNDELIVERED)
+        folder.set_aside(RAYS_LIST, UNDELIVERED)
         fallback(folder.run_id).set_aside(UNDELIVERED)
     except OSError as error:
         raise RunFailed(f"{folder.address}: {reason(error)}") from error

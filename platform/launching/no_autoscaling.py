@@ -13,11 +13,17 @@ class NoAutoscaling:
     warning in its log and goes on.
     """
 
-    def request_resources(self, **_: Any) -> None:
+    def request_resources(self, *_: Any, **__: Any) -> None:
         """Does nothing: the machine is what it is."""
 
-    def cancel_request(self, **_: Any) -> None:
+    def cancel_request(self, *_: Any, **__: Any) -> None:
         """Does nothing."""
+
+    def get_reserved_resources(self, *_: Any, **__: Any) -> dict[str, dict[str, float]]:
+        """What a run whose number of workers may change can use: all that there is."""
+        import ray  # noqa: PLC0415 - runs in an actor, where it is imported
+
+        return {"this machine": ray.cluster_resources()}  # type: ignore[no-untyped-call]
 
 
 def stand_in_for_autoscaling() -> None:

@@ -192,7 +192,6 @@ class _Build:
             replica,
             workers,
             randomness,
-            per_worker=manner.per_worker,
             refuses=spec.compressor.nonfinite == "refuse",
         )
 

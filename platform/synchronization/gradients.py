@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
@@ -32,6 +32,8 @@ class GradientsInRounds(InRounds):
         randomness: Randomness,
         *,
         refuses: bool = True,
+        model: nn.Module | None = None,
+        others: Sequence[str] = (),
     ) -> None:
         """Takes charge.
 
@@ -41,11 +43,14 @@ class GradientsInRounds(InRounds):
             replica: the model.
             randomness: of all ranks here.
             refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
+            model: the whole, where the replica has a part of it.
+            others: names of its other parameters.
         """
         self._refuses = refuses
-        super().__init__([Averaging(runner, patterns, replica.names)], replica.names)
+        names = [*replica.names, *others]
+        super().__init__([Averaging(runner, patterns, names)], names)
         self._replica, self._randomness = replica, randomness
-        self.model = replica.model
+        self.model = replica.model if model is None else model
         self._runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
@@ -72,11 +77,15 @@ class GradientsInRounds(InRounds):
 
     def _begin_participant(self, local: int, rank: int, moment: Moment) -> Participant:
         self._replica.prepare_own()
+        return self._averaging.participant(local, self._taken_gradients(rank, moment))
+
+    def _taken_gradients(self, rank: int, moment: Moment) -> list[Tensor]:
+        """The replica's, as one worker's; worker 0's are observed."""
         gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
             self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
-        return self._averaging.participant(local, gradients)
+        return gradients
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""

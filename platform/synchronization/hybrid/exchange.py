@@ -23,7 +23,6 @@ from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER, Interval, seconds, united
 
 T = TypeVar("T")
-_NOTHING: Payload = np.empty(0, np.uint8)
 
 Side = Generator[None, None, T]
 """A worker's side of an iteration. It pauses where it needs what the others have sent."""
@@ -174,7 +173,8 @@ class Exchange:
         found = {self.rank: coming.own}
         for rank in self._carrier.others:
             received = torch.empty(tuple(coming.shapes[rank]), dtype=coming.dtype)
-            take_raw_bytes(arrived.get(rank, _NOTHING), [received])
+            if rank in arrived:
+                take_raw_bytes(arrived[rank], [received])
             found[rank] = received.to(coming.own.device, coming.own.dtype)
         return [found[rank] for rank in range(len(found))]
 

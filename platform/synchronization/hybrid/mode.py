@@ -8,21 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns import Pattern, Spent
 from taugrad.compressors.exchange.resizing import ranks_together
 from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.traffic import Traffic
-from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...training.generators import Randomness
 from ...training.replica import Replica
 from ..base import Moment
-from ..in_rounds import InRounds
+from ..gradients import GradientsInRounds
 from ..ledger import Iteration
 from .exchange import Exchange, Side, together
 from .layers import Layer, cut_optimizer
@@ -30,7 +28,7 @@ from .parts import Parts
 from .worker import Computed, Worker
 
 
-class HybridTraining(InRounds):
+class HybridTraining(GradientsInRounds):
     """Replicas of the convolutional part, and a share of the fully connected one for each worker here.
 
     Between evaluations and checkpoints no worker has the whole fully connected part: `sync_model` gathers it.
@@ -50,7 +48,6 @@ class HybridTraining(InRounds):
         workers: Sequence[Worker],
         randomness: Randomness,
         *,
-        per_worker: bool,
         refuses: bool,
     ) -> None:
         """Takes charge.
@@ -63,21 +60,17 @@ class HybridTraining(InRounds):
             replica: of its convolutional part.
             workers: one for each of the runner's ranks.
             randomness: theirs.
-            per_worker: whether the fully connected layers take a step after each turn, within the iteration.
             refuses: whether a gradient that is not finite ends the run.
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
-        of_layers = [f"{name}.{own}" for name, own in _parameters(workers[0])]
-        names = [*replica.names, *of_layers]
-        super().__init__([Averaging(runner, patterns, names)], names)
-        self.model, self._parts, self._replica = model, parts, replica
-        self.workers_here, self._randomness = list(workers), randomness
-        self._per_worker, self._refuses = per_worker, refuses
+        layers = [cast(Layer, each) for each in workers[0].layers]
+        others = [f"{layer.name}.{name}" for layer in layers for name, _ in layer.named_parameters()]
+        super().__init__(runner, patterns, replica, randomness, refuses=refuses, model=model, others=others)
+        self._parts, self.workers_here, self._manner = parts, list(workers), workers[0].manner
         self.activations = Traffic(runner.workers)
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
-        runner.broadcast([tensor for tensor in model.state_dict().values() if tensor.numel()])
         self._deal_out()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
@@ -108,7 +101,7 @@ class HybridTraining(InRounds):
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
-            if not self._per_worker:
+            if not self._manner.per_worker:
                 for worker in self.workers_here:
                     worker.step(moment.position)
         elif self._refuses:
@@ -124,10 +117,7 @@ class HybridTraining(InRounds):
             if computed.features is not None:
                 gradient = computed.gradient.to(computed.features.dtype)
                 torch.autograd.backward(computed.features, gradient)
-        gradients = self._replica.take_gradients()
-        if moment.observe and rank == 0:
-            seen = zip(self._replica.names, gradients, strict=True)
-            self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
+        gradients = self._taken_gradients(rank, moment)
         if computed.refused is None:
             return self._averaging.participant(local, gradients)
         ordinal = len(self._replica.names) + computed.refused
@@ -137,7 +127,7 @@ class HybridTraining(InRounds):
 
     def _exchanges(self, traffic: Traffic | None) -> list[Exchange]:
         """For each worker here; the first one counts the traffic of all."""
-        values, waits = self.workers_here[0].manner.values, self._runner.waits
+        values, waits = self._manner.values, self._runner.waits
         counting = [traffic, *[None] * (len(self.ranks) - 1)]
         return [
             Exchange(carrier, values, each, waits=waits)
@@ -185,23 +175,17 @@ class HybridTraining(InRounds):
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`; `sync_model` comes before it."""
-        return {
-            "model": self.model.state_dict(),
-            "replica": self._replica.state_dict(),
-            "ledger": self._ledger_state(),
-            "activations": self.activations.state_dict(),
-        }
+        return {**super().shared_state(), "activations": self.activations.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
         here = zip(self.ranks, self.workers_here, strict=True)
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
-        return {"patterns": self._pattern_states(), "optimizers": optimizers}
+        return {**super().own_state(), "optimizers": optimizers}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._load_patterns(own["patterns"])
-        self._load_agreed(shared)
+        super().load(shared, own)
         self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):
             worker.optimizer.load_state_dict(own["optimizers"][str(rank)])
@@ -215,8 +199,7 @@ class HybridTraining(InRounds):
         former = ranks_together(
             [each["optimizers"] for each in workers], [each["workers"] for each in patterns]
         )
-        self._load_agreed(shared)
-        self._averaging.reshard(patterns)
+        super().reshard(shared, workers)
         for worker in self.workers_here:
             layers = [cast(Layer, each) for each in worker.layers]
             state = cut_optimizer(former, layers, worker.optimizer.state_dict())
@@ -229,16 +212,8 @@ class HybridTraining(InRounds):
                 if not self._is_whole and name in shapes:
                     parameter.data = parameter.data.new_empty(shapes[name])
         self._is_whole = True
-        self.model.load_state_dict(shared["model"])
-        self._replica.load_state_dict(shared["replica"])
-        self._load_ledger(shared["ledger"])
+        super()._load_agreed(shared)
         self._deal_out()
-
-
-def _parameters(worker: Worker) -> list[tuple[str, str]]:
-    """Layer and name of each parameter of a worker's share, in their order."""
-    layers = [cast(Layer, each) for each in worker.layers]
-    return [(layer.name, name) for layer in layers for name, _ in layer.named_parameters()]
 
 
 def _alone(randomness: Randomness, rank: int) -> Any:
