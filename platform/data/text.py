@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ def load_text(config: Text) -> Parts:
     kept = token_cache.read(key)
     if kept is None:
         try:
-            kept = _make(key, train, test, tokenizer)
+            kept = token_cache.make(key, lambda out: _written(out, train, test, tokenizer))
         except OSError as error:
             raise DataError(
                 f"{error.filename or token_cache.folder()}: {error.strerror or error}; "
@@ -94,33 +95,24 @@ class _Tokenizer:
         return ids
 
 
-def _make(
-    key: str, train: Sequence[TextFile], test: Sequence[TextFile], tokenizer: _Tokenizer | None
+def _written(
+    out: BinaryIO, train: Sequence[TextFile], test: Sequence[TextFile], tokenizer: _Tokenizer | None
 ) -> CachedText:
+    """Writes the tokens of both parts."""
     content = hashlib.sha256(tokenizer.sha256.encode() if tokenizer else b"")
-    tokens_sha256 = hashlib.sha256()
     counts = []
-    with token_cache.writing(key) as out:
-        for part in (train, test):
-            tokens = read = 0
-            for file in part:
-                content.update(f"{file.name}\0{file.end - file.start}\0".encode(errors="surrogateescape"))
-                for piece, row in _rows(file, tokenizer):
-                    content.update(piece)
-                    tokens_sha256.update(row.data)
-                    out.write(row.data)
-                    tokens, read = tokens + len(row), read + len(piece)
-            counts.append((tokens, read))
-    kept = CachedText(
-        dtype=tokenizer.dtype if tokenizer else "|u1",
-        train_tokens=counts[0][0],
-        test_tokens=counts[1][0],
-        test_bytes=counts[1][1],
-        fingerprint=content.hexdigest(),
-        sha256=tokens_sha256.hexdigest(),
-    )
-    token_cache.write_record(key, kept)
-    return kept
+    for part in (train, test):
+        tokens = read = 0
+        for file in part:
+            content.update(f"{file.name}\0{file.end - file.start}\0".encode(errors="surrogateescape"))
+            for piece, row in _rows(file, tokenizer):
+                content.update(piece)
+                out.write(row.data)
+                tokens, read = tokens + len(row), read + len(piece)
+        counts.append((tokens, read))
+    (train_tokens, _), (test_tokens, test_bytes) = counts
+    dtype = tokenizer.dtype if tokenizer else "|u1"
+    return CachedText(dtype, train_tokens, test_tokens, test_bytes, content.hexdigest())
 
 
 def _rows(file: TextFile, tokenizer: _Tokenizer | None) -> Iterator[tuple[bytes, NDArray[np.generic]]]:

@@ -234,17 +234,13 @@ class Trainer:
 
     def _iterate(self, feed: Feed, position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
-        with self._recording.step(self.done - self._done_at_start, self.done + 1):
-            self._make_step(feed, position)
-
-    def _make_step(self, feed: Feed, position: Position) -> None:
         started = perf_counter()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
-        observe = self.rank == 0 and due
-        with RECORDER.computing("data"):
-            batches = feed.next()
-        last = self.done + 1 == self.plan.iterations
-        iteration = self.sync.iterate(batches, Moment(position, last, observe))
+        moment = Moment(position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due)
+        with self._recording.step(self.done - self._done_at_start, self.done + 1):
+            with RECORDER.computing("data"):
+                batches = feed.next()
+            iteration = self.sync.iterate(batches, moment)
         self.done += 1
         here = len(self.sync.ranks)
         step_s = (perf_counter() - started) / here
