@@ -15,7 +15,7 @@ from .examples import Parts
 from .shape import Shape
 from .text_files import TextFile, find, split, standard_library
 from .token_cache import CachedText
-from .windows import SpacedWindows, Windows
+from .windows import spaced_windows, training_windows
 
 _PIECE = 1 << 20
 """Bytes of text that are turned into tokens together, and what is missing to the end of a line."""
@@ -61,8 +61,8 @@ def load_text(config: Text) -> Parts:
     train_tokens, test_tokens = token_cache.mapped(key, kept)
     bytes_per_token = kept.test_bytes / kept.test_tokens if kept.test_tokens else 1.0
     return Parts(
-        Windows(train_tokens, config.context, f"{name}: training part"),
-        SpacedWindows(test_tokens, config.context, config.test_examples, f"{name}: test part"),
+        training_windows(train_tokens, config.context, f"{name}: training part"),
+        spaced_windows(test_tokens, config.context, config.test_examples, f"{name}: test part"),
         Shape.text(config.context, vocabulary, bytes_per_token),
         kept.fingerprint,
     )

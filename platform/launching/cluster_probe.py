@@ -86,12 +86,10 @@ def check_job_server(address: str) -> None:
     source = f"--address {address}"
     try:
         code, reason = _asked(lambda token: _status(address, token), lambda said: said[0] in _NO_TOKEN)
-    except urllib.error.URLError as error:
-        raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
         raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
-        raise SpecError(source, [f"no cluster answers there ({error})"]) from None
+        raise SpecError(source, [f"no cluster answers there ({getattr(error, 'reason', error)})"]) from None
     if code in _NO_TOKEN:
         raise SpecError(source, [_token_problem()])
     if code != _OK:

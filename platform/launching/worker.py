@@ -47,7 +47,7 @@ def train(job: Job) -> None:
         log = logging.getLogger("taugrad")
         log.setLevel(logging.INFO)
         log.addHandler(_Telling(notify))
-        checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, device, notify)
+        checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, notify)
         journal = Journal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
         listener = _Listener(job.status, journal, checkpoints)
         try:

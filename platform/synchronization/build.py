@@ -90,8 +90,7 @@ class _Build:
     def build(self) -> tuple[Synchronization, Randomness]:
         """See `build_synchronization`."""
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
-        on_gpu = not simulated and dist.get_backend() == "nccl"
-        key = self._key(self.device if on_gpu else torch.device("cpu")) if mode.authenticated else None
+        key = self._key() if mode.authenticated else None
         if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
@@ -109,7 +108,7 @@ class _Build:
                 return self._gradients(runner, randomness), randomness
 
     @staticmethod
-    def _key(device: torch.device) -> bytes:
+    def _key() -> bytes:
         """This worker's key; all workers must call this together.
 
         Raises:
@@ -120,7 +119,7 @@ class _Build:
             key = key_of_environment()
         except KeyProblem as found:
             problem = str(found)
-        for rank, said in enumerate(gathered(problem, device)):
+        for rank, said in enumerate(gathered(problem)):
             if said:
                 raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
         return key

@@ -89,19 +89,17 @@ class GradientsInRounds(InRounds):
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
-        return {
-            "model": self.model.state_dict(),
-            "replica": self._replica.state_dict(),
-            "ledger": self._ledger_state(),
-        }
+        ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}
+        return {"model": self.model.state_dict(), "replica": self._replica.state_dict(), "ledger": ledger}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
-        return {"patterns": self._pattern_states()}
+        return {"patterns": {**self._averaging.own_state(), "traffic": self.ledger.traffic.state_dict()}}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._load_patterns(own["patterns"])
+        self._averaging.load(own["patterns"])
+        self.ledger.traffic.load_state_dict(own["patterns"]["traffic"])
         self._load_agreed(shared)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
@@ -112,4 +110,5 @@ class GradientsInRounds(InRounds):
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
         self._replica.load_state_dict(shared["replica"])
-        self._load_ledger(shared["ledger"])
+        self.ledger.load(shared["ledger"]["totals"])
+        self._averaging.done = int(shared["ledger"]["synchronizations"])

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from time import perf_counter, time
 
-import torch
-
 from taugrad.compressors.spans import RECORDER, Span
 
 from ..tracking.timeline import Timeline, moved
@@ -50,17 +48,14 @@ class Recording:
             ahead = time() - perf_counter()  # of seconds since 1970
             self._spans += [moved(each, ahead) for each in RECORDER.stop()]
 
-    def gathered(self, device: torch.device) -> Timeline | None:
+    def gathered(self) -> Timeline | None:
         """Of all workers; all processes must call this together.
-
-        Args:
-            device: where the process group's transport takes tensors from.
 
         Returns:
             The same on every process; None where a worker has recorded nothing.
         """
         if not self._steps:
             return None
-        texts = gathered(json.dumps([astuple(each) for each in self._spans]), device)  # times keep every bit
+        texts = gathered(json.dumps([astuple(each) for each in self._spans]))  # times keep every bit
         workers = [[Span(*fields) for fields in json.loads(text)] for text in texts]
         return Timeline.of(workers) if all(workers) else None

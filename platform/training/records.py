@@ -5,9 +5,7 @@ gradients, and so is not in the ledgers.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -32,8 +30,6 @@ class IterationRecord:
     """Seconds until the next iteration could begin; all of these are means over its workers."""
     iteration: Iteration
     """The ledger's entry."""
-    wire_bytes_so_far: int | None = None
-    """Wire bytes of all workers since the run began, this iteration included; None: not logged."""
 
     @property
     def step(self) -> Step:
@@ -75,18 +71,6 @@ class IterationRecord:
         }
 
 
-def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationRecord]:
-    """The records with the wire bytes so far of each.
-
-    Args:
-        records: of the latest iterations, in their order.
-        now: wire bytes of all workers since the run began, the last of them included.
-    """
-    later = accumulate((record.step.wire_bytes for record in reversed(records)), initial=0)
-    pairs = zip(reversed(records), later, strict=False)
-    return [replace(record, wire_bytes_so_far=now - after) for record, after in pairs][::-1]
-
-
 def averaged(
     records: list[IterationRecord], processes: int, workers: int, device: torch.device
 ) -> list[dict[str, float]]:
@@ -123,8 +107,6 @@ def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[
     if exchange_s and step.wire_bytes:
         metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
         metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)
-    if record.wire_bytes_so_far is not None:
-        metrics[names.COMM_WIRE_MB_TOTAL] = record.wire_bytes_so_far / 1e6
     if step.keeps_residuals:
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0
