@@ -99,24 +99,24 @@ def read_labels(
     dtype = column_type(train, config.label)
     if column_type(test, config.label) != dtype:
         raise DataError(f"{test.files[0]}: column {config.label!r} holds other values than {train.files[0]}")
+    names: tuple[str, ...] | None = None
     if pa.types.is_floating(dtype):
         for groups in (train, test):
             _check(groups, config.label, None, np.isfinite, "a finite number")
         return None, 1, "numbers"
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         names = tuple(sorted(_different(train, config)))
-        _check_count(train, config.label, len(names))
-        for groups in (train, test):
-            _check(groups, config.label, names, lambda labels: labels >= 0, "a class of the training part")
-        return names, len(names), "classes"
-    if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
+        count, wanted = len(names), "a class of the training part"
+    elif pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
         count = config.classes or _numbered(train, config)
-        _check_count(train, config.label, count)
         wanted = f"one of 0..{count - 1}"
-        for groups in (train, test):
-            _check(groups, config.label, None, lambda labels: (labels >= 0) & (labels < count), wanted)
-        return None, count, "classes"
-    raise DataError(f"{train.files[0]}: column {config.label!r} holds {dtype}; expected numbers or names")
+    else:
+        raise DataError(f"{train.files[0]}: column {config.label!r} holds {dtype}; expected numbers or names")
+    if count < 2:
+        raise DataError(f"{train.files[0]}: {config.label} has {count} classes; expected two or more")
+    for groups in (train, test):
+        _check(groups, config.label, names, lambda labels: (labels >= 0) & (labels < count), wanted)
+    return names, count, "classes"
 
 
 def _numbered(train: RowGroups, config: Parquet) -> int:
@@ -174,8 +174,3 @@ def _check(
             raise DataError(
                 f"{path}: row {start + at}: {label} is {column[at].as_py()!r:.60}; expected {wanted}"
             )
-
-
-def _check_count(groups: RowGroups, label: str, count: int) -> None:
-    if count < 2:
-        raise DataError(f"{groups.files[0]}: {label} has {count} classes; expected two or more")

@@ -1,7 +1,7 @@
 """Text of any files: bytes, or a tokenizer's tokens."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,8 +20,6 @@ from .windows import spaced_windows, training_windows
 _PIECE = 1 << 20
 """Bytes of text that are turned into tokens together, and what is missing to the end of a line."""
 _BYTES = 256
-
-Tokenize = Callable[[str], Sequence[int]]
 
 
 def load_text(config: Text) -> Parts:

@@ -13,7 +13,7 @@ class AgreedModel:
     """The agreed model of this process, its outer optimizer, and their bytes."""
 
     def __init__(self, model: nn.Module, outer: torch.optim.SGD) -> None:
-        self._model, self._outer = model, outer
+        self._outer = outer
         (group,) = outer.param_groups
         self._trained: list[Tensor] = group["params"]
         self._buffers = [each for each in model.buffers() if each.numel()]
