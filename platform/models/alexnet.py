@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import nn
 
 from .config import AlexNet, Form
-from .sizes import begin_as_he, check_size, scaled, windows
+from .sizes import begin_as_he, check_size, numbers_of, scaled
 
 SMALLEST: dict[Form, int] = {"small": 15, "imagenet": 63}
 """Fewer rows or columns than this would leave nothing after the last pooling."""
@@ -30,12 +30,11 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
     small = config.form == "small"
     smaller = "lenet" if small else "alexnet with form: small"
     check_size("AlexNet", height, width, SMALLEST[config.form], instead=smaller)
-    conv, maps = _convolutions(config, channels)
-    rows, columns = (_left(size, small=small) for size in (height, width))
+    conv = _convolutions(config, channels)
     units = scaled(4096, config.width_multiplier)
     fc = OrderedDict[str, nn.Module](
         dropout6=nn.Dropout(config.dropout),
-        fc6=nn.Linear(maps * rows * columns, units),
+        fc6=nn.Linear(numbers_of(conv, channels, height, width), units),
         relu6=nn.ReLU(inplace=True),
         dropout7=nn.Dropout(config.dropout),
         fc7=nn.Linear(units, units),
@@ -54,18 +53,8 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
     return net
 
 
-def _left(size: int, *, small: bool) -> int:
-    """Rows, or columns, after the last pooling."""
-    if small:
-        return windows(size, 3, 2, 1) // 2 // 2 // 2
-    size = windows(size, 11, 4, 2)
-    for _ in range(3):
-        size = windows(size, 3, 2)
-    return size
-
-
-def _convolutions(config: AlexNet, channels: int) -> tuple[nn.Sequential, int]:
-    """The convolutions with what follows each, and how many maps the last one has."""
+def _convolutions(config: AlexNet, channels: int) -> nn.Sequential:
+    """The convolutions with what follows each."""
     small = config.form == "small"
     groups = 2 if config.grouped and not small else 1
     layers, before = OrderedDict[str, nn.Module](), channels
@@ -80,7 +69,7 @@ def _convolutions(config: AlexNet, channels: int) -> tuple[nn.Sequential, int]:
         if number in _POOLED:
             layers[f"pool{number}"] = nn.MaxPool2d(2) if small else nn.MaxPool2d(3, stride=2)
         before = after
-    return nn.Sequential(layers), before
+    return nn.Sequential(layers)
 
 
 def _norm() -> nn.Module:
