@@ -12,6 +12,7 @@ import yaml
 from cases import in_turn
 
 from taugrad.compressors import LocalSteps, compress_gradients
+from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import WeightsSync
 from taugrad.search.advice import (
@@ -61,7 +62,7 @@ def test_each_method_has_a_call_for_ones_own_loop(make_choose):
             given = {each.arg: ast.literal_eval(each.value) for each in called.value.keywords}
             line = given.get("compressor") or ast.literal_eval(called.value.args[-1])
             spec = RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
-            assert spec.compressor == RunSpec.model_validate({"compressor": line}).compressor
+            assert spec.compressor == read_config(line)
             inspect.signature(doors[called.value.func.id]).bind(*called.value.args, **given)
             assert {each: getattr(spec.sync, each) for each in given if each != "compressor"} == {
                 each: value for each, value in given.items() if each != "compressor"

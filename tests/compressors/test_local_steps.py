@@ -173,7 +173,7 @@ def test_whoever_goes_on_from_a_state_ends_with_the_same_bits(found: list[dict[s
         assert resumed["totals"][0] == resumed["totals"][1]
         other, version = resumed["refused"]
         assert other.startswith(f"ValueError: the state of rank {1 - rank} of 2 workers, this is rank {rank}")
-        assert version == "ValueError: version 0 of a state; this program reads 1"
+        assert version == "ValueError: version 0 of a state; this program reads 2"
 
 
 REFUSED = {
