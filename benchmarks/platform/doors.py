@@ -6,6 +6,7 @@ Two processes over gloo on the loopback interface; Ray Train starts its own. Lig
 Transformers must be installed.
 """
 
+import json
 import os
 import socket
 import sys
@@ -184,7 +185,7 @@ def ray_train(steps: int) -> dict[str, list[float]]:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer, prepare_model
 
-    def train() -> None:
+    def train(setting: dict[str, Any]) -> None:
         torch.set_num_threads(1)
         found = {}
         for method in METHODS:
@@ -194,14 +195,16 @@ def ray_train(steps: int) -> dict[str, list[float]]:
                 compress_gradients(model, method)
             loop(model, optimizer_of(model, method), steps, torch.Tensor.backward)
             found[method] = learner.losses
-        ray.train.report({"losses": found})
+        if dist.get_rank() == 0:
+            Path(setting["file"]).write_text(json.dumps(found), encoding="utf-8")
 
     ray.init("local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
     try:
         with tempfile.TemporaryDirectory() as folder:
             run, scaling = RunConfig(storage_path=folder), ScalingConfig(num_workers=WORKERS)
-            metrics = TorchTrainer(train, scaling_config=scaling, run_config=run).fit().metrics or {}
-            losses: dict[str, list[float]] = metrics["losses"]
+            setting = {"file": f"{folder}/losses.json"}
+            TorchTrainer(train, train_loop_config=setting, scaling_config=scaling, run_config=run).fit()
+            losses: dict[str, list[float]] = json.loads(Path(setting["file"]).read_text(encoding="utf-8"))
             return losses
     finally:
         ray.shutdown()
