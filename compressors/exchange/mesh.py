@@ -24,9 +24,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ..errors import PeerLost, WorkersDisagree
 from .addresses import own_address, timeout_of, told_by_all
-from .carrier import Carrier, Payload
+from .carrier import Carrier, Payload, in_memory
 from .keys import KEY, KEY_FILE, key_pair
-from .memory import in_memory
 
 _HELLO, _ALIVE = "hello", ""
 """Tags of the mesh itself."""

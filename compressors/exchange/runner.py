@@ -16,9 +16,8 @@ from torch import Tensor
 from ..errors import CorruptMessage
 from ..spans import RECORDER
 from .buckets import ExchangeForm
-from .carrier import Carrier, Payload
+from .carrier import Carrier, Payload, in_memory
 from .lost_peers import reaching
-from .memory import in_memory
 from .rounds import Participant, Passed, Passing, Received, Result, Sending
 from .sites import Sites
 from .traffic import HEAD, Heads, Known, Links, Traffic

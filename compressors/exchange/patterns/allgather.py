@@ -6,12 +6,11 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.feedback import Sent
 from ...method import Method
 from ..pieces import cut
-from ..resizing import Ranges
 from ..rounds import Result, Rounds, Sending
-from .base import Pattern, Setting, refused_by
+from .base import Parts, Pattern, Setting, refused_by
 
 
 class _Counted(TypedDict):
@@ -57,14 +56,6 @@ class AllGather(Pattern):
             self._own.compressor.total(incoming, divisor, total)
         return total
 
-    def unsent(self) -> list[Tensor]:
-        """See `Pattern.unsent`."""
-        return self._unsent([self._whole], [self._own])
-
-    def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`."""
-        return Ranges([self._whole], [()] * workers)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        """See `Pattern.compressors`."""
-        return [self._own]
+    def parts(self) -> Parts:
+        """See `Pattern.parts`."""
+        return {"0": (self._whole, self._own)}

@@ -11,15 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.feedback import Sent
 from ...method import Method
 from ...wire.message import is_refusal
 from ..carrier import Payload
 from ..pieces import cut
-from ..resizing import Ranges
 from ..rounds import Passed, Passing, Result, Rounds
 from ..traffic import HEAD, Head, Heads, Known
-from .base import Pattern, Setting, divide, refused_by
+from .base import Parts, Pattern, Setting, divide, refused_by
 
 
 class Ring(Pattern):
@@ -117,10 +116,6 @@ class Ring(Pattern):
                 divide(total, self.setting.workers)
         return total
 
-    def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`. A residual also holds what others sent, for the same sum."""
-        return Ranges(cut(self.setting.sizes, workers), [()] * workers)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        """See `Pattern.compressors`."""
-        return self._hops
+    def parts(self) -> Parts:
+        """See `Pattern.parts`."""
+        return {str(i): part for i, part in enumerate(zip(self._chunks, self._hops, strict=True))}
