@@ -28,7 +28,7 @@ class Quantizer(Settings):
 
     @property
     def value_bits(self) -> float:
-        """About what a value takes, to plan by."""
+        """About what a value takes, to plan by; exactly, where a symbol's bits are fixed."""
         return 8.0
 
     @property
@@ -61,6 +61,7 @@ class Bins(Blocks, Quantizer):
     """Values in 2^bits bins a block."""
 
     first_field = "bits"
+    quantizes = "taugrad.compressors.quantizers.fixed:FixedBits"
 
     bits: Bits = 8
     """Bits per element."""
@@ -75,7 +76,6 @@ class LinearFields(Bins):
     """Rae, section 2.3: bins of equal width between a block's smallest and largest value."""
 
     makes = "linear"
-    quantizes = "taugrad.compressors.quantizers.fixed:LinearBins"
 
 
 class LinearLink(LinearFields, QuantizerLink):
@@ -88,7 +88,6 @@ class QuantileFields(Bins):
     """Rae, section 2.3.1: bins of equal population, each standing for the mean of its values."""
 
     makes = "quantile"
-    quantizes = "taugrad.compressors.quantizers.fixed:QuantileBins"
 
 
 class QuantileLink(QuantileFields, QuantizerLink):
@@ -102,7 +101,7 @@ class Float8Fields(Blocks, Quantizer):
 
     first_field = "block"
     makes = "fp8"
-    quantizes = "taugrad.compressors.quantizers.fixed:Float8"
+    quantizes = "taugrad.compressors.quantizers.fixed:FixedBits"
 
 
 class Float8Link(Float8Fields, QuantizerLink):
@@ -115,7 +114,7 @@ class Half(Quantizer):
     """16-bit floats."""
 
     has_symbols = False
-    quantizes = "taugrad.compressors.quantizers.fixed:Half"
+    quantizes = "taugrad.compressors.quantizers.fixed:FixedBits"
 
     @property
     def value_bits(self) -> float:

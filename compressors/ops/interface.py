@@ -12,20 +12,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..method.base import ThresholdRule
+from ..method.base import Form, ThresholdRule
 from .array import Array
 from .cpu.looking import stratified_positions
 from .readback import Pending, Readback
 from .segments import Offsets
 
-HalfFormat = Literal["fp16", "bf16"]
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block of 8-bit floats."""
 QUANTILE_EXPONENTS = (-128, 113)
@@ -277,15 +276,20 @@ class Ops(ABC):
         """
 
     @abstractmethod
-    def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
+    def quantize(
+        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
+        """Quantizes residual + gradient of each parameter, in its blocks.
 
         Args:
+            form: `linear`, uniformly (`ops.cpu.linear` defines it); `quantile`, to bins of equal population
+                (`ops.cpu.quantile`); `fp8`, to float8 e4m3fn scaled by a power of two a block; `fp16` or
+                `bf16`, whose bits are the symbols.
             work: what is quantized, and to what.
-            lows: float32 [offsets.blocks]; receives the smallest element of each.
-            steps: float32 [offsets.blocks]; receives the width of a bin.
+            tables: of all blocks, in the order of a message's; they are written. `linear`: float32 [blocks],
+                the smallest element, and the width of a bin. `quantile`: int8 [blocks], an exponent e, and
+                uint16 [blocks * 2^bits], the float16 bits of the bins' means times 2^-e. `fp8`: int8
+                [blocks], the scale's exponent.
             returned: receives what the passes come to.
         """
 
@@ -293,35 +297,15 @@ class Ops(ABC):
     def linear_between(
         self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
     ) -> Pending[list[QuantizedPass]]:
-        """The same of parameters that are one block each and have bits of their own.
+        """The same uniformly, of parameters that are one block each and have bits of their own.
 
         Args:
             work: what is quantized; residuals hold the gradients already.
             bits: of the symbols of each parameter; of those whose range is not finite, it does not matter.
             ranges: what `extremes` found of the parameters. What the passes come to goes where that went.
-            lows: float32 [parameters].
-            steps: float32 [parameters].
+            lows: float32 [parameters]; receives the smallest element of each.
+            steps: float32 [parameters]; receives the width of a bin.
         """
-
-    @abstractmethod
-    def quantile_pass(
-        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
-
-        Arguments as for `linear_pass`, but `means` uint16 [offsets.blocks * 2^bits], the float16 bits of the
-        bins' means times 2^-e, and `exponents` int8 [offsets.blocks], e.
-        """
-
-    @abstractmethod
-    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
-        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [offsets.blocks]."""
-
-    @abstractmethod
-    def half_pass(
-        self, kind: HalfFormat, work: Quantizing, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """Rounds to a 16-bit float, whose bits are the symbols."""
 
     # What is sent, in float32 arrays
 

@@ -29,7 +29,6 @@ from taugrad.compressors.ops.interface import (
     LARGEST_MEAN,
     Addends,
     Batch,
-    HalfFormat,
     Ops,
     QuantizedPass,
     Quantizing,
@@ -37,7 +36,7 @@ from taugrad.compressors.ops.interface import (
     Selected,
 )
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.wire.forms import require_written
+from taugrad.compressors.wire.forms import require_written, table_layout
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 TAU = 0.3
@@ -341,18 +340,9 @@ def _passes(ops: Ops, form: str, bits: int) -> Run:
     def run(
         work: Quantizing, readback: Readback
     ) -> tuple[Callable[[], list[QuantizedPass]], tuple[Any, ...]]:
-        blocks = work.offsets.all_blocks
-        if form == "linear":
-            lows, steps = ops.empty(blocks, F32), ops.empty(blocks, F32)
-            return ops.linear_pass(work, lows, steps, readback), (lows, steps)
-        exponents = ops.empty(blocks, np.int8)
-        if form == "quantile":
-            means = ops.empty(blocks << bits, np.uint16)
-            return ops.quantile_pass(work, means, exponents, readback), (exponents, means)
-        if form == "fp8":
-            return ops.fp8_pass(work, exponents, readback), (exponents,)
-        kind: HalfFormat = "bf16" if form == "bf16" else "fp16"
-        return ops.half_pass(kind, work, readback), ()
+        layout = table_layout(form, bits)
+        tables = tuple(ops.empty(work.offsets.all_blocks * each, dtype) for dtype, each in layout)
+        return ops.quantize(form, work, tables, readback), tables
 
     return run
 

@@ -150,7 +150,7 @@ def add_values(symbols, block, lows, steps, out):  # type: ignore[no-untyped-def
 def linear_rows(
     work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """See `Ops.linear_pass`; `put_back` adds what symbols stand for to a residual."""
+    """`Ops.quantize` uniformly; `put_back` adds what symbols stand for to a residual."""
     scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
     if fits_pieces(work):
         return over_rows(work, partial(_take_up_and_quantize, lows, steps, scale, top), put_back, threads)

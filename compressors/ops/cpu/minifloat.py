@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..interface import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
+from ..interface import FP8_EXPONENTS, QuantizedPass, Quantizing
 from .blockwise import (
     LINE,
     PutBack,
@@ -166,16 +166,16 @@ def add_fp8(symbols, block, exponents, out):  # type: ignore[no-untyped-def]
             o[j] += from_fp8(s[j]) * up
 
 
-def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
-    """See `Ops.half_pass`; `put_back` adds what symbols stand for to a residual."""
-    brain = (0, 0) if kind == "bf16" else (0,)
+def half_rows(form: str, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
+    """`Ops.quantize` to 16-bit floats; `put_back` adds what symbols stand for to a residual."""
+    brain = (0, 0) if form == "bf16" else (0,)
     return over_rows(work, partial(_round_halves, brain), put_back, threads)
 
 
 def fp8_rows(
     work: Quantizing, exponents: NDArray[np.int8], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """See `Ops.fp8_pass`; `put_back` adds what symbols stand for to a residual."""
+    """`Ops.quantize` to 8-bit floats; `put_back` adds what symbols stand for to a residual."""
     if fits_pieces(work):
         return over_rows(work, partial(_take_up_and_round_fp8, exponents), put_back, threads)
     keys, broken = take_up_all(work, threads)

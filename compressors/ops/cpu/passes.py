@@ -10,12 +10,11 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import ThresholdRule
+from ...method.base import Form, ThresholdRule
 from ..array import host
 from ..interface import (
     Addends,
     Batch,
-    HalfFormat,
     Ops,
     QuantizedPass,
     Quantizing,
@@ -28,7 +27,6 @@ from ..readback import Pending, Readback
 from ..segments import Numbers
 from . import avx512, chunked, linear, minifloat, quantile, summing, topk
 from .amounts import add_values
-from .blockwise import PutBack
 from .looking import ordered_sum_of_squares
 from .rows import floats, table
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
@@ -58,15 +56,6 @@ def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
 def _extremes(ranges: Sequence[Ranges]) -> list[linear.Extremes]:
     """The ranges, which this device has made."""
     return [each for each in ranges if isinstance(each, linear.Extremes)]
-
-
-def _put_back(form: str, *tables: NDArray[Any]) -> PutBack:
-    """What adds values to a residual again, by the tables of all blocks."""
-
-    def add(symbols: NDArray[Any], block: int, rows: Numbers, residual: NDArray[np.float32]) -> None:
-        add_values(form, symbols, block, tables, rows, residual, np.zeros(1, np.int64))
-
-    return add
 
 
 @njit(nogil=True, cache=True)
@@ -222,11 +211,25 @@ class CpuOps(Ops):
         """See `Ops.count_samples`; one call takes all."""
         return _now(list(linear.count_samples(samples, bits, _extremes(ranges))))
 
-    def linear_pass(
-        self, work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], returned: Readback
+    def quantize(
+        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_pass`."""
-        return _now(linear.linear_rows(work, lows, steps, _put_back("linear", lows, steps), self.threads))
+        """See `Ops.quantize`."""
+
+        def put_back(symbols: NDArray[Any], block: int, rows: Numbers, out: NDArray[np.float32]) -> None:
+            add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
+
+        match form:
+            case "linear":
+                return _now(linear.linear_rows(work, *tables, put_back, self.threads))
+            case "quantile":
+                exponents, means = tables
+                by_block = means.reshape(-1, 1 << work.bits)
+                return _now(quantile.quantile_rows(work, by_block, exponents, self.threads))
+            case "fp8":
+                return _now(minifloat.fp8_rows(work, *tables, put_back, self.threads))
+            case _:
+                return _now(minifloat.half_rows(form, work, put_back, self.threads))
 
     def linear_between(
         self,
@@ -238,25 +241,6 @@ class CpuOps(Ops):
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.linear_between`."""
         return _now(linear.quantize_between(work, bits, _extremes(ranges), lows, steps, self.threads))
-
-    def quantile_pass(
-        self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantile_pass`."""
-        tables = means.reshape(-1, 1 << work.bits)
-        return _now(quantile.quantile_rows(work, tables, exponents, self.threads))
-
-    def fp8_pass(
-        self, work: Quantizing, exponents: NDArray[np.int8], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.fp8_pass`."""
-        return _now(minifloat.fp8_rows(work, exponents, _put_back("fp8", exponents), self.threads))
-
-    def half_pass(
-        self, kind: HalfFormat, work: Quantizing, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.half_pass`."""
-        return _now(minifloat.half_rows(kind, work, _put_back(kind), self.threads))
 
     # What is sent
 

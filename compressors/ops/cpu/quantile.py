@@ -184,7 +184,7 @@ def _quantize_rows(rows, symbols, begins, ordered, bits, means, exponents, tree,
 def quantile_rows(
     work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], threads: int
 ) -> list[QuantizedPass]:
-    """See `Ops.quantile_pass`; means are uint16 [blocks, 2^bits].
+    """`Ops.quantize` to bins of equal population; means are uint16 [blocks, 2^bits].
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
