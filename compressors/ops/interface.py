@@ -106,11 +106,19 @@ class QuantizedPass:
 
 
 class Ranges(Protocol):
-    """The range of every block of a parameter; made by `extremes`, for the pass behind it."""
+    """The range of a parameter; made by `extremes`, for the pass behind it; there when it was fetched."""
+
+    @property
+    def low(self) -> np.float32:
+        """The smallest element; 0.0 for -0.0."""
+
+    @property
+    def high(self) -> np.float32:
+        """The largest element, likewise."""
 
     @property
     def nonfinite(self) -> bool:
-        """Whether any is not finite, once `readback` was fetched."""
+        """Whether a NaN or Inf was met; then the range means nothing."""
 
 
 class Addends(NamedTuple):
@@ -121,15 +129,6 @@ class Addends(NamedTuple):
     that nobody keeps."""
     gradient: Tensor
     """Contiguous float32 [n]."""
-
-
-class Sample(NamedTuple):
-    """Some of a parameter's values, in equal strata (`ops.cpu.looking`)."""
-
-    values: Tensor
-    """Contiguous float32 [n]."""
-    size: int
-    """How many of them, at most n."""
 
 
 @lru_cache(256)  # samples are taken of the same parameters again and again
@@ -196,16 +195,25 @@ class Ops(ABC):
         """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.looking`."""
 
     def samples(
-        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
-    ) -> list[NDArray[np.float32]]:
-        """The finite ones of |residual + gradient| at `most` places of each parameter; waits at most once."""
-        taken = []
-        for residual, gradient in zip(residuals, gradients, strict=True):
-            places = sampled_places(gradient.numel(), min(most, gradient.numel()), self.device)
+        self, tensors: Sequence[tuple[Tensor | None, Tensor]], sizes: Sequence[int], readback: Readback
+    ) -> Pending[list[NDArray[np.float32]]]:
+        """Some values of each parameter, one in each of equal strata (`ops.cpu.looking`).
+
+        Args:
+            tensors: residual and gradient of each, whose sum is looked at; None for zeros.
+            sizes: how many values of each, at most its elements.
+            readback: receives the values.
+        """
+        slots = []
+        for (residual, gradient), size in zip(tensors, sizes, strict=True):
+            places, slot = (
+                sampled_places(gradient.numel(), size, self.device),
+                readback.take(size, np.float32),
+            )
             sample = gradient[places].float()
-            taken.append((sample if residual is None else residual[places] + sample).abs())
-        found = self.fetch_all([self.array(each) for each in taken]) if taken else []
-        return [each[np.isfinite(each)] for each in found]
+            self.tensor(slot.array).copy_(sample if residual is None else residual[places] + sample)
+            slots.append(slot)
+        return lambda: [slot.values for slot in slots]
 
     # Sparse passes
 
@@ -260,19 +268,6 @@ class Ops(ABC):
             given: the parameters, each with at least one element.
             readback: to be fetched before the ranges are looked at.
             returned: receives the reports of the passes that go by them.
-        """
-
-    @abstractmethod
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """How often each symbol occurs in stratified samples that are quantized uniformly between ranges.
-
-        Args:
-            samples: of each parameter, all of whose values are in its ranges.
-            bits: of a symbol.
-            ranges: of the parameters. Where they are not finite, counts mean nothing.
-            readback: receives the counts, int64 [2^bits] each.
         """
 
     @abstractmethod

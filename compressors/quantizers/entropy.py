@@ -7,7 +7,8 @@ import numpy as np
 
 from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, EntropyFields, LawFloor
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
-from ..ops.interface import Addends, Ranges, Sample
+from ..ops.cpu.linear import count_symbols
+from ..ops.interface import Addends, Ranges
 from .base import Given, Quantization, Quantized, Work
 
 
@@ -59,16 +60,14 @@ class EntropyBins(Quantization):
         self, given: Sequence[Given], added: Sequence[Addends], ranges: Sequence[Ranges], work: Work
     ) -> list[int]:
         """Section 3.4; 1 where a range is not finite."""
-        samples = [
-            Sample(
-                gradient if residual is None else residual,
-                sample_size(gradient.numel(), self.config.fraction),
-            )
-            for residual, gradient in added
-        ]
-        counts = work.ops.count_samples(samples, self.config.sample_bits, ranges, work.readback)
+        fraction, bits = self.config.fraction, self.config.sample_bits
+        summed = [(None, gradient if residual is None else residual) for residual, gradient in added]
+        sizes = [sample_size(each.numel(), fraction) for _, each in summed]
+        samples = work.ops.samples(summed, sizes, work.readback)
         work.readback.fetch()
         return [
-            1 if own.nonfinite else bits_of_sample(counted, self._floor_of(one))
-            for one, counted, own in zip(given, counts(), ranges, strict=True)
+            1
+            if own.nonfinite
+            else bits_of_sample(count_symbols(values, bits, own.low, own.high), self._floor_of(one))
+            for one, values, own in zip(given, samples(), ranges, strict=True)
         ]

@@ -20,7 +20,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..interface import Addends, QuantizedPass, Quantizing, Sample
+from ..interface import Addends, QuantizedPass, Quantizing, Ranges
+from ..segments import Numbers
 from .blockwise import (
     LINE,
     PutBack,
@@ -35,8 +36,6 @@ from .blockwise import (
     take_up,
     take_up_all,
 )
-from .looking import hash_of
-from .rows import floats
 
 _SMALLEST_STEP, _LARGEST = np.float32(2.0**-126), np.finfo(np.float32).max
 _HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
@@ -44,12 +43,11 @@ _NO_SYMBOLS = np.empty(0, np.uint8)
 
 
 class Extremes(NamedTuple):
-    """The range of a parameter."""
+    """See `ops.interface.Ranges`."""
 
     low: np.float32
     high: np.float32
     nonfinite: bool
-    """Whether a NaN or Inf was met; then the range means nothing."""
 
 
 @njit(nogil=True, cache=True)
@@ -171,35 +169,24 @@ def extremes(given: Sequence[Addends], threads: int) -> list[Extremes]:
 
 
 @njit(nogil=True, cache=True)
-def _count_rows(rows, lows, highs, scale, counts):  # type: ignore[no-untyped-def]
-    top = np.int32(counts.shape[1] - 1)
-    for i in range(rows.shape[0]):
-        values, m = floats(rows[i, 0], rows[i, 1]), rows[i, 2]
-        sample, symbols = np.empty(m, np.float32), np.empty(m, np.uint16)
-        for j in range(m):  # as in `looking.stratified_positions`
-            low, high = j * values.size // m, (j + 1) * values.size // m
-            sample[j] = values[low + np.int64(hash_of(j)) % (high - low)]
-        _quantize(sample, False, lows[i], _step_between(lows[i], highs[i], scale), top, symbols)
-        for symbol in symbols:
-            counts[i, symbol] += 1
+def _count(values, low, high, counts):  # type: ignore[no-untyped-def]
+    symbols, step = np.empty(values.size, np.uint16), _step_between(low, high, np.float32(1 / counts.size))
+    _quantize(values, False, low, step, np.int32(counts.size - 1), symbols)
+    for symbol in symbols:
+        counts[symbol] += 1
 
 
-def count_samples(samples: Sequence[Sample], bits: int, ranges: Sequence[Extremes]) -> NDArray[np.int64]:
-    """See `Ops.count_samples`: int64 [parameters, 2^bits]; nothing where a range is not finite."""
-    sizes = [0 if own.nonfinite else each.size for each, own in zip(samples, ranges, strict=True)]
-    rows = [
-        (each.values.data_ptr(), each.values.numel(), size) for each, size in zip(samples, sizes, strict=True)
-    ]
-    lows, highs = (np.array(column, np.float32) for column in list(zip(*ranges, strict=True))[:2])
-    counts = np.zeros((len(rows), 1 << bits), np.int64)
-    _count_rows(np.array(rows, np.int64), lows, highs, np.float32(2.0**-bits), counts)
+def count_symbols(values: NDArray[np.float32], bits: int, low: np.float32, high: np.float32) -> Numbers:
+    """How often each symbol of so many bits occurs among values, all from low to high: int64 [2^bits]."""
+    counts = np.zeros(1 << bits, np.int64)
+    _count(values, low, high, counts)
     return counts
 
 
 def quantize_between(
     work: Quantizing,
     bits: Sequence[int],
-    ranges: Sequence[Extremes],
+    ranges: Sequence[Ranges],
     lows: NDArray[np.float32],
     steps: NDArray[np.float32],
     threads: int,

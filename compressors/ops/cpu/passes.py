@@ -19,7 +19,6 @@ from ..interface import (
     QuantizedPass,
     Quantizing,
     Ranges,
-    Sample,
     Selected,
     Target,
 )
@@ -51,11 +50,6 @@ def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
         batch.bases,
     )
     return rows, wide
-
-
-def _extremes(ranges: Sequence[Ranges]) -> list[linear.Extremes]:
-    """The ranges, which this device has made."""
-    return [each for each in ranges if isinstance(each, linear.Extremes)]
 
 
 @njit(nogil=True, cache=True)
@@ -205,12 +199,6 @@ class CpuOps(Ops):
         """See `Ops.extremes`; one call takes all."""
         return list(linear.extremes(given, self.threads))
 
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """See `Ops.count_samples`; one call takes all."""
-        return _now(list(linear.count_samples(samples, bits, _extremes(ranges))))
-
     def quantize(
         self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
@@ -240,7 +228,7 @@ class CpuOps(Ops):
         steps: NDArray[np.float32],
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.linear_between`."""
-        return _now(linear.quantize_between(work, bits, _extremes(ranges), lows, steps, self.threads))
+        return _now(linear.quantize_between(work, bits, ranges, lows, steps, self.threads))
 
     # What is sent
 

@@ -6,6 +6,7 @@ but for the elements concerned, and nothing else means anything.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import Form
-from ..cpu.bitpack import symbol_type
-from ..interface import Addends, Ops, QuantizedPass, Quantizing, Sample, sampled_places
+from ..interface import Addends, Ops, QuantizedPass, Quantizing
 from ..interface import Ranges as AnyRanges
 from ..readback import Pending, Readback, Slot
 from ..segments import block_count, block_length
@@ -81,14 +81,29 @@ class Ranges:
     slot: Slot | None = None
     """Where the keys stand among other results."""
 
+    @cached_property
+    def _ends(self) -> NDArray[np.float32]:
+        """The smallest and the largest element of the only block, once the slot was fetched."""
+        assert self.slot is not None
+        low, high = self.slot.values
+        keys = np.array([~low, high])
+        bits = np.where(keys >> 31, keys ^ np.uint32(1 << 31), ~keys)
+        return bits.view(np.float32) + np.float32(0)  # -0.0 + 0.0 is 0.0
+
+    @property
+    def low(self) -> np.float32:
+        """See `ops.interface.Ranges`."""
+        return np.float32(self._ends[0])
+
+    @property
+    def high(self) -> np.float32:
+        """See `ops.interface.Ranges`."""
+        return np.float32(self._ends[1])
+
     @property
     def nonfinite(self) -> bool:
-        """Whether any is not finite, once the slot was fetched."""
-        assert self.slot is not None
-        low, high = self.slot.values.reshape(-1, 2).T
-        keys = np.stack((~low, high))
-        bits = np.where(keys >> 31, keys ^ np.uint32(1 << 31), ~keys)
-        return not np.isfinite(bits.view(np.float32)).all()
+        """See `ops.interface.Ranges`."""
+        return not np.isfinite(self._ends).all()
 
 
 class QuantizingOps(Device, Ops):
@@ -129,21 +144,6 @@ class QuantizingOps(Device, Ops):
             self._find_ranges(self._one(*each, 0), Reports(1, returned), readback.take(2, np.uint32))
             for each in given
         ]
-
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[AnyRanges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """See `Ops.count_samples`."""
-        taken = []
-        for (values, size), own in zip(samples, _known(ranges), strict=True):
-            sample = values[sampled_places(values.numel(), size, self.device)]
-            slot, unread = readback.take(size, symbol_type(bits)), Reports(1, readback)
-            # The extremes need not come to the host for this.
-            there = Ranges(own.keys, unread.begin(), unread)
-            low, step = self.empty(1, np.float32), self.empty(1, np.float32)
-            self._linear_between(self._one(None, sample, 0, slot.array), bits, low, step, there)
-            taken.append(slot)
-        return lambda: [np.bincount(slot.values, minlength=1 << bits) for slot in taken]
 
     def quantize(
         self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
