@@ -1,6 +1,7 @@
 """The state of compression on one worker, which the hook of its DDP model uses from step to step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -111,12 +112,9 @@ class CompressionState(WorkerState):
         """The parameter names of buckets on which all workers agree, by index and the ids of the
         parameters."""
 
-    def __reduce__(self) -> tuple[type["StateCopy"], tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[type["StateCopy"], tuple[Method, dict[str, Any]]]:
         """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
-        feedback = self.feedback.state_dict()
-        rest = {part: value for part, value in self.state_dict().items() if part not in feedback}
-        kept = ("config", "feedback", "last_step", "statistics", "gradient_scale", "_before_last")
-        return StateCopy, ({**{name: getattr(self, name) for name in kept}, "_rest": rest},)
+        return StateCopy, (self.config, self.state_dict())
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """What the hook does; see `hook.compressed_allgather`."""
@@ -210,54 +208,29 @@ class CompressionState(WorkerState):
         return names
 
 
-class StateCopy(CompressionState):
+@dataclass(frozen=True)
+class StateCopy:
     """What `deepcopy`, `pickle` and `torch.save` make of a state, also of that in a DDP model.
 
-    It has residuals of its own and can be read, but has no process group and cannot train: torch registers no
-    hook for the copy of a DDP model. A new state continues from it:
+    It has residuals of its own, but no process group, and cannot train: torch registers no hook for the copy
+    of a DDP model. A new state continues from it:
 
-        state = CompressionState(ddp, copied.config)
+        state = compress_gradients(ddp, copied.config)
         state.load_state_dict(copied.state_dict())
-        ddp.register_comm_hook(state, compressed_allgather)
     """
 
-    def __init__(self, kept: Mapping[str, Any]) -> None:
-        """Takes over attributes of the original."""
-        self.failure = None
-        self._rest: dict[str, Any] = {}
-        self.__dict__.update(kept)
-
-    @property
-    def workers(self) -> int:
-        """See `CompressionState.workers`."""
-        return int(self._rest["workers"])
+    config: Method
+    kept: dict[str, Any]
 
     def state_dict(self) -> dict[str, Any]:
-        """See `CompressionState.state_dict`."""
-        return {**self._rest, **self.feedback.state_dict()}
+        """What `CompressionState.state_dict` returned."""
+        return self.kept
 
-    def observe_next_step(self) -> None:
+    def synchronize(self, bucket: GradBucket) -> NoReturn:
         """Raises CompressionError."""
-        self._refuse()
-
-    def aim_at(self, share: float) -> float:
-        """Raises CompressionError."""
-        self._refuse()
-
-    def load_state_dict(self, *_: object, **__: object) -> None:
-        """Raises CompressionError."""
-        self._refuse()
-
-    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
-        """Raises CompressionError."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise self._fail(
-            CompressionError(
-                "a copy of a CompressionState has no process group; make a state for the copied model, "
-                "CompressionState(ddp, copied.config), load copied.state_dict() into it, and register that"
-            )
+        raise CompressionError(
+            "a copy of a CompressionState has no process group; make a state for the copied model, "
+            "compress_gradients(ddp, copied.config), and load copied.state_dict() into it"
         )
 
 
