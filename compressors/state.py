@@ -20,7 +20,7 @@ from .exchange.buckets import ExchangeForm
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
-from .protocols import Bucket
+from .protocols.base import Bucket
 from .worker_state import WorkerState, exchange_for
 
 

@@ -4,6 +4,7 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, get_args
 
 import torch
@@ -21,11 +22,12 @@ from .exchange.keys import SHORTEST_KEY
 from .exchange.lost_peers import reaching
 from .exchange.resizing import merged, model_of, ranks_together, share_of
 from .exchange.sites import Sites
-from .method import CompressedMethod, Method
+from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
-from .protocols import Bucket, protocol_for
-from .protocols.base import transport_of
+from .protocols.all_gather import AllGather
+from .protocols.all_reduce import AllReduce
+from .protocols.base import Bucket, Reducer, transport_of
 
 _STATE_VERSION = 7
 """From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
@@ -90,18 +92,25 @@ class WorkerState:
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
-        self._protocol = protocol_for(
-            config,
-            group,
-            parameters,
-            known,
-            self._fail,
-            feedback=self.feedback,
-            exchange=exchange,
-            threads=_whole("threads", torch.get_num_threads() if threads is None else threads),
-            hold_back_zeros=hold_back_zeros,
-            whole=whole,
-        )
+        threads = _whole("threads", torch.get_num_threads() if threads is None else threads)
+        self._protocol: Reducer
+        if isinstance(config, CompressedMethod):
+            self._protocol = AllGather(
+                config,
+                group,
+                parameters,
+                self._fail,
+                feedback=self.feedback,
+                exchange=exchange,
+                threads=threads,
+                hold_back_zeros=hold_back_zeros,
+                whole=whole,
+            )
+        elif isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
+            low_rank = import_module(".protocols.low_rank", __package__)
+            self._protocol = low_rank.LowRank(config, group, parameters, known, self._fail)
+        else:
+            self._protocol = AllReduce(config, group, self._fail)
         self._observing = False
         self._before_last = Totals()
         self._works: list[dist.Work] = []  # held as those of a protocol are

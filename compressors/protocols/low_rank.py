@@ -28,7 +28,7 @@ class LowRank(Reducer):
         known: Mapping[str, Tensor],
         fail: Fail,
     ) -> None:
-        """Prepares; for arguments see `protocol_for`, for errors `powersgd.PowerSGD`."""
+        """Prepares; for arguments see `WorkerState`, for errors `powersgd.PowerSGD`."""
         super().__init__(config, group, fail)
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._powersgd = TorchPowerSGD(group, parameters, known, config)
