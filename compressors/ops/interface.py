@@ -121,16 +121,6 @@ class Ranges(Protocol):
         """Whether a NaN or Inf was met; then the range means nothing."""
 
 
-class Addends(NamedTuple):
-    """A parameter whose gradient is to be added to its residual."""
-
-    residual: Tensor | None
-    """Contiguous float32 [n]; gains the gradient, but for elements whose sum is not finite. None for zeros
-    that nobody keeps."""
-    gradient: Tensor
-    """Contiguous float32 [n]."""
-
-
 @lru_cache(256)  # samples are taken of the same parameters again and again
 def sampled_places(n: int, m: int, device: torch.device) -> Tensor:
     """`ops.cpu.looking.stratified_positions` on a device."""
@@ -261,11 +251,13 @@ class Ops(ABC):
     # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
+    def extremes(
+        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
+    ) -> list[Ranges]:
         """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
 
         Args:
-            given: the parameters, each with at least one element.
+            given: residual and gradient of each parameter, float32, with at least one element.
             readback: to be fetched before the ranges are looked at.
             returned: receives the reports of the passes that go by them.
         """

@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, EntropyFields, LawFloor
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
 from ..ops.cpu.linear import count_symbols
-from ..ops.interface import Addends, Ranges
+from ..ops.interface import Ranges
 from .base import Given, Quantization, Quantized, Work
 
 
@@ -29,7 +30,7 @@ class EntropyBins(Quantization):
         if not given:
             return Quantized([], ops.empty(0, np.uint8), list)
         gradients = [each.gradient.float() for each in given]
-        added = [Addends(each.residual, gradient) for each, gradient in zip(given, gradients, strict=True)]
+        added = [(each.residual, gradient) for each, gradient in zip(given, gradients, strict=True)]
         ranges = ops.extremes(added, work.readback, work.returned)
         bits_by = self._bits_by_rms if self.config.form == "rms" else self._bits_by_entropy
         bits = bits_by(given, added, ranges, work)
@@ -39,7 +40,11 @@ class EntropyBins(Quantization):
         return Quantized(bits, asked.symbols, passed, 0, (lows, steps))
 
     def _bits_by_rms(
-        self, given: Sequence[Given], added: Sequence[Addends], ranges: Sequence[Ranges], work: Work
+        self,
+        given: Sequence[Given],
+        added: Sequence[tuple[Tensor | None, Tensor]],
+        ranges: Sequence[Ranges],
+        work: Work,
     ) -> list[int]:
         """Section 3.2; 1 where a range is not finite."""
         squares = [
@@ -57,7 +62,11 @@ class EntropyBins(Quantization):
         ]
 
     def _bits_by_entropy(
-        self, given: Sequence[Given], added: Sequence[Addends], ranges: Sequence[Ranges], work: Work
+        self,
+        given: Sequence[Given],
+        added: Sequence[tuple[Tensor | None, Tensor]],
+        ranges: Sequence[Ranges],
+        work: Work,
     ) -> list[int]:
         """Section 3.4; 1 where a range is not finite."""
         fraction, bits = self.config.fraction, self.config.sample_bits

@@ -28,7 +28,6 @@ from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.interface import (
     LARGEST_MEAN,
-    Addends,
     Batch,
     Ops,
     QuantizedPass,
@@ -497,7 +496,7 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
     residuals = kept.tensors if keeps else [None] * 5
     added = [torch.from_numpy(each).to(ops.device) for each in gradients]
     readback, returned = Readback(ops), Readback(ops)
-    ranges = ops.extremes([Addends(*each) for each in zip(residuals, added, strict=True)], readback, returned)
+    ranges = ops.extremes(list(zip(residuals, added, strict=True)), readback, returned)
     readback.fetch()
     assert [each.nonfinite for each in ranges] == [False] * 4 + [True]
     for gradient, own in list(zip(gradients, ranges, strict=True))[:4]:

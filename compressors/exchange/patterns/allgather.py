@@ -1,24 +1,14 @@
 """All-gather: every worker sends its messages to all others."""
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import Sent
 from ...method import Method
 from ..pieces import cut
 from ..rounds import Result, Rounds, Sending
 from .base import Parts, Pattern, Setting, refused_by
-
-
-class _Counted(TypedDict):
-    """Fields of a `Sending`."""
-
-    elements: int
-    paper_bits: int
-    refused: int | None
 
 
 class AllGather(Pattern):
@@ -31,20 +21,21 @@ class AllGather(Pattern):
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`."""
-        own, counted = self._outgoing(gradients, iteration)
+        sending = self._first(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
-        received = yield Sending(to_all=own.payload, **counted)
+        received = yield sending
         return dict(received)
 
-    def _outgoing(self, gradients: Sequence[Tensor], iteration: int) -> tuple[Sent, _Counted]:
-        """What this worker sends, and the counts that go with it."""
+    def _first(self, gradients: Sequence[Tensor], iteration: int) -> Sending:
+        """What this worker sends, to all."""
         own = self._compress(self._own, self._whole.of(gradients), iteration)
         self.spent.tallies = own.tallies
-        return own, {
-            "elements": sum(tally.sent for tally in own.tallies),
-            "paper_bits": sum(tally.paper_bits for tally in own.tallies),
-            "refused": refused_by(own, self._own, self._whole.ordinals),
-        }
+        return Sending(
+            to_all=own.payload,
+            elements=sum(tally.sent for tally in own.tallies),
+            paper_bits=sum(tally.paper_bits for tally in own.tallies),
+            refused=refused_by(own, self._own, self._whole.ordinals),
+        )
 
     def assemble(self, agreed: Result) -> Tensor:
         """See `Pattern.assemble`."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ...bucket.adding import Received
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.compressor import Outgoing
+from ...bucket.feedback import FeedbackCompressor
 from ...bucket.layout import PartTally
 from ...errors import CorruptMessage
 from ...method import CompressedMethod, Method, PowerSGD, read_config
@@ -189,7 +190,9 @@ class Pattern(ABC):
             hold_back_zeros=self.setting.hold_back_zeros,
         )
 
-    def _compress(self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int) -> Sent:
+    def _compress(
+        self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
+    ) -> Outgoing:
         with self._clock("compress"):
             return compressor.compress(gradients, iteration, self.rms)
 
@@ -240,7 +243,7 @@ def _whole(
     return whole
 
 
-def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
+def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
     """If a worker sends a refusal, the ordinal of the parameter that was not finite; otherwise None."""
     if not is_refusal(own.payload):
         return None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import Sent
+from ...bucket.compressor import Outgoing
 from ...method import Method
 from ...wire.message import is_refusal
 from ..carrier import Payload
@@ -88,12 +88,12 @@ class Ring(Pattern):
 
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
-    ) -> Sent:
+    ) -> Outgoing:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
         if partial is not None:
             if is_refusal(partial[1]):
-                return Sent(partial[1], [])
+                return Outgoing(partial[1], compressor.layout, [])
             with self._clock("decode"):
                 shard = self._chunks[chunk]
                 total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.compressor import Outgoing
+from ...bucket.feedback import FeedbackCompressor
 from ...method import Method
 from ..pieces import Shard, cut
 from ..rounds import Received, Result, Rounds, Sending
@@ -73,7 +74,7 @@ class Sharded(Pattern):
         return dict(received)
 
     def _refused(
-        self, sent: Sequence[Sent], compressors: Sequence[FeedbackCompressor], ranges: Sequence[Shard]
+        self, sent: Sequence[Outgoing], compressors: Sequence[FeedbackCompressor], ranges: Sequence[Shard]
     ) -> int | None:
         """If a range was refused, the parameter that was not finite (of the first such range)."""
         found = map(refused_by, sent, compressors, (shard.ordinals for shard in ranges))

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..interface import Addends, QuantizedPass, Quantizing, Ranges
+from ..interface import QuantizedPass, Quantizing, Ranges
 from ..segments import Numbers
 from .blockwise import (
     LINE,
@@ -160,9 +161,9 @@ def linear_rows(
 # What goes by the ranges of whole parameters
 
 
-def extremes(given: Sequence[Addends], threads: int) -> list[Extremes]:
+def extremes(given: Sequence[tuple[Tensor | None, Tensor]], threads: int) -> list[Extremes]:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    residuals, gradients = [each.residual for each in given], [each.gradient for each in given]
+    residuals, gradients = [each for each, _ in given], [each for _, each in given]
     keys, broken = take_up_all(Quantizing(residuals, gradients, _NO_SYMBOLS, 8), threads)
     ends = [np.array(list(map(_from_key, column)), np.float32) for column in keys.T]
     return list(map(Extremes, *ends, broken.tolist()))

@@ -13,7 +13,6 @@ from torch import Tensor
 from ...method.base import Form, ThresholdRule
 from ..array import host
 from ..interface import (
-    Addends,
     Batch,
     Ops,
     QuantizedPass,
@@ -195,7 +194,9 @@ class CpuOps(Ops):
 
     # Quantizing passes
 
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
+    def extremes(
+        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
+    ) -> list[Ranges]:
         """See `Ops.extremes`; one call takes all."""
         return list(linear.extremes(given, self.threads))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import Form
-from ..interface import Addends, Ops, QuantizedPass, Quantizing
+from ..interface import Ops, QuantizedPass, Quantizing
 from ..interface import Ranges as AnyRanges
 from ..readback import Pending, Readback, Slot
 from ..segments import block_count, block_length
@@ -138,7 +138,9 @@ class QuantizingOps(Device, Ops):
         kernel = f"quantize_pieces_{_width(one.symbols)}"
         self._pass("linear", kernel, one, ranges.keys, bits, one.symbols, lows, steps, ranges.report)
 
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[AnyRanges]:
+    def extremes(
+        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
+    ) -> list[AnyRanges]:
         """See `Ops.extremes`."""
         return [
             self._find_ranges(self._one(*each, 0), Reports(1, returned), readback.take(2, np.uint32))
