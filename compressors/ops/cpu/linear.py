@@ -13,8 +13,7 @@ them (the paper's Quantize counts them from high downwards).
 """
 
 from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -26,12 +25,13 @@ from ..segments import Numbers
 from .blockwise import (
     LINE,
     PutBack,
+    Report,
+    Share,
     accumulate,
     fits_pieces,
     from_order_key,
     keys_finite,
-    opened,
-    over_rows,
+    over_pieces,
     over_taken_up,
     squares_of,
     take_up,
@@ -61,14 +61,6 @@ def _step_between(low, high, scale):  # type: ignore[no-untyped-def]
     """The width of a bin between a block's extremes; scale is 2^-bits."""
     step = high * scale - low * scale
     return step if step >= _SMALLEST_STEP else _ZERO
-
-
-@njit(nogil=True, cache=True)
-def _fill_tables(keys, scales, lows, steps):  # type: ignore[no-untyped-def]
-    """Writes the tables of blocks whose extremes' keys, int32 [blocks, 2], are known; scales are 2^-bits."""
-    for b in range(lows.size):
-        lows[b] = _from_key(keys[b, 0])
-        steps[b] = _step_between(lows[b], _from_key(keys[b, 1]), scales[b])
 
 
 @njit(nogil=True, cache=True)
@@ -105,34 +97,21 @@ def _quantize(values, keeps, low, step, top, symbols):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True)
-def _take_up_and_quantize(lows, steps, scale, top, rows, symbols, reports):  # type: ignore[no-untyped-def]
-    """Takes up all blocks of pieces, and quantizes them up to the first that is not finite."""
-    for i in range(rows.shape[0]):
-        residual, gradient, keeps, own, block, at = opened(rows[i], symbols)
-        report, total, done = reports[i], 0.0, 0
-        for b in range(at.start, at.stop):
-            first, last = done * block, (done + 1) * block
-            r = residual[first:last]
-            low_key, high_key = take_up(r, gradient[first:last], keeps)
-            if not keys_finite(low_key, high_key):
-                take_up(residual[last:], gradient[last:], keeps)
-                break
-            lows[b] = _from_key(low_key)
-            steps[b] = _step_between(lows[b], _from_key(high_key), scale)
-            total += _quantize(r, keeps, lows[b], steps[b], top, own[first:last])
-            done += 1
-        report.squares, report.done, report.finite = total, done, done == at.stop - at.start
-
-
-@njit(nogil=True, cache=True)
-def _quantize_rows(lows, steps, tops, rows, symbols, squares):  # type: ignore[no-untyped-def]
-    """Quantizes pieces of blocks whose tables are known: what stands in residuals."""
-    for i in range(rows.shape[0]):
-        residual, _, keeps, own, block, at = opened(rows[i], symbols)
-        squares[i] = 0.0
-        for b in range(at.start, at.stop):
-            first, last = (b - at.start) * block, (b - at.start + 1) * block
-            squares[i] += _quantize(residual[first:last], keeps, lows[b], steps[b], tops[b], own[first:last])
+def _take_up_and_quantize(values, gradient, keeps, symbols, block, lows, steps, top):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of a piece, and quantizes them up to the first that is not finite."""
+    scale, total, done = np.float32(1 / (top + 1)), 0.0, 0
+    for b in range(lows.size):
+        first, last = b * block, (b + 1) * block
+        r = values[first:last]
+        low_key, high_key = take_up(r, gradient[first:last], keeps)
+        if not keys_finite(low_key, high_key):
+            take_up(values[last:], gradient[last:], keeps)
+            break
+        lows[b] = _from_key(low_key)
+        steps[b] = _step_between(lows[b], _from_key(high_key), scale)
+        total += _quantize(r, keeps, lows[b], steps[b], top, symbols[first:last])
+        done += 1
+    return total, done, done == lows.size
 
 
 @njit(nogil=True, cache=True)
@@ -150,12 +129,36 @@ def linear_rows(
     work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
     """`Ops.quantize` uniformly; `put_back` adds what symbols stand for to a residual."""
-    scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
+    top = np.int32((1 << work.bits) - 1)
+
+    def take_up_and_quantize(part: Share) -> Report:
+        tables = lows[part.tables], steps[part.tables]
+        return cast(Report, _take_up_and_quantize(*part[:5], *tables, top))
+
     if fits_pieces(work):
-        return over_rows(work, partial(_take_up_and_quantize, lows, steps, scale, top), put_back, threads)
+        return over_pieces(work, take_up_and_quantize, put_back, threads)
     keys, broken = take_up_all(work, threads)
-    _fill_tables(keys, np.full(lows.size, scale), lows, steps)
-    return over_taken_up(work, partial(_quantize_rows, lows, steps, np.full(lows.size, top)), broken, threads)
+    for b, (low, high) in enumerate(keys):
+        lows[b] = _from_key(low)
+        steps[b] = _step_between(lows[b], _from_key(high), np.float32(2.0**-work.bits))
+    return _quantize_all(work, lows, steps, [top] * len(work.gradients), broken, threads)
+
+
+def _quantize_all(
+    work: Quantizing,
+    lows: NDArray[np.float32],
+    steps: NDArray[np.float32],
+    tops: Sequence[np.int32],
+    broken: NDArray[np.bool_],
+    threads: int,
+) -> list[QuantizedPass]:
+    """Quantizes what stands in residuals, of which a piece lies in one block, to symbols up to `tops`."""
+
+    def quantize(part: Share) -> float:
+        (low,), (step,), top = lows[part.tables], steps[part.tables], tops[part.parameter]
+        return float(_quantize(part.values, part.keeps, low, step, top, part.symbols))
+
+    return over_taken_up(work, quantize, broken, threads)
 
 
 # What goes by the ranges of whole parameters
@@ -195,6 +198,6 @@ def quantize_between(
     """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
     for i, (own, width) in enumerate(zip(ranges, bits, strict=True)):
         lows[i], steps[i] = own.low, _step_between(own.low, own.high, np.float32(2.0**-width))
-    tops = np.array([(1 << width) - 1 for width in bits], np.int32)
+    tops = [np.int32((1 << width) - 1) for width in bits]
     broken = np.array([each.nonfinite for each in ranges])
-    return over_taken_up(work, partial(_quantize_rows, lows, steps, tops), broken, threads)
+    return _quantize_all(work, lows, steps, tops, broken, threads)

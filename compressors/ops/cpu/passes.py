@@ -22,7 +22,6 @@ from ..interface import (
     Target,
 )
 from ..readback import Pending, Readback
-from ..segments import Numbers
 from . import avx512, chunked, linear, minifloat, quantile, summing, topk
 from .amounts import add_values
 from .looking import ordered_sum_of_squares
@@ -205,7 +204,8 @@ class CpuOps(Ops):
     ) -> Pending[list[QuantizedPass]]:
         """See `Ops.quantize`."""
 
-        def put_back(symbols: NDArray[Any], block: int, rows: Numbers, out: NDArray[np.float32]) -> None:
+        def put_back(symbols: NDArray[Any], block: int, at: slice, out: NDArray[np.float32]) -> None:
+            rows = np.array([[0, symbols.size, at.start, at.stop - at.start]])
             add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
 
         match form:
