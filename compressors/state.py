@@ -121,11 +121,16 @@ class CompressionState(WorkerState):
         if bucket.index() == 0:
             self._begin()
         names = self._names_in(bucket)
-        earlier = self._earlier_of(names)
+        # What must not be scaled, compressed or kept of these gradients; a mean of what is equal is the same.
+        alike = self._protocol.averages and self.gradient_scale == 1
+        earlier = {} if alike else self._earlier.of(names)
         if earlier and not bucket.buffer().any():
             earlier = {}  # Join's, of a worker whose data have ended: what it has exchanged is not in there
-        named = Bucket.of(bucket, names, self._sizes_of(names), earlier, self._scale)
-        named.leave_out_earlier()
+        sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()
+        named = Bucket(
+            bucket.index(), bucket.buffer(), names, sizes, is_last, earlier, self._scale, ddp=bucket
+        )
+        named.add_earlier(-1.0)  # DDP has filled the buffer with both
         summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
         if named.is_last:
             self._end_pass()
@@ -147,14 +152,6 @@ class CompressionState(WorkerState):
             self._begin_step(self._parameters.values())
         self._begin_pass()
         self._follow_rebuilt_buckets()
-
-    def _sizes_of(self, names: Sequence[str]) -> list[int]:
-        return [self._parameters[name].numel() for name in names]
-
-    def _earlier_of(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """What must not be scaled, compressed or kept of a bucket's gradients."""
-        alike = self._protocol.averages and self.gradient_scale == 1
-        return {} if alike else self._earlier.of(names)
 
     def _lay_out(self) -> None:
         self.feedback.reorder({name: MemoryOrder.of(each) for name, each in self._known.items()})

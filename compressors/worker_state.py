@@ -20,7 +20,7 @@ from .exchange.agreement import flattened, require_agreement
 from .exchange.buckets import Exchange, ExchangeForm
 from .exchange.keys import SHORTEST_KEY
 from .exchange.lost_peers import reaching
-from .exchange.resizing import merged, model_of, ranks_together, share_of
+from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
 from .exchange.sites import Sites
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
@@ -199,12 +199,7 @@ class WorkerState:
         missing = {"powersgd", "rank", "totals", "workers"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
-        if theirs != ours:
-            raise ValueError(
-                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
-                "each worker's residual belongs to its part of the data"
-            )
+        require_same_worker(state, dist.get_rank(self._group), self.workers)
         totals = Totals.from_state_dict(state["totals"])
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")

@@ -63,3 +63,12 @@ def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -
         for name, tensor in kept.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return [{name: (share * each).float() for name, each in total.items()} for total in sums]
+
+
+def require_same_worker(state: Mapping[str, Any], rank: int, workers: int) -> None:
+    """Refuses another worker's state, or that of a worker of another number, with a ValueError."""
+    if (state["rank"], state["workers"]) != (rank, workers):
+        raise ValueError(
+            f"the state of rank {state['rank']} of {state['workers']} workers, this is rank {rank} of "
+            f"{workers}: each worker's residual belongs to its part of the data"
+        )

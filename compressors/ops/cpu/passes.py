@@ -23,13 +23,18 @@ from ..interface import (
 )
 from ..readback import Pending, Readback
 from . import avx512, chunked, linear, minifloat, quantile, summing, topk
-from .amounts import add_values
 from .looking import ordered_sum_of_squares
 from .rows import floats, table
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
 T = TypeVar("T")
 _LARGEST = np.float32(np.finfo(np.float32).max)
+_HALVES: dict[str, Any] = {"fp16": minifloat.add_fp16, "bf16": minifloat.add_bf16}
+_IN_BLOCKS: dict[str, Any] = {
+    "linear": linear.add_values,
+    "quantile": quantile.add_values,
+    "fp8": minifloat.add_fp8,
+}
 _FIRST = 1024
 """Elements of which mostly one is not zero."""
 
@@ -206,7 +211,7 @@ class CpuOps(Ops):
 
         def put_back(symbols: NDArray[Any], block: int, at: slice, out: NDArray[np.float32]) -> None:
             rows = np.array([[0, symbols.size, at.start, at.stop - at.start]])
-            add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
+            self.add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
 
         match form:
             case "linear":
@@ -233,7 +238,29 @@ class CpuOps(Ops):
 
     # What is sent
 
-    add_values = staticmethod(add_values)
+    def add_values(
+        self,
+        form: str,
+        symbols: NDArray[Any],
+        block: int,
+        tables: tuple[NDArray[Any], ...],
+        rows: NDArray[np.int64],
+        out: NDArray[np.float32],
+        starts: NDArray[np.int64],
+    ) -> None:
+        """See `Ops.add_values`."""
+        if form == "quantile":
+            exponents, means = tables
+            tables = means.reshape(max(exponents.size, 1), -1), exponents
+        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
+            own, into = symbols[begin : begin + n], out[start : start + n]
+            if form == "f32":
+                into += own
+            elif form in _HALVES:
+                _HALVES[form](own, into)
+            else:
+                length = block if 0 < block < n else n
+                _IN_BLOCKS[form](own, length, *[table[first : first + blocks] for table in tables], into)
 
     def add_words(
         self,
