@@ -138,7 +138,6 @@ class MemoryCarrier(Carrier):
         everybody[rank] = self
 
     def send(self, to: int, tag: str, payload: Payload) -> None:
-        """See `Carrier.send`."""
         self._everybody[to]._file(self.rank, tag, payload)
 
     def close(self) -> None:

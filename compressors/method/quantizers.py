@@ -38,7 +38,6 @@ class Quantizer(Settings):
 
     @classmethod
     def problem(cls, name: str) -> str:
-        """See `Settings.problem`."""
         forms = get_args(Form)
         wanted = f"{cls.__name__} needs makes, the form of its values: one of {', '.join(forms)}"
         return super().problem(name) or ("" if getattr(cls, "makes", None) in forms else wanted)
@@ -68,7 +67,6 @@ class Bins(Blocks, Quantizer):
 
     @property
     def value_bits(self) -> float:
-        """See `Quantizer.value_bits`."""
         return float(self.bits)
 
 
@@ -118,7 +116,6 @@ class Half(Quantizer):
 
     @property
     def value_bits(self) -> float:
-        """See `Quantizer.value_bits`."""
         return 16.0
 
 
@@ -175,7 +172,6 @@ class EntropyFields(Quantizer):
 
     @property
     def law(self) -> Law | None:
-        """See `Quantizer.law`."""
         return self.floor if isinstance(self.floor, Law) else None
 
 

@@ -82,24 +82,20 @@ class AllGather(Reducer):
         """Adds up what has arrived beside the backward pass."""
 
     def begin(self, iteration: int) -> None:
-        """See `Reducer.begin`."""
         super().begin(iteration)
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
 
     def connect(self) -> None:
-        """See `Reducer.connect`."""
         try:
             self._exchange.open(self._group, most_bytes_of(sum(self._elements.values())))
         except (PeerLost, WorkersDisagree) as problem:
             raise self._fail(problem) from None
 
     def disconnect(self) -> None:
-        """See `Reducer.disconnect`."""
         self._exchange.close()
 
     def settle(self, *, skipped: bool) -> None:
-        """See `Reducer.settle`."""
         if skipped:
             for outgoing, parts, kept in self._outgoing:
                 if kept is None:
@@ -110,7 +106,6 @@ class AllGather(Reducer):
         self._outgoing = []
 
     def ways(self) -> dict[str, str]:
-        """See `Reducer.ways`."""
         sites = self._exchange.sites
         return {
             "exchange": self._exchange.form,
@@ -120,7 +115,6 @@ class AllGather(Reducer):
         }
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Reducer.synchronize`."""
         plan, buffer = self._plan_of(bucket), bucket.buffer
         started = perf_counter()
         shares = torch.split(buffer, plan.elements)

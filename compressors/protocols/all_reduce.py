@@ -21,7 +21,6 @@ class AllReduce(Reducer):
         self.averages = self._reduction == "mean"
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Reducer.synchronize`."""
         buffer = bucket.buffer
         # What was exchanged goes along, so that replicas stay equal whatever a script has made of it.
         bucket.add_earlier(1.0 if self._reduction == "mean" else 1.0 / self._workers)

@@ -34,7 +34,6 @@ class LowRank(Reducer):
         self._powersgd = TorchPowerSGD(group, parameters, known, config)
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Reducer.synchronize`."""
         buffer = bucket.buffer
         assert bucket.ddp is not None, "refused for others"
         times, started = self._times, perf_counter()
@@ -67,11 +66,9 @@ class LowRank(Reducer):
         return averaged.then(Once(finish))
 
     def state_dict(self) -> dict[str, Any] | None:
-        """See `Reducer.state_dict`."""
         return self._powersgd.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """See `Reducer.load_state_dict`."""
         if state is None:
             raise ValueError("of another method")
         self._powersgd.load_state_dict(state)

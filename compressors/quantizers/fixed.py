@@ -13,7 +13,6 @@ class FixedBits(Quantization):
     config: Quantizer
 
     def apply(self, given: Sequence[Given], work: Work) -> Quantized:
-        """See `Quantization.apply`."""
         form, bits, block = self.config.makes, int(self.config.value_bits), getattr(self.config, "block", 0)
         asked, ops = work.room(given, bits, block), work.ops
         blocks = asked.offsets.all_blocks

@@ -25,11 +25,9 @@ class DenseRule(Rule):
         self.law = None if config.law is None else ByLaw(config.law, config)
 
     def memory_of(self, name: str) -> type[Memory]:
-        """See `Rule.memory_of`."""
         return Memory if self.law is None else LawMemory
 
     def run(self, given: BucketInput) -> RuleOutput:
-        """See `Rule.run`."""
         segments, parts, found = given.segments, given.parts, given.tallies.found
         active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
         own, passes = [parts[segments.ordinals[i]] for i in active], Readback(given.ops)

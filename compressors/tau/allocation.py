@@ -249,7 +249,6 @@ class Allocated(TargetDensity[AllocatedMemory]):
         return self.config.density if memory.share is None else memory.share
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: AllocatedMemory) -> float:
-        """See `TargetDensity.estimate`."""
         if self.due(iteration):
             memory.sampled = iteration
             if magnitudes.size:
@@ -257,7 +256,6 @@ class Allocated(TargetDensity[AllocatedMemory]):
         return float(magnitude_at(magnitudes, memory.target))
 
     def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
-        """See `TargetDensity.begin`."""
         memory.elements = part.elements
 
     def turn(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
@@ -271,7 +269,6 @@ class Allocated(TargetDensity[AllocatedMemory]):
     def settle(
         self, turn: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
     ) -> None:
-        """See `ThresholdPolicy.settle`."""
         every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
         if iteration % every > 1 and (
             iteration > every or not any(map(self.due, (iteration - 1, iteration)))

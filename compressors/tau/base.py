@@ -141,7 +141,6 @@ class Fixed(ThresholdPolicy[Memory]):
         self.value = value
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
         return [self.value] * len(parts)
 
 

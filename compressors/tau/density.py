@@ -98,7 +98,6 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         return not since or (since == iteration and not since & (since - 1))
 
     def needs_sample(self, part: Part, iteration: int, memory: D) -> bool:
-        """See `ThresholdPolicy.needs_sample`."""
         return memory.tau == ASKS or self.due(iteration)
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[float]:
@@ -165,11 +164,9 @@ class Density(TargetDensity[DensityMemory]):
     config: DensityTau
 
     def target(self, iteration: int, memory: DensityMemory) -> float:
-        """See `TargetDensity.target`."""
         return density_at(self.config.target, self.config.warmup, iteration)
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: DensityMemory) -> float:
-        """See `TargetDensity.estimate`."""
         return float(magnitude_at(magnitudes, memory.target))
 
     def due(self, iteration: int) -> bool:

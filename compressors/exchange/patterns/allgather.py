@@ -20,7 +20,6 @@ class AllGather(Pattern):
         self._own = self._compressor(method, self._whole)
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
         sending = self._first(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
         received = yield sending
@@ -38,7 +37,6 @@ class AllGather(Pattern):
         )
 
     def assemble(self, agreed: Result) -> Tensor:
-        """See `Pattern.assemble`."""
         with self._clock("decode"):
             # The mean is over all workers, or over the members of a round that closed with a quorum.
             incoming = [self._read(self._own, rank, agreed[rank]) for rank in sorted(agreed)]
@@ -48,5 +46,4 @@ class AllGather(Pattern):
         return total
 
     def parts(self) -> Parts:
-        """See `Pattern.parts`."""
         return {"0": (self._whole, self._own)}

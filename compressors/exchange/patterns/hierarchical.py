@@ -46,7 +46,6 @@ class Hierarchical(AllGather):
         self._hands_on = bool((sites.times_handed_over > 1).any())
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
         sending = self._first(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
         own = sending.to_all

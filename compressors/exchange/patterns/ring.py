@@ -107,7 +107,6 @@ class Ring(Pattern):
         return own
 
     def assemble(self, agreed: Result) -> Tensor:
-        """See `Pattern.assemble`."""
         with self._clock("decode"):
             total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)
             for number, chunk in enumerate(self._chunks):
@@ -117,5 +116,4 @@ class Ring(Pattern):
         return total
 
     def parts(self) -> Parts:
-        """See `Pattern.parts`."""
         return {str(i): part for i, part in enumerate(zip(self._chunks, self._hops, strict=True))}

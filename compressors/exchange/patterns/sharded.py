@@ -45,7 +45,6 @@ class Sharded(Pattern):
         self._back = [self._compressor(back, shard) for shard in self.ranges]
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
         rank = self.setting.rank
         sent = [
             self._compress(compressor, shard.of(gradients), iteration)
@@ -92,7 +91,6 @@ class Sharded(Pattern):
         return total
 
     def assemble(self, agreed: Result) -> Tensor:
-        """See `Pattern.assemble`."""
         with self._clock("decode"):
             total = torch.zeros(self.ranges[-1].stop, device=self.setting.like[0].device)
             for owner, shard in enumerate(self.ranges):
@@ -100,7 +98,6 @@ class Sharded(Pattern):
         return total
 
     def parts(self) -> Parts:
-        """See `Pattern.parts`."""
         rank, out = self.setting.rank, zip(self.ranges, self._out, strict=True)
         found = {str(i): part for i, part in enumerate(out)}
         if rank < len(self.ranges):

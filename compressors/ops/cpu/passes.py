@@ -101,22 +101,18 @@ class CpuOps(Ops):
     # Memory
 
     def empty(self, size: int, dtype: Any) -> NDArray[Any]:
-        """See `Ops.empty`."""
         return np.empty(size, dtype)
 
     def zeros(self, size: int, dtype: Any) -> NDArray[Any]:
-        """See `Ops.zeros`."""
         return np.zeros(size, dtype)
 
     def array(self, tensor: Tensor) -> NDArray[Any]:
-        """See `Ops.array`."""
         tensor = tensor.detach().reshape(-1)
         halves = tensor.dtype in (torch.float16, torch.bfloat16)
         array: NDArray[Any] = tensor.view(torch.uint16).numpy() if halves else tensor.numpy()
         return array
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
-        """See `Ops.tensor`."""
         return torch.from_numpy(array)
 
     def fetch_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -128,7 +124,6 @@ class CpuOps(Ops):
         return list(arrays)
 
     def target(self, elements: int, rule: ThresholdRule) -> Target:
-        """See `Ops.target`."""
         words = self._kept_room("words", elements + SPARE, np.uint32)
         beside = 1 if rule in WITHOUT_VALUES else elements + SPARE
         return Target(words, self._kept_room("values", beside, VALUE_DTYPE[rule]))
@@ -136,19 +131,15 @@ class CpuOps(Ops):
     # Looking
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        """See `Ops.nonzero`."""
         return [bool(each[:_FIRST].any()) or bool(each.any()) for each in gradients]
 
     def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
-        """See `Ops.finite`."""
         return _now([bool(torch.isfinite(each).all()) for each in gradients])
 
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
-        """See `Ops.squares`."""
         return _now(0.0 if residual is None else float(residual.double().square().sum()))
 
     def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """See `Ops.ordered_sum_of_squares`."""
         return _now(ordered_sum_of_squares(gradient.numpy()))
 
     # Sparse passes
@@ -193,7 +184,6 @@ class CpuOps(Ops):
         return _now(chunked.chunked_rows(rows, chunk, keep, words, values, self._vectorized))
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
-        """See `Ops.clear`."""
         dense.numpy()[(words >> 1).astype(np.int64) - base] = 0
 
     # Quantizing passes
@@ -207,7 +197,6 @@ class CpuOps(Ops):
     def quantize(
         self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantize`."""
 
         def put_back(symbols: NDArray[Any], block: int, at: slice, out: NDArray[np.float32]) -> None:
             rows = np.array([[0, symbols.size, at.start, at.stop - at.start]])
@@ -233,7 +222,6 @@ class CpuOps(Ops):
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_between`."""
         return _now(linear.quantize_between(work, bits, ranges, lows, steps, self.threads))
 
     # What is sent
@@ -248,7 +236,6 @@ class CpuOps(Ops):
         out: NDArray[np.float32],
         starts: NDArray[np.int64],
     ) -> None:
-        """See `Ops.add_values`."""
         if form == "quantile":
             exponents, means = tables
             tables = means.reshape(max(exponents.size, 1), -1), exponents

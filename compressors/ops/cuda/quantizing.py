@@ -141,7 +141,6 @@ class QuantizingOps(Device, Ops):
     def extremes(
         self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
     ) -> list[AnyRanges]:
-        """See `Ops.extremes`."""
         return [
             self._find_ranges(self._one(*each, 0), Reports(1, returned), readback.take(2, np.uint32))
             for each in given
@@ -150,7 +149,6 @@ class QuantizingOps(Device, Ops):
     def quantize(
         self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantize`."""
         reports, blocks = Reports(len(work.gradients), returned), max(1, work.offsets.all_blocks)
         pairs = [(table, table.size // blocks) for table in tables]
         for one in self._each(work):
@@ -200,7 +198,6 @@ class QuantizingOps(Device, Ops):
     def linear_between(
         self, work: Quantizing, bits: Sequence[int], ranges: Sequence[AnyRanges], lows: Any, steps: Any
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_between`."""
         known = _known(ranges)
         for one, width, own in zip(self._each(work), bits, known, strict=True):
             if not own.nonfinite:
@@ -217,7 +214,6 @@ class QuantizingOps(Device, Ops):
         out: Any,
         starts: NDArray[np.int64],
     ) -> None:
-        """See `Ops.add_values`."""
         if form == "quantile":
             exponents, means = tables
             width = int(means.size) // max(1, int(exponents.size))
