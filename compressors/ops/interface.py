@@ -180,9 +180,19 @@ class Ops(ABC):
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         """The sum of squares of a float32 tensor as it is now, in any order; 0 without one."""
 
-    @abstractmethod
-    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.looking`."""
+    def exact_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
+        """The sum of squares of a float32 tensor, n at least 1, to the same bits on every device.
+
+        Each square, in float64, becomes a whole number of the smallest power of two with which no sum of n
+        leaves 63 bits: integers come to the same in any order. It means nothing where a square is not finite.
+        """
+        squares, slot = gradient.double().square(), returned.take(1, np.float64)
+        _, exponent = torch.frexp(squares.amax())
+        up = 62 - gradient.numel().bit_length() - exponent.long()
+        scale = ((up + 1023) << 52).view(torch.float64)  # 2^up, which no library rounds
+        total = (squares * scale).long().sum().double() / scale
+        self.tensor(slot.array.view(np.uint8)).view(torch.float64).copy_(total)
+        return lambda: float(slot.values[0])
 
     def samples(
         self, tensors: Sequence[tuple[Tensor | None, Tensor]], sizes: Sequence[int], readback: Readback

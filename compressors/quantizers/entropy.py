@@ -48,7 +48,7 @@ class EntropyBins(Quantization):
     ) -> list[int]:
         """Section 3.2; 1 where a range is not finite."""
         squares = [
-            work.ops.ordered_sum_of_squares(gradient, work.readback) if each.rms is None else None
+            work.ops.exact_sum_of_squares(gradient, work.readback) if each.rms is None else None
             for each, (_, gradient) in zip(given, added, strict=True)
         ]
         work.readback.fetch()

@@ -303,14 +303,14 @@ def test_looking(ops: Ops, n: int) -> None:
     there, kept = torch.from_numpy(values).to(ops.device), torch.ones(n, device=ops.device)
     readback = Readback(ops)
     squares, nothing = ops.squares(there, readback), ops.squares(None, readback)
-    total = ops.ordered_sum_of_squares(there, readback)
+    total = ops.exact_sum_of_squares(there, readback)
     broken = there.clone()
     broken[-1] = torch.nan
     finite = ops.finite([there, broken], readback)
     readback.fetch()
     assert (nothing(), finite()) == (0, [True, False])
     assert squares() == pytest.approx(np.square(values, dtype=np.float64).sum(), rel=1e-9)
-    assert total() == oracles.ordered_sum_of_squares(values)
+    assert total() == oracles.exact_sum_of_squares(values)
     zeros = torch.zeros(n, device=ops.device)
     only_last = zeros.clone()
     only_last[-1] = torch.nan

@@ -23,7 +23,6 @@ from ..interface import (
 )
 from ..readback import Pending, Readback
 from . import avx512, chunked, linear, minifloat, quantile, summing, topk
-from .looking import ordered_sum_of_squares
 from .rows import floats, table
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
@@ -138,9 +137,6 @@ class CpuOps(Ops):
 
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         return _now(0.0 if residual is None else float(residual.double().square().sum()))
-
-    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        return _now(ordered_sum_of_squares(gradient.numpy()))
 
     # Sparse passes
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import SMALLEST_TAU, ThresholdRule, check_chunks
-from ..cpu.looking import TILE
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Batch, Selected, Target
 from ..readback import Pending, Readback
@@ -60,16 +59,6 @@ class CudaOps(QuantizingOps):
         if residual is None:
             return lambda: 0.0
         return self._later(torch.linalg.vector_norm(residual, dtype=torch.float64).square(), returned)
-
-    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        slot = returned.take(1, np.float64)
-        kernel, values, n = "sum_squares", self.array(gradient), gradient.numel()
-        while n:
-            tiles = -(-n // TILE)
-            sums = slot.array if tiles == 1 else self.empty(tiles, np.float64)
-            self.launch("looking", kernel, tiles, _THREADS, values, n, sums)
-            kernel, values, n = "sum_sums", sums, tiles if tiles > 1 else 0
-        return lambda: float(slot.values[0])
 
     # Sparse passes
 
