@@ -11,8 +11,7 @@ from torch import Tensor
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
-from ..ops.devices import ops_for
-from ..ops.interface import Ops
+from ..ops.interface import Ops, ops_for
 from ..ops.readback import Readback
 from ..ops.segments import Segments
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of

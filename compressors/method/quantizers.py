@@ -60,7 +60,7 @@ class Bins(Blocks, Quantizer):
     """Values in 2^bits bins a block."""
 
     first_field = "bits"
-    quantizes = "taugrad.compressors.quantizers.fixed:FixedBits"
+    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
     bits: Bits = 8
     """Bits per element."""
@@ -99,7 +99,7 @@ class Float8Fields(Blocks, Quantizer):
 
     first_field = "block"
     makes = "fp8"
-    quantizes = "taugrad.compressors.quantizers.fixed:FixedBits"
+    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
 
 class Float8Link(Float8Fields, QuantizerLink):
@@ -112,7 +112,7 @@ class Half(Quantizer):
     """16-bit floats."""
 
     has_symbols = False
-    quantizes = "taugrad.compressors.quantizers.fixed:FixedBits"
+    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
     @property
     def value_bits(self) -> float:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -349,3 +350,27 @@ class Ops(ABC):
             values: float32 [k], uint8 [k] levels, or nothing beside taus alone.
             total: receives it.
         """
+
+
+_ADDRESSES = {
+    "cpu": "taugrad.compressors.ops.cpu.passes:CpuOps",
+    "cuda": "taugrad.compressors.ops.cuda.cupy_runtime:CuPyRuntime",
+}
+
+
+def ops_for(device: torch.device, threads: int = 1) -> Ops:
+    """The operations on a device's tensors.
+
+    Args:
+        device: of gradients, residuals and totals.
+        threads: how many may share the CPU's work. No result depends on it.
+
+    Raises:
+        ImportError: it is a GPU, and CuPy is not installed.
+        ValueError: no method supports this device.
+    """
+    if device.type not in _ADDRESSES:
+        raise ValueError(f"gradients lie on {device}; methods work on {' and '.join(_ADDRESSES)}")
+    module, _, name = _ADDRESSES[device.type].partition(":")  # a machine imports only what it has
+    made: Ops = getattr(import_module(module), name)(threads if device.type == "cpu" else device)
+    return made
