@@ -107,8 +107,8 @@ class WorkerState:
                 whole=whole,
             )
         elif isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
-            low_rank = import_module(".protocols.low_rank", __package__)
-            self._protocol = low_rank.LowRank(config, group, parameters, known, self._fail)
+            powersgd = import_module(".peers.powersgd", __package__)
+            self._protocol = powersgd.LowRank(config, group, parameters, known, self._fail)
         else:
             self._protocol = AllReduce(config, group, self._fail)
         self._observing = False

@@ -1,4 +1,4 @@
 """How a bucket's gradients become the same sum on every worker, with a class for each way.
 
-`AllReduce` sends whole gradients, `AllGather` messages of compressed ones, `LowRank` torch's factors.
+`AllReduce` sends whole gradients, `AllGather` messages of compressed ones; `peers.powersgd` torch's factors.
 """
