@@ -164,8 +164,7 @@ class LocalSteps:
             "fragments": str(parts),
             **described(dict(zip(self._parameters, own, strict=True))),
         }
-        transport = device if dist.get_backend(group) == "nccl" else torch.device("cpu")
-        self._works = require_agreement(described_as, group, transport)
+        require_agreement(described_as, group)
         values = sum(each.numel() for each in [*own, *model.buffers()])
         carrier = connected(group, most_bytes=dist.get_world_size(group) * most_bytes_of(values), key=key)
         runner = ProcessRunner(device, carrier, group)

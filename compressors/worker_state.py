@@ -27,7 +27,7 @@ from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .protocols.all_gather import AllGather
 from .protocols.all_reduce import AllReduce
-from .protocols.base import Bucket, Reducer, transport_of
+from .protocols.base import Bucket, Reducer
 
 _STATE_VERSION = 7
 """From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
@@ -113,7 +113,6 @@ class WorkerState:
             self._protocol = AllReduce(config, group, self._fail)
         self._observing = False
         self._before_last = Totals()
-        self._works: list[dist.Work] = []  # held as those of a protocol are
         self._watch: OptimizerWatch | None = None
 
     @property
@@ -232,7 +231,6 @@ class WorkerState:
 
     def _begin_pass(self) -> None:
         """A backward pass begins, of that step or a further one."""
-        self._works = []
         self._protocol.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
@@ -270,7 +268,6 @@ class WorkerState:
 
     def _require_agreement(self, description: Mapping[str, str]) -> None:
         """Compares this worker's settings, beside method and way of exchange, with those of all others."""
-        device = next((each.device for each in self._parameters.values()), torch.device("cpu"))
         mine = {
             **flattened(self.config),
             **self._protocol.ways(),
@@ -278,7 +275,7 @@ class WorkerState:
             "steps done": str(self._before_last.steps),
         }
         try:
-            self._works += require_agreement(mine, self._group, transport_of(self._group, device))
+            require_agreement(mine, self._group)
         except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
 
