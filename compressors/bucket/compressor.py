@@ -141,7 +141,9 @@ class Compressor:
         return "auto" if update.words is None else self.config.position_codec
 
     def _tallies(self, parts: Sequence[Part], layout: Layout, given: BucketInput) -> list[PartTally]:
-        found, bits = given.tallies.settle(), FORMS["f32"].paper_bits
+        found, bits = given.tallies, FORMS["f32"].paper_bits
+        for ordinal, squares in given.squares:
+            found[ordinal].residual_squares += squares()
         for ordinal in layout.whole.ordinals:
             n = parts[ordinal].elements
             found[ordinal] = PartTally(parts[ordinal].name, n, n, 0.0, None, bits * n)
