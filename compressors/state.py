@@ -84,7 +84,11 @@ class CompressionState(WorkerState):
         reduced = _reduced_by(ddp)
         self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
         if isinstance(method, PowerSGD):
-            _refuse_complex({name: named[name] for name in self._names.values()})
+            for name in self._names.values():
+                if named[name].is_complex():
+                    raise ValueError(
+                        f"powersgd cannot take the complex parameter {name!r}: use another method"
+                    )
         known = {name: _real(each) for name, each in named.items()}
         super().__init__(
             method,
@@ -289,9 +293,3 @@ def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
 def _real(parameter: Tensor) -> Tensor:
     """The same memory as real numbers, as DDP's buckets have it."""
     return torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter
-
-
-def _refuse_complex(parameters: Mapping[str, Tensor]) -> None:
-    for name, parameter in parameters.items():
-        if parameter.is_complex():
-            raise ValueError(f"powersgd cannot take the complex parameter {name!r}: use another method")

@@ -121,7 +121,8 @@ class Compressor:
         refused += [at for at, good in zip(layout.whole.ordinals, finite(), strict=True) if not good]
         if refused:
             return self._refuse(min(refused), output, parts, layout, returned)
-        updates = [] if output is None else [(output.update, self._codec_of(output.update))]
+        positions = "auto" if output is None or output.update.words is None else self.config.position_codec
+        updates = [] if output is None else [(output.update, positions)]
         if whole:
             values = ops.array(whole[0] if len(whole) == 1 else torch.cat(whole))
             updates.append((Update("f32", layout.whole, None, layout.whole.sizes, values), "auto"))
@@ -136,9 +137,6 @@ class Compressor:
             return set(range(len(parts)))
         nonzero = self.ops.nonzero([part.gradient for part in parts])
         return {ordinal for ordinal, found in enumerate(nonzero) if found}
-
-    def _codec_of(self, update: Update) -> str:
-        return "auto" if update.words is None else self.config.position_codec
 
     def _tallies(self, parts: Sequence[Part], layout: Layout, given: BucketInput) -> list[PartTally]:
         found, bits = given.tallies, FORMS["f32"].paper_bits
