@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
-from taugrad.compressors.exchange.carrier import Carrier
-from taugrad.compressors.exchange.memory import in_memory
+from taugrad.compressors.exchange.carrier import Carrier, in_memory
 from taugrad.platform.synchronization.quorum.agreed_model import AgreedModel
 from taugrad.platform.synchronization.quorum.mailroom import Mailroom
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
