@@ -14,8 +14,8 @@ from ray.train import Checkpoint
 from ..training.checkpoint import Saved
 from ..training.manifest import Digest, Manifest, folder_name
 from ..training.resuming import agreed, gathered
-from .entry import Job
 from .fallback import fallback
+from .job import Job
 from .run_folder import RunFolder
 from .storage import below, reason
 

@@ -23,8 +23,8 @@ from ..training.reporting import Listener, Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
 from .checkpoints import Checkpoints
-from .entry import Job
 from .fallback import keep_text
+from .job import Job
 from .process_group import process_group, with_sites
 
 _PROGRESS_S = 0.5
