@@ -56,7 +56,7 @@ def read(key: str) -> CachedText | None:
     """What is kept under a key, if it is there and whole; the file is read once for that."""
     try:
         whole = np.memmap(_path(key), np.uint8, "r")
-        if hashlib.sha256(whole[:-_HASH]).digest() != whole[-_HASH:].tobytes():
+        if hashlib.sha256(whole[:-_HASH].data).digest() != whole[-_HASH:].tobytes():
             return None
         return CachedText(**json.loads(whole[:_HEAD].tobytes()))
     except (OSError, ValueError, TypeError):
@@ -77,7 +77,7 @@ def make(key: str, write: Callable[[BinaryIO], CachedText]) -> CachedText:
             file.seek(0)
             file.write(json.dumps(asdict(kept)).encode().ljust(_HEAD))
             file.seek(0)
-            file.write(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]
+            file.write(hashlib.file_digest(file, "sha256").digest())
             file.flush()
             os.fsync(file.fileno())
             os.replace(file.name, path)

@@ -129,7 +129,7 @@ def shares_of(work: Quantizing, most: int = PIECE) -> list[Share]:
 def run_shares(parts: Sequence[Share], kernel: Callable[[Share], T], threads: int) -> list[T]:
     """What a kernel returns for each piece; threads share them."""
     groups = portions(np.array([part.gradient.size for part in parts], np.int64), threads)
-    done = run_all([partial(list, map(kernel, parts[at])) for at in groups], threads)
+    done: list[list[T]] = run_all([partial(list, map(kernel, parts[at])) for at in groups], threads)
     return [each for group in done for each in group]
 
 
