@@ -200,13 +200,15 @@ class CpuOps(Ops):
 
         match form:
             case "linear":
-                return _now(linear.linear_rows(work, *tables, put_back, self.threads))
+                lows, steps = tables
+                return _now(linear.linear_rows(work, lows, steps, put_back, self.threads))
             case "quantile":
                 exponents, means = tables
                 by_block = means.reshape(-1, 1 << work.bits)
                 return _now(quantile.quantile_rows(work, by_block, exponents, self.threads))
             case "fp8":
-                return _now(minifloat.fp8_rows(work, *tables, put_back, self.threads))
+                (exponents,) = tables
+                return _now(minifloat.fp8_rows(work, exponents, put_back, self.threads))
             case _:
                 return _now(minifloat.half_rows(form, work, put_back, self.threads))
 

@@ -165,7 +165,8 @@ class QuantizingOps(Device, Ops):
         elif form in ("linear", "fp8") and not one.grid.whole:
             ranges = self._find_ranges(one, reports)
             if form == "linear":
-                self._linear_between(one, work.bits, *tables, ranges)
+                lows, steps = tables
+                self._linear_between(one, work.bits, lows, steps, ranges)
             else:
                 self._pass("minifloat", "fp8_pieces", one, ranges.keys, one.symbols, *tables, ranges.report)
         else:
