@@ -26,6 +26,8 @@ from .cpu.looking import stratified_positions
 from .readback import Pending, Readback
 from .segments import Offsets
 
+_IN_CACHE = 1 << 16
+"""Elements that a CPU squares, scales and adds up before it takes the next ones."""
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block of 8-bit floats."""
 QUANTILE_EXPONENTS = (-128, 113)
@@ -187,11 +189,14 @@ class Ops(ABC):
         Each square, in float64, becomes a whole number of the smallest power of two with which no sum of n
         leaves 63 bits: integers come to the same in any order. It means nothing where a square is not finite.
         """
-        squares, slot = gradient.double().square(), returned.take(1, np.float64)
-        _, exponent = torch.frexp(squares.amax())
+        slot, largest = returned.take(1, np.float64), torch.stack(torch.aminmax(gradient)).abs().amax()
+        _, exponent = torch.frexp(largest.double().square())
         up = 62 - gradient.numel().bit_length() - exponent.long()
         scale = ((up + 1023) << 52).view(torch.float64)  # 2^up, which no library rounds
-        total = (squares * scale).long().sum().double() / scale
+        whole = torch.zeros((), dtype=torch.int64, device=self.device)
+        for piece in gradient.split(_IN_CACHE if self.on_host else gradient.numel()):
+            whole += piece.double().square_().mul_(scale).long().sum()
+        total = whole.double() / scale
         self.tensor(slot.array.view(np.uint8)).view(torch.float64).copy_(total)
         return lambda: float(slot.values[0])
 

@@ -129,8 +129,12 @@ def shares_of(work: Quantizing, most: int = PIECE) -> list[Share]:
 def run_shares(parts: Sequence[Share], kernel: Callable[[Share], T], threads: int) -> list[T]:
     """What a kernel returns for each piece; threads share them."""
     groups = portions(np.array([part.gradient.size for part in parts], np.int64), threads)
-    done: list[list[T]] = run_all([partial(list, map(kernel, parts[at])) for at in groups], threads)
-    return [each for group in done for each in group]
+    work = [partial(_run_each, kernel, parts[at]) for at in groups]
+    return [each for group in run_all(work, threads) for each in group]
+
+
+def _run_each(kernel: Callable[[Share], T], parts: Sequence[Share]) -> list[T]:
+    return [kernel(part) for part in parts]
 
 
 # Passes over them

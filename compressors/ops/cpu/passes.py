@@ -207,8 +207,8 @@ class CpuOps(Ops):
                 by_block = means.reshape(-1, 1 << work.bits)
                 return _now(quantile.quantile_rows(work, by_block, exponents, self.threads))
             case "fp8":
-                (scales,) = tables
-                return _now(minifloat.fp8_rows(work, scales, put_back, self.threads))
+                (exponents,) = tables
+                return _now(minifloat.fp8_rows(work, exponents, put_back, self.threads))
             case _:
                 return _now(minifloat.half_rows(form, work, put_back, self.threads))
 
