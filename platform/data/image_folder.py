@@ -109,8 +109,8 @@ def _listed(
         for name, size in images:
             digest.update(f"{folder}/{name}\0{size}\0".encode(errors="surrogateescape"))
     # Relative paths may mean something else in a task.
-    read = ImageFiles(root.absolute(), names, np.array(labels, np.int64), framing)
-    return read, classes, digest.hexdigest()
+    image_files = ImageFiles(root.absolute(), names, np.array(labels, np.int64), framing)
+    return image_files, classes, digest.hexdigest()
 
 
 def _visible(folder: Path) -> list["os.DirEntry[str]"]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import CorruptMessage
-from taugrad.compressors.exchange.memory import MemoryCarrier, in_memory
+from taugrad.compressors.exchange.carrier import MemoryCarrier, in_memory
 from taugrad.platform.launching.run_status import RunStatus
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import Deadline, RoundSchedule
