@@ -197,7 +197,7 @@ LATE = Contender(
         *((4, 2.0, percent, 0.25, 1, 3) for percent in (2, 5)),
         (10, 2.0, 10, 0.25, 2, 3),
     ),
-    TRAININGS,
+    10,
     ours=True,
 )
 """Fragments that arrive late (Streaming DiLoCo, arXiv 2501.18512); a worker keeps its steps meanwhile."""
