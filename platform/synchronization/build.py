@@ -42,6 +42,7 @@ from .hybrid.parts import two_parts
 from .hybrid.wire import Wire
 from .hybrid.worker import Manner
 from .hybrid.worker import Worker as HybridWorker
+from .islands import IslandGradients
 from .quorum.decisions import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.mailroom import Mailroom
@@ -93,6 +94,9 @@ class _Build:
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
         on_gpu = not simulated and dist.get_backend() == "nccl"
         key = self._key(self.device if on_gpu else torch.device("cpu")) if mode.authenticated else None
+        if isinstance(mode, AllGatherSync) and mode.island is not None:
+            islands = IslandGradients(spec, self.method, self.model, self.task, self.device, key)
+            return islands, Randomness(spec.seed, islands.ranks)
         if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)

@@ -86,6 +86,12 @@ class _Mode(Config):
         """The ranks of each site, where the mode has sites and the spec names them."""
         return getattr(self, "sites", None)
 
+    @property
+    def asks_for_hosts(self) -> bool:
+        """Whether it goes by who is on which host, which only the workers know."""
+        by_host = self.pattern_name == "hierarchical" or getattr(self, "island", None) == "host"
+        return by_host and self.site_ranks is None
+
 
 class _WithRemovedFields(_Mode):
     """Takes specs of earlier versions that leave removed fields at their defaults, as stored ones do."""
@@ -120,6 +126,12 @@ class AllGatherSync(_WithRemovedFields):
     are a site; a simulation needs this field."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
+    island: Annotated[int, Field(ge=2)] | Literal["host"] | None = None
+    """Islands of workers with fast links: FSDP2 shards the model over an island, and reduces gradients there
+    in whole. What the compressor makes of an island's mean goes to the other islands. A number: so many
+    workers, with consecutive ranks; host: those of a node."""
+    island_reduce: Literal["fp32", "bf16"] = "fp32"
+    """Precision in which gradients are reduced inside an island: 32 or 16 bits."""
 
     @property
     def pattern_name(self) -> str:

@@ -28,6 +28,8 @@ from .config import (
 
 _AIMED = "tau: density(0.01) or allocate(0.01), or topk or chunked_topk, without a warm-up"
 
+_FEWEST_ON_HOSTS = 4
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -59,7 +61,8 @@ class Asked:
 
 def check_sync(asked: Asked) -> None:
     """Refuses what cannot be, with a ValueError that names the fields, their values and what would do."""
-    for problems in (*_METHODS, _hybrid, _async, _quorum, _sites, _authenticated, _adapt, _stages):
+    others = (_hybrid, _async, _quorum, _sites, _islands, _authenticated, _adapt, _stages)
+    for problems in (*_METHODS, *others):
         for problem in problems(asked):
             raise ValueError(problem)
 
@@ -327,6 +330,49 @@ def _sites(asked: Asked) -> Iterator[str]:
         yield (
             f"{field} = hierarchical without {where}.sites: simulated workers are not on nodes; give the "
             "ranks of each site, such as [[0, 1], [2, 3]]"
+        )
+
+
+def _islands(asked: Asked) -> Iterator[str]:
+    mode, training, workers = asked.mode, asked.training, asked.workers
+    if not isinstance(mode, AllGatherSync):
+        return
+    if mode.island is None:
+        if mode.island_reduce != "fp32":
+            yield (
+                f"{asked.where}.island_reduce = {mode.island_reduce} without {asked.where}.island: there are "
+                "no islands; leave it out"
+            )
+        return
+    island = f"{asked.where}.island = {mode.island}"
+    if asked.sync.is_simulated:
+        yield f"{island} with sync.mode = simulated: FSDP2 needs real workers; leave it out"
+    if isinstance(mode.island, int) and (workers % mode.island or workers == mode.island):
+        sizes = [str(size) for size in range(2, workers // 2 + 1) if workers % size == 0]
+        do = f"use {' or '.join(sizes)}" if sizes else "use more workers"
+        yield (
+            f"{island} with workers.count = {workers}: there must be two islands or more, each of so many "
+            f"workers; {do}"
+        )
+    if mode.island == "host" and workers < _FEWEST_ON_HOSTS:
+        yield (
+            f"{island} with workers.count = {workers}: islands are two or more, of two workers or more each; "
+            f"use {_FEWEST_ON_HOSTS} workers or more"
+        )
+    if mode.exchange != "exact":
+        yield f"{island} with {asked.where}.exchange = {mode.exchange}: islands are the sites; use exact"
+    if mode.adapt is not None:
+        yield f"{island} with {asked.where}.adapt: it knows no islands; leave one of them out"
+    if isinstance(asked.method, PowerSGD):
+        yield f"{island} with compressor.kind = powersgd: it keeps its memory by DDP's buckets; use another"
+    if training.clip.norm and training.clip.of == "worker":
+        yield f"training.clip.of = worker with {island}: no worker has its whole gradient; use mean"
+    if training.compile:
+        yield f"training.compile = true with {island}: a compiled model cannot be sharded here; use false"
+    if isinstance(training.optimizer, Lars | Lamb):
+        yield (
+            f"training.optimizer.kind = {training.optimizer.kind} with {island}: it needs the norms of whole "
+            "layers, of which a worker has a shard; use sgd, adam or adamw"
         )
 
 
