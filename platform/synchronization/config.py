@@ -123,7 +123,7 @@ class AllGatherSync(_WithRemovedFields):
     site of workers, where a worker forwards them."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
-    are a site; a simulation needs this field."""
+    are a site; a simulation needs this field. For island = host likewise those of each host."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     island: Annotated[int, Field(ge=2)] | Literal["host"] | None = None

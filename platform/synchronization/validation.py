@@ -319,7 +319,7 @@ def _sites(asked: Asked) -> Iterator[str]:
         return
     field = "pattern" if isinstance(mode, WeightsSync) else "exchange"
     field, value = f"{where}.{field}", getattr(mode, field)
-    if mode.sites is not None and value != "hierarchical":
+    if mode.sites is not None and value != "hierarchical" and getattr(mode, "island", None) != "host":
         yield (f"{where}.sites with {field} = {value}: they need {field}: hierarchical; leave them out")
     if mode.sites is not None:
         try:

@@ -91,9 +91,9 @@ def test_islands_exchange_shards_of_what_is_reduced_inside():
     assert found.seconds == pytest.approx(0.425 + 0.0055 + 0.05, abs=1e-4)
     assert found.utilization == pytest.approx(0.45 / found.seconds)
     assert found.received == pytest.approx(1.5e4)
-    # Inside, a bucket of 400 kB takes 20 ms at 10 MB/s: both before the forward pass, each before and after the
-    # backward pass. 2 shards share 1 MB/s between sites. First compressed at 0.385; second at 0.535, and 20 kB
-    # to 0.555.
+    # Inside, a bucket of 400 kB takes 20 ms at 10 MB/s: all before the forward pass, each before the backward
+    # pass and after it. 2 shards share 1 MB/s between sites. Compressed at 0.385 and 0.535; 20 kB come at
+    # 0.555.
     sites = Link(rate=8e7, headers=0.0, trunk=Trunk(link=MEGABYTE_A_SECOND))
     by_host = AllGatherSync(island="host")
     assert seconds(FEW, sites, 4, by_host) == pytest.approx(0.555 + 0.0055 + 0.05, abs=1e-4)
