@@ -32,6 +32,7 @@ from ..training.replica import Replica
 from .base import Moment, Synchronization
 from .config import AllGatherSync
 from .ledger import Iteration
+from .validation import why_no_islands
 
 _LEAST = 1 << 16
 """Elements of a layer that is gathered and reduced by itself, beside the computation of others."""
@@ -208,13 +209,8 @@ def islands_of(mode: AllGatherSync, workers: int) -> Sites:
             [range(first, first + mode.island) for first in range(0, workers, mode.island)], workers
         )
     hosts = Sites.by_place(places_of()) if mode.sites is None else Sites.of(mode.sites, workers)
-    sizes = [len(each) for each in hosts.members]
-    if len(sizes) == 1 or len(set(sizes)) > 1 or sizes[0] == 1:
-        raise ValueError(
-            f"sync.island = host: hosts have {', '.join(map(str, sizes))} of the {workers} workers; islands are "
-            "two or more, of equally many workers, two or more each: give sync.island a number, or choose "
-            "workers.count so that hosts have equally many"
-        )
+    if reason := why_no_islands(hosts.members):
+        raise ValueError(reason)
     return hosts
 
 

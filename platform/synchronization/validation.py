@@ -5,7 +5,7 @@ cannot be with one kind of mode, one sentence after the other: the fields, their
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taugrad.compressors.exchange.site_ranks import check_site_ranks
@@ -79,6 +79,18 @@ def needed_of(quorum: float, workers: int) -> int:
     """How many workers close a round: always more than half of all."""
     # A share such as 0.6 of 5 is a hair above 3 in floating point.
     return max(workers // 2 + 1, math.ceil(quorum * workers - 1e-9))
+
+
+def why_no_islands(hosts: Sequence[Sequence[int]]) -> str | None:
+    """Why hosts, each given by its workers' ranks, cannot be islands; None if they can."""
+    sizes = [len(each) for each in hosts]
+    if len(sizes) > 1 and min(sizes) == max(sizes) > 1:
+        return None
+    return (
+        f"sync.island = host: hosts have {', '.join(map(str, sizes))} of {sum(sizes)} workers; islands are two "
+        "or more, of equally many workers, two or more each: give sync.island a number, or choose "
+        "workers.count so that hosts have equally many"
+    )
 
 
 Problems = Callable[[Asked], Iterator[str]]
@@ -359,6 +371,8 @@ def _islands(asked: Asked) -> Iterator[str]:
             f"{island} with workers.count = {workers}: islands are two or more, of two workers or more each; "
             f"use {_FEWEST_ON_HOSTS} workers or more"
         )
+    if mode.island == "host" and mode.sites is not None and (reason := why_no_islands(mode.sites)):
+        yield reason
     if mode.exchange != "exact":
         yield f"{island} with {asked.where}.exchange = {mode.exchange}: islands are the sites; use exact"
     if mode.adapt is not None:
