@@ -65,11 +65,6 @@ def check_elastic(sync: SyncConfig, method: Method, workers: WorkersConfig) -> N
         raise ValueError(f"{asked}: must be at most workers.count = {workers.count}")
     if sync.is_simulated:
         raise ValueError(f"{asked} with sync.mode = simulated: one process has all workers; leave it out")
-    if (island := getattr(sync, "island", None)) is not None:
-        raise ValueError(
-            f"{asked} with sync.island = {island}: without one of its workers, an island cannot go "
-            "on; leave it out"
-        )
     if not workers.max_restarts:
         raise ValueError(
             f"{asked} with workers.max_restarts = 0: a lost worker ends the run; use max_restarts: 1 or more"

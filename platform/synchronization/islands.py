@@ -1,7 +1,7 @@
 """The mode `allgather` in islands: FSDP2 inside an island, compressed shards between islands.
 
-The workers of an island share one sharded copy of the model. Its gradients are reduced in whole over the
-island's fast links; each worker then exchanges its shard with those that have the same shard elsewhere.
+Gradients are reduced in whole over an island's fast links. Each worker exchanges its shard of them with those
+that have the same shard in other islands.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -57,37 +57,28 @@ class IslandGradients(Synchronization):
         device: torch.device,
         key: bytes | None = None,
     ) -> None:
-        """Shards a copy of the model; all workers must call this together.
-
-        Args:
-            spec: the run; its mode has islands.
-            method: what is exchanged between islands.
-            model: whole; it has weights only from `sync_model` to the next step.
-            task: what it is trained for.
-            device: the model's.
-            key: of messages, where they are encrypted.
+        """Shards a copy of the model, which itself has weights only from `sync_model` to the next step.
 
         Raises:
-            ValueError: hosts with unequal numbers of workers, with one each, or a single one cannot be
-                islands; or FSDP2 cannot shard the model.
+            ValueError: hosts cannot be islands, as they have other numbers of workers; or FSDP2 cannot shard
+                the model.
         """
         assert isinstance(spec.sync, AllGatherSync)
         self.ranks, self.workers, self.model = [dist.get_rank()], dist.get_world_size(), model
         self._device, islands = device, islands_of(spec.sync, self.workers).members
         mesh = DeviceMesh(device.type, islands, mesh_dim_names=("islands", "shards"))
         self._peers, self._island = mesh["islands"].get_group(), mesh["shards"].get_group()
-        sharded = deepcopy(model)
+        sharded = deepcopy(model, {id(each): each for each in model.buffers()})  # which both have
         _broadcast(sharded.state_dict().values())
         reduced_in = torch.bfloat16 if spec.sync.island_reduce == "bf16" else None
-        _shard(sharded, mesh["shards"], MixedPrecisionPolicy(reduce_dtype=reduced_in))
-        assert isinstance(sharded, FSDPModule)
-        self._sharded = sharded
+        self._sharded = _shard(sharded, mesh["shards"], MixedPrecisionPolicy(reduce_dtype=reduced_in))
         if spec.training.find_unused_parameters:
-            sharded.set_reduce_scatter_unused_params(True)
+            self._sharded.set_reduce_scatter_unused_params(True)
         self.state = compress_replicas(sharded, mesh["islands"], method, key=key)
         self.replica = Replica(sharded, task, spec.training, self.workers)
-        # The optimizer works on plain tensors, which share the shards' memory.
-        self._own = [nn.Parameter(_local(each), each.requires_grad) for each in sharded.parameters()]
+        self._shards = [each for each in sharded.parameters() if isinstance(each, DTensor)]
+        # The optimizer works on plain tensors, which have the shards' memory.
+        self._own = [nn.Parameter(each.detach().to_local(), each.requires_grad) for each in self._shards]
         self.replica.optimizer = build_optimizer(spec.training.optimizer, self._own)
         # FSDP2 takes the mean over the island.
         self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
@@ -101,23 +92,20 @@ class IslandGradients(Synchronization):
         if moment.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = self._factor / self.replica.scale.factor
-        _broadcast(self._sharded.buffers())
-        loss = 0.0
+        _broadcast(self.model.buffers())
+        loss, found = 0.0, list[tuple[str, int]]()
         try:
             loss = self.replica.backward(batches[0], alone=self._held_back)
-        except Exception:
-            if self.state.failure is None:
-                raise
-            if not isinstance(self.state.failure, NonFiniteGradient):
-                raise self.state.failure from None
-        step = self._of_all_shards()
+        except NonFiniteGradient as problem:  # in this shard
+            found.append((problem.parameter, problem.rank))
+        step = self._of_all_shards(found)
         if not step.skipped:
-            for own, parameter in zip(self._own, self._sharded.parameters(), strict=True):
-                own.grad = None if parameter.grad is None else _local(parameter.grad)
+            for own, shard in zip(self._own, self._shards, strict=True):
+                own.grad = None if shard.grad is None else cast(DTensor, shard.grad).to_local()
             self.replica.step(moment.position)
         elif self._refuses and not self.replica.scale.overflowed():
-            raise NonFiniteGradient(*step.nonfinite[0])
-        self._sharded.zero_grad()
+            raise NonFiniteGradient(*step.nonfinite[-1])
+        self.replica.model.zero_grad()
         self._totals.add(step)
         return Iteration(step, loss, self.state.statistics if moment.observe else {}, whole=True)
 
@@ -128,31 +116,27 @@ class IslandGradients(Synchronization):
         yield
         self._sharded.set_requires_all_reduce(True)
 
-    def _of_all_shards(self) -> Step:
+    def _of_all_shards(self, nonfinite: list[tuple[str, int]]) -> Step:
         """The ledger of the step for the whole model: the sum over this island, alike in all islands."""
-        step, failure, found = self.state.last_step, self.state.failure, list(self.state.last_step.nonfinite)
-        if isinstance(failure, NonFiniteGradient):
-            found.append((failure.parameter, failure.rank))
+        step = self.state.last_step
+        found = nonfinite + step.nonfinite
         counts = [*(getattr(step, name) for name in _SUMS), len(found)]
         summed = torch.tensor(counts, dtype=torch.int64, device=self._device)
         dist.all_reduce(summed, group=self._island)
-        *sums, nonfinite = summed.tolist()
-        if nonfinite:  # in one shard; the whole island hears where
-            ranks = dist.get_process_group_ranks(self._peers)
-            mine = "".join(f"{-1 if island < 0 else ranks[island]} {name}\n" for name, island in found)
-            told = b"".join(told_by_all(mine.encode(), self._island)).decode().splitlines()
-            lines = (line.partition(" ") for line in sorted(told, reverse=True))  # -1 last
-            found = [(name, int(rank)) for rank, _, name in lines]
+        *sums, everywhere = summed.tolist()
+        if everywhere:  # the whole island hears where
+            ranks = [*dist.get_process_group_ranks(self._peers), -1]
+            mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
+            told = sorted(b"".join(told_by_all(mine.encode(), self._island)).decode().splitlines())
+            found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
         counted = dict(zip(_SUMS, sums, strict=True))
-        return replace(step, **counted, nonfinite=found, skipped_steps=step.steps if nonfinite else 0)
+        return replace(step, **counted, nonfinite=found, skipped_steps=step.steps if found else 0)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
-        _broadcast(self._sharded.buffers())
-        for whole, mine in zip(self.model.parameters(), self._sharded.parameters(), strict=True):
-            assert isinstance(mine, DTensor)
-            whole.data = mine.detach().full_tensor()
-        _copy(self.model.buffers(), self._sharded.buffers())
+        for whole, shard in zip(self.model.parameters(), self._shards, strict=True):
+            whole.data = shard.detach().full_tensor()
+        _broadcast(self.model.buffers())
 
     @property
     def totals(self) -> Totals:
@@ -174,62 +158,52 @@ class IslandGradients(Synchronization):
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
         self.state.load_state_dict(own["exchange"])
-        self._load(shared, own)
+        self._load(shared, own["replica"])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`: for another number of islands of the same size."""
         size, shard = dist.get_world_size(self._island), dist.get_rank(self._island)
-        ending = f"shard {shard} of {size}"
-        former = [each for each in workers if all(title.endswith(ending) for title in each["exchange"])]
+        former = [each for each in workers if f", shard {shard} of {size}" in "".join(each["exchange"])]
         if len(former) * size != len(workers):
             raise ValueError(f"its islands had another size than {size} workers; keep the size of islands")
         self.state.load_state_dict([each["exchange"] for each in former], reshard=True)
-        self._load(shared, former[0])
+        self._load(shared, former[0]["replica"])
 
-    @torch.no_grad()
-    def _load(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    def _load(self, shared: Mapping[str, Any], replica: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
-        for whole, mine in zip(self.model.parameters(), self._sharded.parameters(), strict=True):
-            assert isinstance(mine, DTensor)
-            cut = distribute_tensor(whole, mine.device_mesh, mine.placements, src_data_rank=None)
-            _local(mine).copy_(_local(cut))
-        _copy(self._sharded.buffers(), self.model.buffers())
-        self.replica.load_state_dict(own["replica"])
+        for whole, shard, own in zip(self.model.parameters(), self._shards, self._own, strict=True):
+            cut = distribute_tensor(whole.data, shard.device_mesh, shard.placements, src_data_rank=None)
+            own.data.copy_(cut.to_local())
+        self.replica.load_state_dict(replica)
         self._totals = Totals.from_state_dict(shared["totals"])
 
 
 def islands_of(mode: AllGatherSync, workers: int) -> Sites:
-    """The workers of each island; all must call this together.
-
-    Raises:
-        ValueError: the workers' hosts cannot be islands.
-    """
+    """The workers of each island; all must call this together. Raises ValueError: hosts cannot be islands."""
     if isinstance(mode.island, int):
-        return Sites.of(
-            [range(first, first + mode.island) for first in range(0, workers, mode.island)], workers
-        )
+        firsts = range(0, workers, mode.island)
+        return Sites.of([range(first, first + mode.island) for first in firsts], workers)
     hosts = Sites.by_place(places_of()) if mode.sites is None else Sites.of(mode.sites, workers)
-    if reason := why_no_islands(hosts.members):
+    if reason := why_no_islands("host", [len(each) for each in hosts.members]):
         raise ValueError(reason)
     return hosts
 
 
-def _shard(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
+def _shard(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> FSDPModule:
     """Shards large layers one by one, and what is left of the model together.
 
-    A layer is what the outermost lists and sequences of modules have. One whose parameters are also used
-    elsewhere is none: FSDP2 would take these for others.
+    A layer with parameters that are used twice is left: FSDP2 would take these for others.
     """
-    uses = _uses(model)
+    uses = Counter(each for _, each in model.named_parameters(remove_duplicate=False))
     for layer in list(_layers(model)):
-        own = _uses(layer)
-        elements = sum(each.numel() for each in layer.parameters())
-        if elements >= _LEAST and all(uses[each] == times for each, times in own.items()):
+        own = list(layer.parameters())
+        if sum(each.numel() for each in own) >= _LEAST and all(uses[each] == 1 for each in own):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """What the outermost lists and sequences of modules hold."""
     listed = isinstance(module, nn.Sequential | nn.ModuleList)
     for child in module.children():
         if listed and not isinstance(child, nn.ModuleList | nn.ModuleDict):  # these have no forward
@@ -238,23 +212,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(child)
 
 
-def _uses(module: nn.Module) -> Counter[nn.Parameter]:
-    """How often each parameter is in a module."""
-    return Counter(each for _, each in module.named_parameters(remove_duplicate=False))
-
-
 def _broadcast(tensors: Iterable[Tensor]) -> None:
     """Worker 0's tensors to all, in place."""
     for each in tensors:
         dist.broadcast(each, 0)
-
-
-@torch.no_grad()
-def _copy(to: Iterable[Tensor], source: Iterable[Tensor]) -> None:
-    for mine, other in zip(to, source, strict=True):
-        mine.copy_(other)
-
-
-def _local(distributed: Tensor) -> Tensor:
-    assert isinstance(distributed, DTensor)
-    return distributed.detach().to_local()

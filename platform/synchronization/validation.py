@@ -28,8 +28,6 @@ from .config import (
 
 _AIMED = "tau: density(0.01) or allocate(0.01), or topk or chunked_topk, without a warm-up"
 
-_FEWEST_ON_HOSTS = 4
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -81,15 +79,13 @@ def needed_of(quorum: float, workers: int) -> int:
     return max(workers // 2 + 1, math.ceil(quorum * workers - 1e-9))
 
 
-def why_no_islands(hosts: Sequence[Sequence[int]]) -> str | None:
-    """Why hosts, each given by its workers' ranks, cannot be islands; None if they can."""
-    sizes = [len(each) for each in hosts]
+def why_no_islands(island: object, sizes: Sequence[int]) -> str | None:
+    """Why `sync.island` cannot make islands of these numbers of workers; None if it can."""
     if len(sizes) > 1 and min(sizes) == max(sizes) > 1:
         return None
     return (
-        f"sync.island = host: hosts have {', '.join(map(str, sizes))} of {sum(sizes)} workers; islands are two "
-        "or more, of equally many workers, two or more each: give sync.island a number, or choose "
-        "workers.count so that hosts have equally many"
+        f"sync.island = {island}: islands have {', '.join(map(str, sizes))} of {sum(sizes)} workers; there "
+        "must be two or more, of equally many workers, two or more each"
     )
 
 
@@ -351,43 +347,30 @@ def _islands(asked: Asked) -> Iterator[str]:
         return
     if mode.island is None:
         if mode.island_reduce != "fp32":
-            yield (
-                f"{asked.where}.island_reduce = {mode.island_reduce} without {asked.where}.island: there are "
-                "no islands; leave it out"
-            )
+            yield f"{asked.where}.island_reduce = {mode.island_reduce}: needs {asked.where}.island"
         return
-    island = f"{asked.where}.island = {mode.island}"
-    if asked.sync.is_simulated:
-        yield f"{island} with sync.mode = simulated: FSDP2 needs real workers; leave it out"
-    if isinstance(mode.island, int) and (workers % mode.island or workers == mode.island):
-        sizes = [str(size) for size in range(2, workers // 2 + 1) if workers % size == 0]
-        do = f"use {' or '.join(sizes)}" if sizes else "use more workers"
-        yield (
-            f"{island} with workers.count = {workers}: there must be two islands or more, each of so many "
-            f"workers; {do}"
-        )
-    if mode.island == "host" and workers < _FEWEST_ON_HOSTS:
-        yield (
-            f"{island} with workers.count = {workers}: islands are two or more, of two workers or more each; "
-            f"use {_FEWEST_ON_HOSTS} workers or more"
-        )
-    if mode.island == "host" and mode.sites is not None and (reason := why_no_islands(mode.sites)):
+    sizes = [len(each) for each in mode.sites or ()]
+    if isinstance(mode.island, int):
+        sizes = [min(mode.island, workers - first) for first in range(0, workers, mode.island)]
+    if sizes and (reason := why_no_islands(mode.island, sizes)):
         yield reason
-    if mode.exchange != "exact":
-        yield f"{island} with {asked.where}.exchange = {mode.exchange}: islands are the sites; use exact"
-    if mode.adapt is not None:
-        yield f"{island} with {asked.where}.adapt: it knows no islands; leave one of them out"
-    if isinstance(asked.method, PowerSGD):
-        yield f"{island} with compressor.kind = powersgd: it keeps its memory by DDP's buckets; use another"
-    if training.clip.norm and training.clip.of == "worker":
-        yield f"training.clip.of = worker with {island}: no worker has its whole gradient; use mean"
-    if training.compile:
-        yield f"training.compile = true with {island}: a compiled model cannot be sharded here; use false"
-    if isinstance(training.optimizer, Lars | Lamb):
-        yield (
-            f"training.optimizer.kind = {training.optimizer.kind} with {island}: it needs the norms of whole "
-            "layers, of which a worker has a shard; use sgd, adam or adamw"
-        )
+    clips_own = training.clip.norm and training.clip.of == "worker"
+    kind, norms = training.optimizer.kind, "it needs the norms of whole layers; use sgd, adam or adamw"
+    for cannot, what, why in (
+        (asked.sync.is_simulated, "sync.mode = simulated", "FSDP2 needs real workers; leave it out"),
+        (mode.exchange != "exact", f"sync.exchange = {mode.exchange}", "islands are the sites; use exact"),
+        (mode.adapt is not None, "sync.adapt", "it knows no islands; leave one of them out"),
+        (
+            isinstance(asked.method, PowerSGD),
+            "compressor.kind = powersgd",
+            "its memory is DDP's; use another",
+        ),
+        (training.compile, "training.compile = true", "it cannot be sharded then; use false"),
+        (isinstance(training.optimizer, Lars | Lamb), f"training.optimizer.kind = {kind}", norms),
+        (clips_own, "training.clip.of = worker", "no worker has its own gradient; use mean"),
+    ):
+        if cannot:
+            yield f"{asked.where}.island = {mode.island} with {what}: {why}"
 
 
 def _authenticated(asked: Asked) -> Iterator[str]:

@@ -28,7 +28,9 @@ def test_a_run_in_islands_and_one_with_too_few_hosts(one_ray: OneRay) -> None:
         (one_ray.folder / f"islands-{name}.yaml").write_text(SPEC.format(name=name, island=island))
     code, said = one_ray("train", "islands-pairs.yaml", "islands-hosts.yaml")
     assert code == 1, said
-    assert "sync.island = host: hosts have 4 of 4 workers; islands are two or more" in " ".join(said.split())
+    assert "sync.island = host: islands have 4 of 4 workers; there must be two or more" in " ".join(
+        said.split()
+    )
     client = MlflowClient(f"sqlite:///{one_ray.folder}/mlflow.db")
     experiment = client.get_experiment_by_name("islands")
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}

@@ -263,7 +263,7 @@ def test_hosts_are_islands_if_they_have_equally_many_workers(found: list[dict[st
         for key, value in found[0]["runs"]["dense"]["weights"].items():
             torch.testing.assert_close(worker["hosts"]["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
         assert worker["hosts"]["refused"].startswith(
-            "sync.island = host: hosts have 4 of 4 workers; islands are"
+            "sync.island = host: islands have 4 of 4 workers; there must"
         )
 
 
