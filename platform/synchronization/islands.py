@@ -36,8 +36,6 @@ from .validation import why_no_islands
 
 _LEAST = 1 << 16
 """Elements of a layer that is gathered and reduced by itself, beside the computation of others."""
-_SUMS = ("elements", "sent", "paper_bits", "wire_bytes", "received_bytes", "messages")
-"""Counts of a shard's exchange that add up to those of the model."""
 
 
 class IslandGradients(Synchronization):
@@ -119,9 +117,8 @@ class IslandGradients(Synchronization):
     def _of_all_shards(self, nonfinite: list[tuple[str, int]]) -> Step:
         """The ledger of the step for the whole model: the sum over this island, alike in all islands."""
         step = self.state.last_step
-        found = nonfinite + step.nonfinite
-        counts = [*(getattr(step, name) for name in _SUMS), len(found)]
-        summed = torch.tensor(counts, dtype=torch.int64, device=self._device)
+        found, counts = nonfinite + step.nonfinite, step.state_dict()
+        summed = torch.tensor([*counts.values(), len(found)], dtype=torch.int64, device=self._device)
         dist.all_reduce(summed, group=self._island)
         *sums, everywhere = summed.tolist()
         if everywhere:  # the whole island hears where
@@ -129,8 +126,9 @@ class IslandGradients(Synchronization):
             mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
             told = sorted(b"".join(told_by_all(mine.encode(), self._island)).decode().splitlines())
             found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
-        counted = dict(zip(_SUMS, sums, strict=True))
-        return replace(step, **counted, nonfinite=found, skipped_steps=step.steps if found else 0)
+        counts.update(zip(counts, sums, strict=True))
+        counts.update(steps=step.steps, skipped_steps=step.steps if found else 0)
+        return replace(step, **counts, nonfinite=found)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
