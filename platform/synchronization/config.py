@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.method import CompressorConfig
 from taugrad.compressors.method.base import Share
@@ -126,12 +126,19 @@ class AllGatherSync(_WithRemovedFields):
     are a site; a simulation needs this field. For island = host likewise those of each host."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
-    island: Annotated[int, Field(ge=2)] | Literal["host"] | None = None
+    island: int | Literal["host"] | None = None
     """Islands of workers with fast links: FSDP2 shards the model over an island, and reduces gradients there
     in whole. What the compressor makes of an island's mean goes to the other islands. A number: so many
     workers, with consecutive ranks; host: those of a node."""
     island_reduce: Literal["fp32", "bf16"] = "fp32"
     """Precision in which gradients are reduced inside an island: 32 or 16 bits."""
+
+    @field_validator("island", mode="before")
+    @classmethod
+    def _several(cls, island: Any) -> Any:
+        if island in (None, "host") or (str(island).isdecimal() and int(island) > 1):
+            return island
+        raise ValueError("give a number of workers, 2 or more, or host")
 
     @property
     def pattern_name(self) -> str:

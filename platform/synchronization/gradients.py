@@ -78,6 +78,10 @@ class GradientsInRounds(InRounds):
             self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
         return self._averaging.participant(local, gradients)
 
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`. Buffers become worker 0's before the next pass only."""
+        self._runner.broadcast(list(self.model.buffers()))
+
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
         return {

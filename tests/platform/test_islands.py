@@ -49,6 +49,7 @@ IN_PARTS = {
 SUMMED = {"training": BASE["training"] | {"loss_reduction": "sum", "optimizer": {"kind": "sgd", "lr": 0.002}}}
 SUM_OF_ALL = {"compressor": {"kind": "none", "reduction": "sum"}}
 DENSE = {"dense": BASE, "dense, in parts": BASE | IN_PARTS, "dense, summed": BASE | SUMMED | SUM_OF_ALL}
+ROUNDS = {"rounds": BASE | {"sync": {"mode": "sharded"}}}
 
 
 def islands(line: str, size: int | str = SIZE, **sync: Any) -> dict[str, Any]:
@@ -98,7 +99,7 @@ PARAMETERS = sum(each.numel() for each in Net(1, 16, 16, 10).parameters())
 
 def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
     """In each of four workers."""
-    runs = {name: run(spec, folder / name) for name, spec in (DENSE | ALL).items()}
+    runs = {name: run(spec, folder / name) for name, spec in (DENSE | ROUNDS | ALL).items()}
     return {"runs": runs, "step": one_step(folder, rank), "hosts": on_hosts(), "nan": not_finite(rank)}
 
 
@@ -232,9 +233,9 @@ def test_bytes_between_islands_grow_with_islands_and_not_with_workers(found: lis
     assert "layer/last.weight/grad_rms" in logged[0]
 
 
-@in_turn("name", DENSE | ALL)
+@in_turn("name", DENSE | ROUNDS | ALL)
 def test_the_evaluation_is_that_of_one_process(name: str, found: list[dict[str, Any]], alone: None) -> None:
-    spec, first = RunSpec.model_validate((DENSE | ALL)[name]), found[0]["runs"][name]
+    spec, first = RunSpec.model_validate((DENSE | ROUNDS | ALL)[name]), found[0]["runs"][name]
     data = load(spec.data)
     model, task = build(spec.model, data.shape), build_task(spec.task, data.shape)
     model.load_state_dict(first["weights"])
