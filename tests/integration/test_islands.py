@@ -39,7 +39,7 @@ def test_a_run_in_islands_and_one_with_too_few_hosts(one_ray: OneRay) -> None:
     assert run.info.status == "FINISHED"
     assert run.data.params["sync.island"] == "2"
     metrics = run.data.metrics
-    assert metrics["eval/accuracy"] > 0.85
+    assert metrics["eval/accuracy"] > 0.7
     steps = client.get_metric_history(run.info.run_id, "comm/wire_bytes")
     assert len(steps) == ITERATIONS
     assert sum(each.value for each in steps) == pytest.approx(metrics["total/wire_gb"] * 1e9, abs=0.5)
