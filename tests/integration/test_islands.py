@@ -45,7 +45,7 @@ def test_a_run_in_islands_and_one_with_too_few_hosts(one_ray: OneRay) -> None:
     assert sum(each.value for each in steps) == pytest.approx(metrics["total/wire_gb"] * 1e9, abs=0.5)
     baseline = 4 * 2 * PARAMETERS * ITERATIONS  # one gradient an island
     assert metrics["total/compression_ratio"] == pytest.approx(baseline / metrics["total/wire_gb"] / 1e9)
-    assert metrics["total/fraction"] == pytest.approx(0.02, rel=0.3)
+    assert metrics["total/fraction"] == pytest.approx(0.02, rel=0.5)  # tau is found now and then
     last = sorted(Path(run.data.tags["taugrad.checkpoints"]).glob("iteration_*"))[-1]
     shared = torch.load(last / "shared.pt", weights_only=True)["agreed"]
     assert sum(each.numel() for each in shared["model"].values()) == PARAMETERS
