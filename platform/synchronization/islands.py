@@ -74,7 +74,7 @@ class IslandGradients(Synchronization):
             self._sharded.set_reduce_scatter_unused_params(True)
         self.state = compress_replicas(sharded, mesh["islands"], method, key=key)
         self.replica = Replica(sharded, task, spec.training, self.workers)
-        self._shards = [each for each in sharded.parameters() if isinstance(each, DTensor)]
+        self._shards: list[Any] = list(sharded.parameters())  # DTensors
         # The optimizer works on plain tensors, which have the shards' memory.
         self._own = [nn.Parameter(each.detach().to_local(), each.requires_grad) for each in self._shards]
         self.replica.optimizer = build_optimizer(spec.training.optimizer, self._own)
@@ -126,9 +126,9 @@ class IslandGradients(Synchronization):
             mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
             told = sorted(b"".join(told_by_all(mine.encode(), self._island)).decode().splitlines())
             found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
-        counts.update(zip(counts, sums, strict=True))
-        counts.update(steps=step.steps, skipped_steps=step.steps if found else 0)
-        return replace(step, **counts, nonfinite=found)
+        counted: dict[str, Any] = dict(zip(counts, sums, strict=True))
+        counted |= {"steps": step.steps, "skipped_steps": step.steps if found else 0, "nonfinite": found}
+        return replace(step, **counted)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
