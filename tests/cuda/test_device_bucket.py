@@ -86,6 +86,8 @@ def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, device: Ops) 
         worker.put_back(worker.step(left_out))
     assert workers[0].state == workers[1].state
     for broken in ({0: 5}, {1: 9, 4: 30}, {3: 0}):
+        workers = both(device, line)
+        check_step(workers, left_out)
         given = [each.copy() for each in after]
         for value, (parameter, at) in zip((np.nan, -np.inf), broken.items(), strict=False):
             given[parameter][at] = value

@@ -72,7 +72,7 @@ def run_workers(
                 processes.append(start(script, arguments(rank), log, log))
             deadline = monotonic() + timeout_s
             while any(process.is_alive() for process in processes) and monotonic() < deadline:
-                if any(process.exitcode not in (None, due) for process, due in zip(processes, dues)):
+                if any(each.exitcode not in (None, dues[rank]) for rank, each in enumerate(processes)):
                     break
                 sleep(0.05)
             codes = [process.exitcode for process in processes]
