@@ -1,7 +1,7 @@
 """Training as people write it: DDP alone, and with one line for a method that sends everything; see ddp.py.
 
 Each cell of the matrix in docs/how-to/own-script.md trains a model, and calls `compress` on what the script
-has; several passes a step, static graphs and unused parameters are in ddp_passes.py.
+has; several passes a step, static graphs, unused and frozen parameters are in ddp_passes.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -157,21 +157,6 @@ def tied() -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def frozen_parameters(compress: Compress) -> nn.Module:
-    """Two layers are frozen before the model is wrapped, and trained from the fourth step on by a new DDP."""
-    model = network()
-    for each in model[0].parameters():
-        each.requires_grad_(False)
-    ddp = DistributedDataParallel(model, **OPTIONS)
-    compress(ddp)
-    train(ddp, 3)
-    for each in model.parameters():
-        each.requires_grad_(True)
-    thawed = DistributedDataParallel(model, **OPTIONS)
-    compress(thawed)
-    return train(thawed, 3)
-
-
 def two_models(compress: Compress) -> nn.Module:
     first, second = (DistributedDataParallel(network(), **OPTIONS) for _ in range(2))
     compress(first), compress(second)
@@ -213,7 +198,6 @@ CELLS: dict[str, Callable[[Compress], nn.Module]] = {
     "compiled outside": cell(wrap=compiled, options={}),
     "wrapped subclass": cell(wrap=Wrapper, kind=Derived),
     "tied weights": cell(tied),
-    "frozen parameters": frozen_parameters,
     "two models": two_models,
     "subgroup": alone,
     "uneven inputs": uneven_inputs,

@@ -11,6 +11,7 @@ import pytest
 import torch
 import workbench
 from cases import in_turn
+from workbench import with_fields
 
 from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.bucket.layout import Part
@@ -19,13 +20,6 @@ from taugrad.compressors.method.methods import Exempt
 from taugrad.compressors.rules.base import rule_of
 
 RULES = ("wgt", "bgt", "qgt", "strom")
-
-
-def with_fields(line: str, fields: str) -> str:
-    """The line of a method with more fields in its head."""
-    head, *links = line.split(" | ")
-    head = f"{head[:-1]}, {fields})" if head.endswith(")") else f"{head}({fields})"
-    return " | ".join([head, *links])
 
 
 @in_turn("fields", ["exempt={'smaller_than': 42}", "exempt={'names': ['p1', 'p2']}"])

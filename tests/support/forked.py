@@ -28,9 +28,7 @@ def _start_server() -> None:
         forkserver.ensure_running()
 
 
-def start(
-    script: Path, arguments: Sequence[object], out: Path, errors: Path, **variables: str
-) -> BaseProcess:
+def start(script: Path, arguments: Sequence[object], out: Path, errors: Path) -> BaseProcess:
     """Starts `python SCRIPT ARGUMENTS` in the environment of workers; what it prints goes to two files."""
     process = _FORKED.Process(
         target=_work,
