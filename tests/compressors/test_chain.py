@@ -28,9 +28,7 @@ ADAPTER: TypeAdapter[Any] = TypeAdapter(method.CompressorConfig)
 
 def some_of(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
     """Some of a model's fields, each within its own bounds, and those that must be given."""
-    values = {
-        name: any_of(Annotated[each.annotation, *each.metadata]) for name, each in model.model_fields.items()
-    }
+    values = {name: any_of(each.annotation, *each.metadata) for name, each in model.model_fields.items()}
     if "chunk" in values:
         values["chunk"] = st.integers(1, 16).map(lambda bits: 2**bits) | values["chunk"]
     needed = [name for name, each in model.model_fields.items() if name == "kind" or each.is_required()]
