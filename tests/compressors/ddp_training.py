@@ -187,22 +187,12 @@ def a_damaged_message_that_is_handed_on_is_refused_too() -> None:
 
 
 DISAGREEMENTS: dict[str, tuple[list[Any], str]] = {
-    "rule": (["wgt(0.01)", "bgt(0.01)"], "rank 0: kind = wgt, rank 1: kind = bgt"),
     "none": (["none", "wgt(0.01)"], "rank 0: kind = none, rank 1: kind = wgt"),
     "powersgd": (["powersgd", "none"], "rank 0: kind = powersgd, rank 1: kind = none"),
-    "reduction": (
-        ["wgt(0.01)", "wgt(0.01, reduction='sum')"],
-        "rank 0: reduction = mean, rank 1: reduction = sum",
-    ),
     "reduction of none": (
         ["none", "none(reduction='sum')"],
         "rank 0: reduction = mean, rank 1: reduction = sum",
     ),
-    "tau": (
-        ["wgt(density(0.1))", "wgt(density(0.2))"],
-        "rank 0: tau.target = 0.1, rank 1: tau.target = 0.2",
-    ),
-    "seed": (["powersgd(seed=1)", "powersgd(seed=2)"], "rank 0: seed = 1, rank 1: seed = 2"),
 }
 
 

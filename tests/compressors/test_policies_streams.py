@@ -125,23 +125,14 @@ def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float) -> N
     assert not 0.004 < np.mean(found[:5]) < 0.025
 
 
-def test_dl4j_counts_a_layer_that_is_trained_from_later_on() -> None:
-    """Frozen layers come to be trained: 60 elements sent are more than half of 100, and less of 1,000."""
-    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).policy  # type: ignore[arg-type]
-    layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
-    taus = []
-    for step in range(70):
-        parts = layers[:1] if step < 3 else layers
-        turn = [memory] * len(parts)
-        policy.settle(turn, step, {})
-        taus.append(policy.taus(parts, step, turn)[0])
-        policy.note(parts, [60, 0][: len(parts)], step, turn)
-    ratios = [after / before for before, after in pairwise(taus)]
-    assert ratios == pytest.approx([2.0] * 64 + [0.5] * 5)  # elements are counted in iteration 64
+@in_turn(("early", "sent", "moves"), [(60, [60, 0], [2.0] * 64 + [0.5] * 75), (50, [100, 400], [1.0] * 139)])
+def test_dl4j_counts_a_layer_that_is_trained_from_later_on(
+    early: int, sent: list[int], moves: list[float]
+) -> None:
+    """Frozen layers come to be trained: 60 sent are more than half of 100, and less of 1,000; 500 are half.
 
-
-def test_dl4j_holds_where_its_target_is_met_to_the_element() -> None:
-    """Also after more layers came to be trained: 500 of 1,000."""
+    Elements are counted in iteration 64; where the target is met before and after, tau holds but in between.
+    """
     policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).policy  # type: ignore[arg-type]
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
@@ -150,9 +141,10 @@ def test_dl4j_holds_where_its_target_is_met_to_the_element() -> None:
         turn = [memory] * len(parts)
         policy.settle(turn, step, {})
         taus.append(policy.taus(parts, step, turn)[0])
-        policy.note(parts, [50] if step < 3 else [100, 400], step, turn)
-    assert taus[:3] == [1.0] * 3
-    assert len(set(taus[70:])) == 1
+        policy.note(parts, [early] if step < 3 else sent, step, turn)
+    ratios = [after / before for before, after in pairwise(taus)]
+    whole = slice(None) if early == 60 else np.r_[0:2, 70:139]
+    assert np.array(ratios)[whole] == pytest.approx(np.array(moves)[whole])
 
 
 def test_dl4j_steps_only_outside_of_its_range() -> None:
