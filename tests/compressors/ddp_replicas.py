@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ WIDTH = 13
 PARAMETERS = 2 * (WIDTH * WIDTH + 3 * WIDTH) + 3 * WIDTH + 3
 
 
+@cache
 def islands() -> DeviceMesh:
     return DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("replicate", "shard"))
 
