@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -252,25 +251,25 @@ def a_run_of_shards_that_goes_on_ends_the_same() -> None:
 
 @scenario(4)
 def residuals_of_two_shards_are_loaded_by_one() -> None:
-    mesh = islands()
-    saved = Training(mesh).steps(range(3)).state.residuals()
-    folder = Path(everyone(tempfile.mkdtemp())[0])
-    dcp.save({"compression": saved}, checkpoint_id=folder)
+    saved = Training(islands()).steps(range(3)).state.residuals()
     ((_, kinds),) = saved.items()
     full = {kind: {name: each.full_tensor() for name, each in of.items()} for kind, of in kinds.items()}
     pair = DeviceMesh("cpu", torch.tensor([[0], [2]]), mesh_dim_names=("replicate", "shard"))
     group = new_group([0, 2])
-    if pair.get_coordinate() is None:
-        return
-    alone = Training(pair)
-    dcp.load({"compression": alone.state.residuals()}, checkpoint_id=folder, process_group=group)
-    for kind in ("residuals", "velocities"):
-        kept = getattr(alone.state.feedback, kind)
-        assert kept.keys() == full[kind].keys()
-        assert all(kept[name].equal(each.flatten()) for name, each in full[kind].items())
-    assert len(full["residuals"]) == 10
-    first, second = everyone(float(sum(each.norm() for each in full["residuals"].values())), group)
-    assert first > 0.01 < second != first  # each replica its own
+    with tempfile.TemporaryDirectory() as own:
+        folder = everyone(own)[0]
+        dcp.save({"compression": saved}, checkpoint_id=folder)
+        if pair.get_coordinate() is None:
+            return
+        alone = Training(pair)
+        dcp.load({"compression": alone.state.residuals()}, checkpoint_id=folder, process_group=group)
+        for kind in ("residuals", "velocities"):
+            kept = getattr(alone.state.feedback, kind)
+            assert kept.keys() == full[kind].keys()
+            assert all(kept[name].equal(each.flatten()) for name, each in full[kind].items())
+        assert len(full["residuals"]) == 10
+        first, second = everyone(float(sum(each.norm() for each in full["residuals"].values())), group)
+        assert first > 0.01 < second != first  # each replica its own
 
 
 @scenario(4)
@@ -288,8 +287,8 @@ def islands_take_local_steps_as_whole_models_would() -> None:
         optimizer.zero_grad()
         local_steps.step()
         for island, (alone, its) in enumerate(zip(whole, optimizers, strict=True)):
-            for rank in (2 * island, 2 * island + 1):
-                inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+            for worker in (2 * island, 2 * island + 1):
+                inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * step + worker))
                 (alone(inputs).square().mean() / 2).backward()
             its.step()
             its.zero_grad()
