@@ -33,7 +33,7 @@ TINY_BUCKETS = 0.0002
 SCENARIOS: dict[int, dict[str, Callable[[], None]]] = {workers: {} for workers in (1, 2, 3, 4)}
 """By the number of workers, all that they run."""
 KILLED: dict[str, tuple[int, ...]] = {}
-"""By the name of a scenario, the ranks whose processes it kills: it must be its group's last."""
+"""By the name of a scenario, the ranks whose processes it kills; it is its group's last."""
 
 RUNS: list["Run"] = []
 GROUPS: list[dist.ProcessGroup] = []

@@ -26,8 +26,7 @@ from ddp import KILLED, SCENARIOS, clean_up
 
 MODULES = (
     *(ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts),
-    *(ddp_local_steps, ddp_replicas, ddp_mesh),
-    ddp_lost,  # after which groups are not whole
+    *(ddp_local_steps, ddp_replicas, ddp_mesh, ddp_lost),
 )
 """All that list scenarios."""
 

@@ -62,7 +62,12 @@ def run_all(workers: int, names: list[str], folders: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize(
-    ("workers", "name"), [(workers, name) for workers, names in SCENARIOS.items() for name in names]
+    ("workers", "name"),
+    [
+        (workers, name)
+        for workers, names in SCENARIOS.items()
+        for name in sorted(names, key=KILLED.__contains__)
+    ],
 )
 def test_scenario(workers: int, name: str, failures: Callable[[int], Failures]) -> None:
     found = failures(workers)
