@@ -19,9 +19,8 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
     rms_bits,
     sample_size,
 )
-from taugrad.compressors.ops.cpu.linear import Extremes, count_samples
+from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
-from taugrad.compressors.ops.interface import Sample
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
 from taugrad.compressors.wire.update import Update
@@ -85,12 +84,9 @@ def test_entropy_of_powers_of_two_is_exact() -> None:
 
 
 def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, floor: int = 6) -> int:
-    low, high = values.min(), values.max()
-    ranges = Extremes(low, high, nonfinite=False)
     size = sample_size(values.size, fraction)
-    return bits_of_sample(
-        count_samples([Sample(torch.from_numpy(values), size)], sample_bits, [ranges])[0], floor
-    )
+    sample = values[stratified_positions(values.size, size)]
+    return bits_of_sample(count_symbols(sample, sample_bits, values.min(), values.max()), floor)
 
 
 def test_evenly_spread_values_get_m_more_bits_than_the_floor_and_equal_ones_none() -> None:

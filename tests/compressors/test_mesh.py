@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address
 from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.memory import in_memory
+from taugrad.compressors.exchange.carrier import in_memory
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))

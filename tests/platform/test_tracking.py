@@ -1,7 +1,6 @@
 """The tracking store: where it is, what a run has in it, and the names of metrics."""
 
 import getpass
-import logging
 import shlex
 import subprocess
 import sys
@@ -169,14 +168,6 @@ def test_processes_may_create_the_same_database_and_say_nothing(tmp_path: Path) 
     assert answers[0][0] == answers[1][0] != ""
     assert "mlflow.store.db" not in answers[0][1] + answers[1][1]
     assert "alembic" not in answers[0][1] + answers[1][1]
-
-
-def test_a_new_database_leaves_the_log_levels_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    logger = logging.getLogger("alembic")
-    monkeypatch.setattr(logger, "level", logging.DEBUG)
-    with store._quiet():
-        assert logger.level == logging.WARNING
-    assert logger.level == logging.DEBUG
 
 
 def test_a_run_carries_its_spec(client: Any, tmp_path: Path) -> None:
