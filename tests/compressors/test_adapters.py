@@ -2,10 +2,13 @@
 
 import csv
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 import torch
 import torch.distributed as dist
@@ -33,7 +36,33 @@ EPOCH = 24
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where both processes have been."""
     folder = tmp_path_factory.mktemp("adapters")
-    forked.run_workers(SCRIPT, lambda rank: (rank, folder), 2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    common |= {
+        "TORCHELASTIC_RUN_ID": "adapters",
+        "GROUP_RANK": "0",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder)],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=400)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said[0][-3000:] + said[1][-3000:]
     return folder
 
 

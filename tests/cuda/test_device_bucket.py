@@ -74,38 +74,25 @@ def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], 
 
 @every_method
 def test_buckets_become_the_same_payloads_as_on_the_cpu(line: str, device: Ops) -> None:
-    """Ordinary steps; parameters without a gradient; a step that is put back; gradients that are refused."""
     workers = both(device, line)
-    *ordinary, held, left_out, after = gradients(5)
-    for given in ordinary:
+    for given in gradients(3):
         check_step(workers, given)
-    held[1][:] = -0.0
-    for given in (held, [np.zeros(n, np.float32) for n in SIZES]):
-        check_step(workers, given, hold_back_zeros=True)
-    for worker in workers:
-        worker.put_back(worker.step(left_out))
-    assert workers[0].state == workers[1].state
-    for broken in ({0: 5}, {1: 9, 4: 30}, {3: 0}):
-        workers = both(device, line)
-        check_step(workers, left_out)
-        given = [each.copy() for each in after]
-        for value, (parameter, at) in zip((np.nan, -np.inf), broken.items(), strict=False):
-            given[parameter][at] = value
-        assert check_step(workers, given).refused == [min(broken)]
 
 
 @in_turn(
-    ("line", "sizes"),
+    "line",
     [
-        *((line, (70_001, 5)) for line in ("wgt(0.02)", "qgt(0.004) | golomb_rice | huffman", "quantile(4)")),
-        *((line, (70_001, 5)) for line in ("topk(0.01) | linear(4)", "chunked_topk(64)", "entropy")),
-        *((line, (0,)) for line in ("wgt(0.02)", "topk(0.1)", "linear(4)")),
-        ("fp16(exempt=exempt(smaller_than=9))", (0,)),
+        "wgt(0.02)",
+        "qgt(0.004) | golomb_rice | huffman",
+        "topk(0.01) | linear(4)",
+        "chunked_topk(64)",
+        "quantile(4)",
+        "entropy",
     ],
 )
-def test_large_and_empty_buckets(line: str, sizes: Sequence[int], device: Ops) -> None:
-    workers = both(device, line, sizes)
-    for given in gradients(2, sizes):
+def test_large_buckets(line: str, device: Ops) -> None:
+    workers = both(device, line, (70_001, 5))
+    for given in gradients(2, (70_001, 5)):
         check_step(workers, given)
 
 
@@ -139,6 +126,40 @@ def test_extreme_taus_and_values(rule: str, tau: float, device: Ops) -> None:
     for given in gradients(2, (1000, 3000), tau=tau):
         given[1][::97] = 1e37
         check_step(workers, given)
+
+
+@every_method
+def test_parameters_without_a_gradient_are_held_back(line: str, device: Ops) -> None:
+    workers = both(device, line)
+    first, second = gradients(2, seed=2)
+    second[1][:] = -0.0
+    for given in (first, second, [np.zeros(n, np.float32) for n in SIZES]):
+        check_step(workers, given, hold_back_zeros=True)
+
+
+@every_method
+def test_what_is_put_back(line: str, device: Ops) -> None:
+    workers = both(device, line)
+    for given in gradients(2, seed=3):
+        for worker in workers:
+            worker.put_back(worker.step(given))
+        assert workers[0].state == workers[1].state
+
+
+@every_method
+@in_turn("broken", [{0: 5}, {1: 9, 4: 30}, {3: 0}])
+def test_gradients_that_are_not_finite_are_refused(line: str, broken: dict[int, int], device: Ops) -> None:
+    workers = both(device, line)
+    first, second = gradients(2, seed=4)
+    for value, (parameter, at) in zip((np.nan, -np.inf), broken.items(), strict=False):
+        second[parameter][at] = value
+    check_step(workers, first)
+    assert check_step(workers, second).refused == [min(broken)]
+
+
+@in_turn("line", ["wgt(0.02)", "topk(0.1)", "linear(4)", "fp16(exempt=exempt(smaller_than=9))"])
+def test_a_bucket_without_elements(line: str, device: Ops) -> None:
+    check_step(both(device, line, (0,)), [np.empty(0, np.float32)])
 
 
 def counting(device: Ops) -> Any:
