@@ -88,7 +88,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_store(tmp_path_factory):
     """A database without runs, to be copied: to make one takes MLflow seconds."""
     from taugrad.platform.tracking.store import open_client
 

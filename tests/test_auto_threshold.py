@@ -3,7 +3,6 @@
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def rooms() -> Any:
+def rooms():
     """The benchmark's modules, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
@@ -31,7 +30,7 @@ def rooms() -> Any:
 SKIPPING = {"kind": "none", "nonfinite": "skip"}
 
 
-def test_every_entrants_lines_are_specs_of_every_pair(rooms: Any) -> None:
+def test_every_entrants_lines_are_specs_of_every_pair(rooms):
     pairs, taking_part = rooms("pairs"), rooms("entrants")
     shipped = read_law(SHIPPED)
     for pair in pairs.PAIRS:

@@ -65,7 +65,7 @@ def assert_spread(cell: str) -> None:
     assert all(value > 0 and math.isfinite(value) for value in values)
 
 
-def test_hook(tmp_path: Path) -> None:
+def test_hook(tmp_path):
     buckets, fixed, inside, steps = tables(run("hook", tmp_path))
     methods = ["`strom(density(0.01)) | golomb_rice`", "`wgt(density(0.01))`"]
     assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`", "`linear(bits=8) | raw`"]
@@ -89,7 +89,7 @@ def test_hook(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_network_target(tmp_path: Path) -> None:
+def test_network_target(tmp_path):
     needs_network()
     found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
     half, strom, steps, times, choices, whole = found
@@ -117,7 +117,7 @@ def test_network_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: Path) -> None:
+def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path):
     needs_network()
     for attempt in range(TRIES):
         ((row,),) = tables(run("network_adapt", tmp_path / str(attempt)))
@@ -152,9 +152,7 @@ TABLES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", TABLES)
-def test_a_benchmark_runs_and_its_tables_are_complete(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_runs_and_its_tables_are_complete(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if name == "strom_speech" and find_library("espeak-ng") is None:
         pytest.skip("espeak-ng is not installed")

@@ -36,7 +36,7 @@ sys.exit(run(command))
         (signal.SIGINT, 130, "\ntaugrad: ending, which takes a few seconds\ntaugrad: interrupted\n"),
     ],
 )
-def test_a_signal_ends_a_command_in_words(sign: signal.Signals, code: int, said: str) -> None:
+def test_a_signal_ends_a_command_in_words(sign, code, said):
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING],
         stdin=subprocess.PIPE,
@@ -71,9 +71,7 @@ def test_a_signal_ends_a_command_in_words(sign: signal.Signals, code: int, said:
         (["plan", "a.yaml"], ""),
     ],
 )
-def test_the_user_is_told_how_to_continue(
-    words: list[str], how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_user_is_told_how_to_continue(words, how, monkeypatch, capsys):
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
@@ -82,7 +80,7 @@ def test_the_user_is_told_how_to_continue(
     assert capsys.readouterr().err == f"taugrad: interrupted{how}\n"
 
 
-def test_what_a_command_says_itself_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_command_says_itself_comes_first(capsys):
     def command() -> int:
         raise KeyboardInterrupt("continue with: this")
 
@@ -90,7 +88,7 @@ def test_what_a_command_says_itself_comes_first(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "taugrad: interrupted; continue with: this\n"
 
 
-def test_what_is_ignored_stays_ignored() -> None:
+def test_what_is_ignored_stays_ignored():
     """Ctrl-C is not for what a shell runs in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -99,7 +97,7 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_nobody_reads_on() -> None:
+def test_nobody_reads_on():
     answer = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {sys.executable} -m taugrad train --help | (sleep 0.2; head -c 1)"],
         capture_output=True,
@@ -109,7 +107,7 @@ def test_nobody_reads_on() -> None:
     assert (answer.stdout, answer.stderr) == ("u", "")
 
 
-def test_exit_codes_pass_through(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_pass_through(capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert not ended.value.code
@@ -139,7 +137,7 @@ sys.exit(run(command))
     ("encoding", "shown"),
     [("ascii", b"\\u2026 \\xe9"), ("latin-1", b"\\u2026 \xe9"), ("utf-8", "\u2026 \xe9".encode())],
 )
-def test_no_character_ends_a_command(encoding: str, shown: bytes) -> None:
+def test_no_character_ends_a_command(encoding, shown):
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     ended = subprocess.run(
         [sys.executable, "-c", PRINTING], env=environment, capture_output=True, timeout=120, check=False

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks.network import Link, Network, NetworkError, Topology, two_sites, uniform, why_not
+from benchmarks.network import Link, Network, NetworkError, two_sites, uniform, why_not
 from benchmarks.network.namespaces import namespaces
 from needs import missing
 
@@ -25,7 +25,7 @@ TRIES = 3
 
 
 @pytest.fixture(scope="module", autouse=True)
-def may_be_made() -> None:
+def may_be_made():
     if reason := why_not():
         missing(reason)
     try:
@@ -45,7 +45,7 @@ def may_be_made() -> None:
     ],
     ids=["rate", "delay", "loss", "two sites"],
 )
-def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) -> None:
+def test_links_are_what_was_asked_for(topology, source, to):
     asked = topology.path(source, to)
     with Network(topology) as network:
         for _ in range(TRIES):
@@ -81,7 +81,7 @@ with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
 
 
 @pytest.mark.parametrize("killed", ["the program", "the keeper", "both"])
-def test_nothing_stays_behind_where_processes_are_killed(killed: str) -> None:
+def test_nothing_stays_behind_where_processes_are_killed(killed):
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "100mbit,5ms"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -117,7 +117,7 @@ except OSError:
 """
 
 
-def test_a_link_that_is_cut_carries_nothing_until_it_is_mended() -> None:
+def test_a_link_that_is_cut_carries_nothing_until_it_is_mended():
     with Network(uniform(2, Link(1e9))) as network:
 
         def reached() -> bool:
@@ -130,7 +130,7 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_mended() -> None:
         assert until(reached)
 
 
-def test_the_command_runs_another_in_the_first_host() -> None:
+def test_the_command_runs_another_in_the_first_host():
     command = [sys.executable, "-m", "benchmarks.network", "--hosts", "2", "--link", "1gbit,1ms", "--"]
     inside = [
         sys.executable,

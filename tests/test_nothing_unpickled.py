@@ -117,7 +117,7 @@ def files() -> list[Path]:
     return sorted(found)
 
 
-def test_no_module_reads_pickles_or_runs_text() -> None:
+def test_no_module_reads_pickles_or_runs_text():
     found = files()
     assert len(found) > 300
     told = [
@@ -128,7 +128,7 @@ def test_no_module_reads_pickles_or_runs_text() -> None:
     assert not told, "\n".join(told)
 
 
-def test_the_exceptions_are_still_needed() -> None:
+def test_the_exceptions_are_still_needed():
     """An exception that is not needed any more would hide the next place that does it."""
     for file in MAY_IMPORT_BY_NAME:
         source = (ROOT / file).read_text(encoding="utf-8")
@@ -170,7 +170,7 @@ def test_the_exceptions_are_still_needed() -> None:
         "runpy.run_path(path)",
     ],
 )
-def test_each_way_is_noticed(line: str) -> None:
+def test_each_way_is_noticed(line):
     assert problems(line, "platform/new.py")
 
 
@@ -189,5 +189,5 @@ def test_each_way_is_noticed(line: str) -> None:
         "dist.all_gather(found, mine)",
     ],
 )
-def test_what_is_safe_passes(line: str) -> None:
+def test_what_is_safe_passes(line):
     assert problems(line, "platform/new.py") == []

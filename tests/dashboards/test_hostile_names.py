@@ -87,25 +87,25 @@ def written(client: Any, folder: Path, experiment: str, given: tuple[str, ...]) 
 
 
 @pytest.fixture(scope="module")
-def hostile(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Pages:
+def hostile(prepared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
     return written(prepared.client, folder, '"><img src=x onerror=alert(0)> $x$ $\\y$', HOSTILE)
 
 
 @pytest.fixture(scope="module")
-def harmless(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Pages:
+def harmless(prepared, tmp_path_factory):
     return written(prepared.client, tmp_path_factory.mktemp("harmless"), "an experiment", HARMLESS)
 
 
 @pytest.mark.parametrize("name", ["report.html", "interactive.html"])
-def test_names_add_no_element_and_no_attribute(hostile: Pages, harmless: Pages, name: str) -> None:
+def test_names_add_no_element_and_no_attribute(hostile, harmless, name):
     """The same experiment with other names has the same page but for its texts."""
     bad, good = Skeleton(hostile.text(name)), Skeleton(harmless.text(name))
     assert len(good.elements) > 20
     assert bad.elements == good.elements
 
 
-def test_the_report_runs_nothing_and_leads_nowhere_else(hostile: Pages) -> None:
+def test_the_report_runs_nothing_and_leads_nowhere_else(hostile):
     page = Skeleton(hostile.text("report.html"))
     assert not {tag for tag, _ in page.elements} & {"script", "iframe", "object", "embed", "base", "form"}
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -118,14 +118,14 @@ def test_the_report_runs_nothing_and_leads_nowhere_else(hostile: Pages) -> None:
     assert "alert(0)" in page.text  # the experiment's name is there, as a text
 
 
-def test_formulas_in_names_take_no_figure_away(hostile: Pages, harmless: Pages) -> None:
+def test_formulas_in_names_take_no_figure_away(hostile, harmless):
     """Matplotlib would read what stands between dollars, and fail where it cannot."""
     shown = [sorted(each.name for each in pages.folder.glob("figures/*")) for pages in (hostile, harmless)]
     assert shown[0] == shown[1]
     assert len(shown[1]) > 10
 
 
-def test_charts_show_names_as_texts(hostile: Pages) -> None:
+def test_charts_show_names_as_texts(hostile):
     page = hostile.text("interactive.html")
     # Plotly takes some HTML in names and titles; JSON may write `<` as \u003c.
     for payload in ("img src=x", "script\\u003ealert", "script>alert", "svg onload"):
@@ -134,7 +134,7 @@ def test_charts_show_names_as_texts(hostile: Pages) -> None:
     assert "&lt;script" in page.replace("\\u0026", "&")
 
 
-def test_tables_are_texts(hostile: Pages) -> None:
+def test_tables_are_texts(hostile):
     for name in ("runs.md", "methods.md"):
         text = hostile.text(name)
         assert "<" not in text
@@ -146,7 +146,7 @@ def test_tables_are_texts(hostile: Pages) -> None:
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
 
-def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
+def test_a_terminal_gets_no_orders(hostile):
     runs = compared_runs(all_runs(hostile.client, hostile.experiment_id))
     screen = io.StringIO()
     Console(file=screen, width=300, force_terminal=False).print(render(runs))

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ def page_of(runs: list[RunHistory], others: str = "") -> str:
 # Intervals and claims
 
 
-def test_a_losses_interval_is_students_t_of_the_seeds_alone() -> None:
+def test_a_losses_interval_is_students_t_of_the_seeds_alone():
     rng = np.random.default_rng(5)
     theirs = rng.normal(1.94, 0.02, 5)
     mine = theirs + rng.normal(0.03, 0.004, 5)
@@ -72,7 +71,7 @@ def test_a_losses_interval_is_students_t_of_the_seeds_alone() -> None:
 @pytest.mark.parametrize(
     ("worse_by", "kind"), [(-3.0, "gained"), (0.0, "kept"), (0.7, "lost"), (3.0, "lost")]
 )
-def test_a_claim_follows_the_metrics_direction(metric: Metric, worse_by: float, kind: str) -> None:
+def test_a_claim_follows_the_metrics_direction(metric, worse_by, kind):
     """Moved by so many margins: what is gain for an accuracy is loss for a loss."""
     theirs = {str(seed): 0.9 + seed / 1e4 for seed in range(5)}
     margin = metric.margin(0.9) / metric.scale
@@ -87,7 +86,7 @@ def test_a_claim_follows_the_metrics_direction(metric: Metric, worse_by: float, 
     assert ("nats" in said) == (metric == LOSS)
 
 
-def test_a_lucky_seed_is_no_gain() -> None:
+def test_a_lucky_seed_is_no_gain():
     """The mean is lower by 0.1 nats, all of it one seed's: naively the best of all."""
     runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
     runs += [run("wgt", value, s) for s, value in enumerate((1.94, 1.95, 1.61))]
@@ -103,7 +102,7 @@ def test_a_lucky_seed_is_no_gain() -> None:
 # Which setting is best
 
 
-def test_the_headline_takes_the_low_loss_and_counts_against_16_bits() -> None:
+def test_the_headline_takes_the_low_loss_and_counts_against_16_bits():
     """A naive maximum would take 2.9 nats at 900 times."""
     runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
     runs += [run("wgt", value, s, 50) for s, value in enumerate((1.941, 1.940, 1.944))]
@@ -134,7 +133,7 @@ def texts(figure: Figure) -> str:
 
 
 @pytest.fixture(scope="module")
-def losses() -> list[RunHistory]:
+def losses():
     found = [run("none", 1.94 + s / 50, s) for s in range(3)]
     for ratio, value in ((10, 1.96), (100, 2.0), (1000, 2.2), (5000, 9.0)):
         found += [run("wgt", value + s / 100, s, ratio) for s in range(3)]
@@ -142,7 +141,7 @@ def losses() -> list[RunHistory]:
     return found
 
 
-def test_no_figure_calls_a_loss_accuracy(losses: list[RunHistory]) -> None:
+def test_no_figure_calls_a_loss_accuracy(losses):
     groups = by_setting(losses)
     trials = [
         Trial(replace(each, params=each.params | {"tau": str(i)}), 2.0 + i, "front")
@@ -172,7 +171,7 @@ def test_no_figure_calls_a_loss_accuracy(losses: list[RunHistory]) -> None:
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+def mixed(tmp_path_factory):
     """An experiment with runs of two tasks, by iterations, and a search by loss: a client and its id."""
     client = open_client(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
     language = {"task": {"kind": "language_model"}, "training": {"iterations": 600, "evaluate_every": 100}}
@@ -210,9 +209,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
     return client, client.get_experiment_by_name("mixed").experiment_id
 
 
-def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(
-    mixed: tuple[Any, str], tmp_path: Path
-) -> None:
+def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(mixed, tmp_path):
     client, experiment_id = mixed
     page = report.write_report(client, "mixed", experiment_id, tmp_path, None).read_text(encoding="utf-8")
     text = " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S).split())
@@ -225,7 +222,7 @@ def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(
     assert "loss_nats" in (tmp_path / "runs.csv").read_text()
 
 
-def test_a_searchs_front_is_read_back_by_its_loss(mixed: tuple[Any, str]) -> None:
+def test_a_searchs_front_is_read_back_by_its_loss(mixed):
     """2.5 sends least and 2.0 loses least: both are on the front. By accuracy the first alone would be."""
     client, experiment_id = mixed
     (search,) = searches(all_runs(client, experiment_id)).values()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -32,7 +31,7 @@ def runs(process: psutil.Process) -> bool:
 @pytest.mark.parametrize(
     ("sign", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long), (signal.SIGKILL, -9)]
 )
-def test_it_ends_with_the_command(sign: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_it_ends_with_the_command(sign, code, tmp_path):
     command = [sys.executable, "-c", SERVING, f"sqlite:///{tmp_path}/mlflow.db", str(tmp_path / "log.txt")]
     variables = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables, text=True)

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
+def environment():
     """The environment without what would lead a command to another cluster or store."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(MISLEADING)}
     return ours | {
@@ -29,14 +28,12 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def command() -> list[str]:
+def command():
     return [sys.executable, "-m", "taugrad"]
 
 
 @pytest.fixture(scope="session")
-def kept_ray(
-    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
-) -> Iterator[Callable[[], OneRay]]:
+def kept_ray(tmp_path_factory, environment):
     """Starts the Ray of `one_ray` where there is none."""
     started: list[OneRay] = []
 
@@ -51,7 +48,7 @@ def kept_ray(
 
 
 @pytest.fixture
-def one_ray(kept_ray: Callable[[], OneRay], request: pytest.FixtureRequest) -> Iterator[OneRay]:
+def one_ray(kept_ray, request):
     """A Ray that other tests use, too: what a command writes must have names of its test's own.
 
     It ends with the test behind which none needs it: an idle one still takes a part of a core.
@@ -64,7 +61,7 @@ def one_ray(kept_ray: Callable[[], OneRay], request: pytest.FixtureRequest) -> I
 
 
 @pytest.fixture
-def on_own_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[OneRay]:
+def on_own_ray(tmp_path, environment):
     """A Ray of the test's own, for commands in the test's folder that are no search."""
     started = OneRay(tmp_path, environment, dashboard=False)
     yield started
@@ -75,7 +72,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def readme() -> Callable[[str], list[str]]:
+def readme():
     """The fenced blocks of commands of a section of the README, as they stand."""
 
     def blocks(title: str) -> list[str]:
@@ -119,6 +116,6 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def fresh_shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def fresh_shell(tmp_path_factory):
     """See `Shell`."""
     return Shell(tmp_path_factory.mktemp("fresh"))

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -76,7 +76,7 @@ def remove(namespace: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def machines() -> Iterator[tuple[str, str]]:
+def machines():
     """Two namespaces with a link between them."""
     if os.geteuid() or not shutil.which("ip"):
         pytest.skip("needs root, and ip (Debian's iproute2), to make network namespaces")
@@ -97,7 +97,7 @@ def machines() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def variables(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, str]:
+def variables(tmp_path_factory, environment):
     """What a user of the cluster sets, but for the token."""
     folder = tmp_path_factory.mktemp("cluster")
     return environment | {
@@ -109,7 +109,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, s
 
 
 @pytest.fixture(scope="module")
-def cluster(machines: tuple[str, str], variables: dict[str, str]) -> RunOn:
+def cluster(machines, variables):
     """Ray on both; runs commands on the first."""
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef"}
 
@@ -135,16 +135,14 @@ def cluster(machines: tuple[str, str], variables: dict[str, str]) -> RunOn:
 
 
 @pytest.fixture
-def taugrad(cluster: RunOn, command: list[str]) -> RunOn:
+def taugrad(cluster, command):
     def run(*arguments: str, **changed: str) -> Finished:
         return cluster(*command, *arguments, **changed)
 
     return run
 
 
-def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(
-    taugrad: RunOn, variables: dict[str, str]
-) -> None:
+def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(taugrad, variables):
     for name, sync in (("real", "{}"), ("simulated", "{mode: simulated}")):
         Path(variables["HOME"], f"{name}.yaml").write_text(RUN.format(name=name, sync=sync))
     answer = taugrad("train", "real.yaml", "simulated.yaml")
@@ -155,7 +153,7 @@ def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(
 
 
 @pytest.mark.long
-def test_trials_of_a_search_run_on_both_machines(taugrad: RunOn, variables: dict[str, str]) -> None:
+def test_trials_of_a_search_run_on_both_machines(taugrad, variables):
     folder = Path(variables["HOME"])
     (folder / "seen").mkdir()
     (folder / "own.py").write_text(TRAINING)
@@ -171,9 +169,7 @@ def test_trials_of_a_search_run_on_both_machines(taugrad: RunOn, variables: dict
 
 
 @pytest.mark.long
-def test_a_run_goes_on_with_the_workers_that_are_left(
-    taugrad: RunOn, machines: tuple[str, str], variables: dict[str, str]
-) -> None:
+def test_a_run_goes_on_with_the_workers_that_are_left(taugrad, machines, variables):
     """The last test: one of the machines is gone after it."""
     folder = Path(variables["HOME"])
     text = RUN.format(name="elastic", sync="{}").replace("epochs: 2", "epochs: 30")

@@ -75,9 +75,7 @@ def interrupted(
     return terminal.said
 
 
-def test_auto_says_how_to_begin_again_while_it_measures(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
+def test_auto_says_how_to_begin_again_while_it_measures(tmp_path, environment, command):
     words = ["auto", "spec.yaml", "--link", "50mbit,20ms", "--target", "accuracy=0.9", "--plan-only"]
     measuring = 2
     said = interrupted([*command, *words], tmp_path, environment, lambda: True, 1 + measuring)
@@ -85,9 +83,7 @@ def test_auto_says_how_to_begin_again_while_it_measures(
     assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\r\n" in said
 
 
-def test_train_says_how_to_continue_and_leaves_nothing_behind(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
+def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, environment, command):
     def trained() -> bool:
         return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
 

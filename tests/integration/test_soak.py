@@ -78,7 +78,7 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path):
     made = Disk(tmp_path)
     yield made
     made.close()
@@ -133,9 +133,7 @@ def outcome(folder: Path, name: str) -> Outcome:
     return outcome_of(client, run, folder / "taugrad-runs")
 
 
-def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
-    disk: Disk, on_own_ray: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
+def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, on_own_ray, tmp_path):
     for name, restarts in (("whole", 0), ("struck", 1)):
         spec = SPEC.format(name=name, restarts=restarts, hold=tmp_path / HOLD)
         (tmp_path / f"{name}.yaml").write_text(spec)

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -174,7 +173,7 @@ class Team:
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Team]:
+def team(tmp_path_factory, environment):
     started = Team(tmp_path_factory.mktemp("team"), environment)
     yield started
     started.stop()
@@ -197,7 +196,7 @@ def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def written(team: Team) -> list[str]:
+def written(team):
     """Several runs that were written at once, while a search trained two trials at a time."""
     (team.folder / "searched.yaml").write_text(SEARCHED)
     team.commands.start("search", "searched.yaml")
@@ -214,7 +213,7 @@ def written(team: Team) -> list[str]:
     return runs
 
 
-def test_what_runs_write_at_once_is_there_once(team: Team, written: list[str]) -> None:
+def test_what_runs_write_at_once_is_there_once(team, written):
     for run_id in written:
         points = team.points(run_id)
         assert_whole(points, STEPS)
@@ -225,7 +224,7 @@ def test_what_runs_write_at_once_is_there_once(team: Team, written: list[str]) -
         assert odd[8] > 1e308
 
 
-def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[str]) -> None:
+def test_what_a_search_wrote_meanwhile_is_there_once(team, written):
     query = """SELECT runs.run_uuid, status FROM runs JOIN experiments USING (experiment_id) JOIN tags
         ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' WHERE experiments.name = 'searched'"""
     trials = team.postgres.rows(query)
@@ -234,7 +233,7 @@ def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[s
         assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
 
 
-def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> None:
+def test_reports_say_what_the_database_holds(team, written):
     for arguments in (["report", "searched", "-o", "report"], ["dashboard", "searched"]):
         team.commands.start(*arguments)
         assert team.commands.finish().code == 0, team.commands.said
@@ -247,9 +246,7 @@ def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> 
 
 
 @pytest.mark.long
-def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
-    team: Team, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(team, monkeypatch, capsys):
     monkeypatch.chdir(team.folder)
     wrong = team.postgres.uri.replace(PASSWORD, "wrong-secret")
     team.postgres.stop()
@@ -269,7 +266,7 @@ def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
 
 
 @pytest.fixture(scope="module")
-def outlived(team: Team) -> str:
+def outlived(team):
     """A run during which the database goes away and comes back, and the keys of the bucket expire."""
     (team.folder / "outlived.yaml").write_text(TRAINED.format(name="outlived", storage=f"s3://{BUCKET}/runs"))
     team.commands.start("train", "outlived.yaml")
@@ -285,14 +282,14 @@ def outlived(team: Team) -> str:
 
 
 @pytest.mark.long
-def test_a_database_that_goes_away_leaves_no_hole(team: Team, outlived: str) -> None:
+def test_a_database_that_goes_away_leaves_no_hole(team, outlived):
     assert_whole(team.points(outlived), ITERATIONS)
     kept = {path.name for path in team.artifacts.glob(f"*/{outlived}/artifacts/*")}
     assert {"links.csv", "timeline.json", "spec.yaml"} <= kept
 
 
 @pytest.fixture(scope="module")
-def whole(team: Team, outlived: str) -> str:
+def whole(team, outlived):
     """The same run, when the checkpoint that the bucket did not take is delivered."""
     kept = team.home / ".taugrad" / "not-stored" / outlived / f"iteration_{ITERATIONS:08d}"
     (line,) = [each for each in team.notices if f"iteration {ITERATIONS} was not stored" in each]
@@ -312,7 +309,7 @@ def whole(team: Team, outlived: str) -> str:
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) -> None:
+def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     (team.folder / "killed.yaml").write_text(TRAINED.format(name="killed", storage=f"s3://{BUCKET}/runs"))
     team.commands.start("train", "killed.yaml")
     run_id = team.await_checkpoints("killed", 2)
@@ -344,7 +341,7 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) ->
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 4 MB."""
     place = tmp_path / "small"
     place.mkdir()
@@ -355,7 +352,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: str) -> None:
+def test_a_full_disk_costs_no_checkpoint(team, small_disk, whole):
     spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
     (team.folder / "full.yaml").write_text(spec)
     team.commands.start("train", "full.yaml")

@@ -11,11 +11,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -110,7 +108,7 @@ class Head:
 
 
 @pytest.fixture(scope="module")
-def started(readme: Callable[[str], list[str]], fresh_shell: Any) -> Iterator[Head]:
+def started(readme, fresh_shell):
     """The README's first lines. Ctrl-C ends it in the last test that needs it."""
     head_lines, job_lines = with_free_ports(*readme("On a Ray cluster"))
     (address,) = set(re.findall(r"http://127.0.0.1:\d+", job_lines))
@@ -136,7 +134,7 @@ def started(readme: Callable[[str], list[str]], fresh_shell: Any) -> Iterator[He
 
 
 @pytest.fixture
-def head(started: Head, environment: dict[str, str]) -> tuple[str, dict[str, str], Path]:
+def head(started, environment):
     """Its job server's address, the environment to reach it with, and its home."""
     home = started.folder.parent / "home"
     variables = environment | {
@@ -171,7 +169,7 @@ def the_run(uri: str) -> Run:
 
 
 @pytest.mark.long
-def test_the_readmes_lines_work_as_they_stand(started: Head, fresh_shell: Any, tmp_path: Path) -> None:
+def test_the_readmes_lines_work_as_they_stand(started, fresh_shell, tmp_path):
     log = tmp_path / "jobs.txt"
     jobs = fresh_shell(started.jobs, log, **started.quick)
     deadline, seen = time.monotonic() + 2 * TIMEOUT_S, set[str]()
@@ -226,7 +224,7 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started: Head) -> None:
+def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started):
     """The last one that needs it."""
     started.look()
     os.killpg(started.process.pid, signal.SIGINT)

@@ -122,7 +122,7 @@ def work(_rank: int, _workers: int, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def found(tmp_path_factory):
     """By name, what each worker found."""
     folder = tmp_path_factory.mktemp("adapting")
     ranks = run_group("test_adapting_processes", "work", WORKERS, folder, timeout_s=240)
@@ -141,7 +141,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @EVERY
-def test_workers_decide_alike_and_replicas_stay_equal(found: Any, name: str) -> None:
+def test_workers_decide_alike_and_replicas_stay_equal(found, name):
     one, other = found[name]
     assert same(one["weights"], other["weights"])
     assert one["steps"] == other["steps"]
@@ -150,7 +150,7 @@ def test_workers_decide_alike_and_replicas_stay_equal(found: Any, name: str) -> 
 
 
 @EVERY
-def test_resumed_in_the_middle_everything_is_the_same(found: Any, name: str) -> None:
+def test_resumed_in_the_middle_everything_is_the_same(found, name):
     for worker in found[name]:
         resumed = worker["resumed"]
         assert worker["steps"][MIDDLE:] == resumed["steps"]
@@ -160,7 +160,7 @@ def test_resumed_in_the_middle_everything_is_the_same(found: Any, name: str) -> 
 
 
 @EVERY
-def test_a_change_of_the_link_is_followed_within_50_steps(found: Any, name: str) -> None:
+def test_a_change_of_the_link_is_followed_within_50_steps(found, name):
     steps = found[name][0]["steps"]
     lower, upper = SPECS[name]["sync"]["adapt"].get("density", (0.0005, 0.1))
     for changed, until in ((SLOWER_FROM, FASTER_FROM), (FASTER_FROM, STEPS)):
@@ -177,7 +177,7 @@ def test_a_change_of_the_link_is_followed_within_50_steps(found: Any, name: str)
     assert slow[1] / slow[2] < 0.5 * fast[1] / fast[2]
 
 
-def test_decisions_are_logged(found: Any) -> None:
+def test_decisions_are_logged(found):
     decided = found["local steps"][0]["decided"]
     assert len(decided) >= (STEPS - 1) // 12
     for _, metrics in decided:

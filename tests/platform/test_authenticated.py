@@ -142,7 +142,7 @@ def work(rank: int, workers: int, folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(tmp_path_factory):
     found = run_group("test_authenticated", "work", WORKERS, tmp_path_factory.mktemp("authenticated"))
     assert RIGHT not in str(found)
     assert WRONG not in str(found)
@@ -150,7 +150,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_encryption_changes_neither_a_bit_nor_the_ledger(ranks: list[dict[str, Any]], name: str) -> None:
+def test_encryption_changes_neither_a_bit_nor_the_ledger(ranks, name):
     plain, encrypted = ranks[0]["alike"][name]
     assert plain["weights"] == encrypted["weights"]
     assert plain["totals"] == encrypted["totals"]
@@ -161,7 +161,7 @@ def test_encryption_changes_neither_a_bit_nor_the_ledger(ranks: list[dict[str, A
 
 
 @pytest.mark.parametrize("mode", ["exact", "sharded"])
-def test_another_key_is_refused_on_every_rank(ranks: list[dict[str, Any]], mode: str) -> None:
+def test_another_key_is_refused_on_every_rank(ranks, mode):
     said = {tuple(rank["keys"][f"{mode}, wrong"]) for rank in ranks}
     assert said == {
         (
@@ -173,7 +173,7 @@ def test_another_key_is_refused_on_every_rank(ranks: list[dict[str, Any]], mode:
 
 
 @pytest.mark.parametrize("mode", ["exact", "sharded"])
-def test_a_missing_key_is_named_on_every_rank(ranks: list[dict[str, Any]], mode: str) -> None:
+def test_a_missing_key_is_named_on_every_rank(ranks, mode):
     said = {tuple(rank["keys"][f"{mode}, missing"]) for rank in ranks}
     assert said == {
         (
@@ -187,7 +187,7 @@ def test_a_missing_key_is_named_on_every_rank(ranks: list[dict[str, Any]], mode:
 BASE = {"compressor": "wgt(0.01)", "workers": {"count": 2}}
 
 
-def test_the_key_is_asked_for_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_asked_for_before_anything_starts(monkeypatch):
     spec = RunSpec.model_validate(BASE | {"sync": {"mode": "sharded", "authenticated": True}})
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(SpecError, match=r"^here: sync\.authenticated = true: there is no key; set"):
@@ -198,7 +198,7 @@ def test_the_key_is_asked_for_before_anything_starts(monkeypatch: pytest.MonkeyP
     assert "too short" not in str(refused.value)
 
 
-def test_encryption_defines_no_other_computation_and_the_key_is_no_field() -> None:
+def test_encryption_defines_no_other_computation_and_the_key_is_no_field():
     specs = [
         RunSpec.model_validate(BASE | {"sync": {"mode": "sharded", "authenticated": tags}})
         for tags in (False, True)
@@ -207,6 +207,6 @@ def test_encryption_defines_no_other_computation_and_the_key_is_no_field() -> No
     assert not [name for name in specs[1].flat() if "key" in name]
 
 
-def test_a_worker_by_itself_needs_nobody_s_key(tmp_path: Path) -> None:
+def test_a_worker_by_itself_needs_nobody_s_key(tmp_path):
     ((plain, tagged),) = run_group("test_authenticated", "work", 1, tmp_path)[0]["alike"].values()
     assert plain == tagged

@@ -100,17 +100,17 @@ def written_out() -> dict:
 
 
 @pytest.fixture(scope="module")
-def plain() -> dict:
+def plain():
     return written_out()
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict[str, dict]]:
+def ranks(tmp_path_factory):
     return run_group("test_batch_training", "work", 2, tmp_path_factory.mktemp("grown"), timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture
-def grown(ranks) -> list[dict]:
+def grown(ranks):
     return [each["grown"] for each in ranks]
 
 

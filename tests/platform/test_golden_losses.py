@@ -51,7 +51,7 @@ def losses_of(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_losses_are_what_they_were(name: str) -> None:
+def test_losses_are_what_they_were(name):
     """To 1e-4: another CPU adds in another order, by which these losses were found to differ by 4e-7 (with
     torch's code for other CPUs, and with every layer's outputs off by up to 2e-7). From 2e-5 on an element of
     the chain may fall into another bin, which shows as 6e-3.

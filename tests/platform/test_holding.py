@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -163,7 +162,7 @@ def test_a_process_id_that_is_used_again_holds_nothing(client, run_id):
         assert hold.is_ours()
 
 
-def test_a_store_that_is_away_is_in_nobodys_way_on_this_machine(tmp_path: Path):
+def test_a_store_that_is_away_is_in_nobodys_way_on_this_machine(tmp_path):
     class Away:
         def __getattr__(self, name: str) -> object:
             raise ConnectionError("down")

@@ -76,13 +76,13 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 @pytest.fixture
-def job_server() -> Iterator[str]:
+def job_server():
     with serving(JobServer) as address:
         yield address
 
 
 @pytest.fixture
-def open_server() -> Iterator[tuple[str, list[str | None]]]:
+def open_server():
     """A job server that wants no token: its address, and what it was given each time."""
     given: list[str | None] = []
 
@@ -98,7 +98,7 @@ def open_server() -> Iterator[tuple[str, list[str | None]]]:
 
 
 @pytest.fixture
-def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_token(tmp_path, monkeypatch):
     """Where a user keeps the token, who has none."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
@@ -109,7 +109,7 @@ def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("address", ["{}", "ray://{}"])
-def test_a_cluster_must_answer(address: str, no_token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_must_answer(address, no_token, monkeypatch):
     spec = RunSpec.model_validate(SPEC)
     with head() as there:
         named = address.format(there)
@@ -121,7 +121,7 @@ def test_a_cluster_must_answer(address: str, no_token: Path, monkeypatch: pytest
     check(spec, "spec.yaml", local=True)  # which needs none
 
 
-def test_what_takes_connections_and_never_answers_is_no_cluster(no_token: Path) -> None:
+def test_what_takes_connections_and_never_answers_is_no_cluster(no_token):
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
         begun = time.monotonic()
@@ -132,9 +132,7 @@ def test_what_takes_connections_and_never_answers_is_no_cluster(no_token: Path) 
         assert time.monotonic() - begun < 100
 
 
-def test_a_cluster_that_wants_a_token_says_what_helps(
-    no_token: Path, job_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monkeypatch):
     def said_of(ask: Callable[[str], None], address: str) -> str:
         with pytest.raises(SpecError) as refused:
             ask(address)
@@ -163,9 +161,7 @@ def test_a_cluster_that_wants_a_token_says_what_helps(
             assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
 
 
-def test_a_token_is_not_sent_to_who_does_not_ask(
-    no_token: Path, open_server: tuple[str, list[str | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_not_sent_to_who_does_not_ask(no_token, open_server, monkeypatch):
     no_token.write_text(TOKEN)
     address, given = open_server
     check_job_server(address)
@@ -187,7 +183,7 @@ class Here:
 
 
 @pytest.fixture
-def here(no_token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+def here(no_token, tmp_path, monkeypatch):
     found = Here(tmp_path / "ray" / "ray_current_cluster", [])
     found.noted.parent.mkdir()
 
@@ -211,7 +207,7 @@ def refused(address: str) -> str:
     return problem
 
 
-def test_auto_is_checked_as_an_address_is(here: Here) -> None:
+def test_auto_is_checked_as_an_address_is(here):
     assert refused("auto").startswith("auto: no Ray runs on this machine; ")
     here.noted.write_text("127.0.0.1:1\n")  # it has ended
     assert refused("auto").startswith("auto, which is 127.0.0.1:1: no cluster answers there (")
@@ -230,14 +226,12 @@ def test_auto_is_checked_as_an_address_is(here: Here) -> None:
     "address",
     ["head", "head:", ":6379", "ray://head", "http://127.0.0.1:8265", "a.b://c", "127.0.0.1:x", "Auto", " "],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_what_is_no_address_is_refused(address):
     assert refused(address).startswith(f"{address}: must look like HOST:6379 or ray://HOST:10001, ")
 
 
 @pytest.mark.parametrize("command", ["train", "search", "auto"])
-def test_every_command_says_so_before_it_starts(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_says_so_before_it_starts(command, tmp_path, monkeypatch, capsys):
     tau = "{log: [1e-3, 1e-1]}" if command == "search" else "0.1"
     text = (
         f"data: {{kind: digits}}\nmodel: {{kind: mlp, widths: [8]}}\ncompressor: {{kind: wgt, tau: {tau}}}\n"
@@ -250,7 +244,7 @@ def test_every_command_says_so_before_it_starts(
     assert "127.0.0.1:1: no cluster answers there" in capsys.readouterr().err
 
 
-def test_a_ray_on_loopback_only_is_not_where_ray_looks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_on_loopback_only_is_not_where_ray_looks(here, monkeypatch):
     """Ray replaces 127.0.0.1 by the machine's outward address, and tries for ten minutes there."""
     monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
     monkeypatch.setattr(cluster_probe, "_outward", lambda: "127.0.0.2")

@@ -1,7 +1,6 @@
 """The trainer against single-process SGD."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +79,7 @@ def evaluation(rank: int, workers: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Callable[[int], Results]:
+def results(tmp_path_factory):
     """What workers of a number brought back; each number trains once."""
     done: dict[int, Results] = {}
 

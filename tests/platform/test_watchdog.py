@@ -48,7 +48,7 @@ def runs(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
-def test_what_a_killed_command_started_ends(sign: signal.Signals) -> None:
+def test_what_a_killed_command_started_ends(sign):
     process, other, marked = started()
     try:
         time.sleep(3)  # the watchdog looks every second
@@ -65,7 +65,7 @@ def test_what_a_killed_command_started_ends(sign: signal.Signals) -> None:
                 each.kill()
 
 
-def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it() -> None:
+def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it():
     process, other, marked = started()
     try:
         assert process.stdin is not None

@@ -41,14 +41,14 @@ def spec(**fields) -> RunSpec:
 
 
 @pytest.fixture
-def file(tmp_path) -> str:
+def file(tmp_path):
     path = tmp_path / "digits.yaml"
     path.write_text(yaml.safe_dump(DIGITS))
     return str(path)
 
 
 @pytest.fixture
-def calibration(tmp_path) -> Path:
+def calibration(tmp_path):
     """Computing takes no time to speak of; a tenth of the elements are a byte each."""
     methods = {
         DENSE: work(4 * PARAMETERS, all_reduces=1),
@@ -62,12 +62,12 @@ def calibration(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kept() -> list[object]:
+def kept():
     return []
 
 
 @pytest.fixture
-def probed_once(kept, monkeypatch) -> None:
+def probed_once(kept, monkeypatch):
     """A probe takes half a minute, and all that ask for one here ask for the same."""
     really = command._find
 
