@@ -44,7 +44,6 @@ def test_a_signal_ends_a_command_in_words(sign, code, said):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(sign)
     assert process.stdout.readline() == "go on with ...\n"

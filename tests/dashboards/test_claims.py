@@ -37,9 +37,7 @@ def run(
 def change_of(runs: list[RunHistory]) -> Difference:
     (compressed,) = (group for group in by_setting(runs) if not group.is_baseline)
     (reference,) = (group for group in by_setting(runs) if group.is_baseline)
-    found = verdict.change(compressed, reference)
-    assert found is not None
-    return found
+    return verdict.change(compressed, reference)
 
 
 # The formula
@@ -77,8 +75,6 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(seeds, sprea
         ]
         mine, theirs = ((rng.random(each.shape) < each).mean(axis=1) for each in chances)
         got = difference(by_seed(mine), by_seed(theirs), examples, ACCURACY)
-        assert got.low is not None
-        assert got.high is not None
         held += got.low <= TRUE[spread] <= got.high
     # 95% less three standard errors of 400 draws.
     assert held / times >= CONFIDENCE - 3 * (CONFIDENCE * (1 - CONFIDENCE) / times) ** 0.5
@@ -109,7 +105,6 @@ def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss():
     said = statements.sentence(got)
     assert "No accuracy lost" not in said + statements.title(got, 0.0)
     possible = re.search(r"up to ([\d.]+) points is not ruled out", said)
-    assert possible is not None
     assert float(possible[1]) == pytest.approx(100 * 1.96 * (2 * 0.96 * 0.04 / EXAMPLES) ** 0.5, abs=0.15)
     assert "Seeds were not repeated" in statements.seeds(got)
 
@@ -119,7 +114,6 @@ def test_the_same_seed_three_times_is_one_seed():
     got = change_of(again)
     assert got.seeds == 1
     accuracy = by_setting(again)[0].estimate("eval/accuracy")
-    assert accuracy is not None
     assert accuracy.count == 1
     assert [row.seeds for row in method_rows(by_setting(again))] == [1, 1]
 

@@ -55,9 +55,7 @@ def test_the_first_words_are_the_answer(prepared, page):
     best = min(allowed, key=lambda key: mean(key, "total/wire_gb"))
     ratio = mean(base, "total/wire_gb") / mean(best, "total/wire_gb")
     heading = re.search(r"<h1>(.*?)</h1>", page)
-    assert heading is not None
     times = re.search(r"sends ([\d,.]+) times less than 16 bits", heading[1])
-    assert times is not None
     assert float(times[1].replace(",", "")) == pytest.approx(ratio / 2, rel=0.01)
     assert heading[1].startswith(f"{best[0]} at tau {float(best[1]):g} ")
     assert f"at {100 * mean(best, 'eval/accuracy'):.2f}% accuracy" in heading[1]

@@ -63,7 +63,6 @@ def test_the_view_filters_by_the_tag_of_those_that_are_shown(client):
     def shown() -> tuple[str, set[str]]:
         (view, *_) = prepare.prepare(client, experiment_id)
         state = shared_view.read_view(client, experiment_id, views.COMPARISON_KEY)
-        assert state is not None
         found = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
         return view.notice, {each.info.run_name for each in found}
 

@@ -35,7 +35,6 @@ def test_it_ends_with_the_command(sign, code, tmp_path):
     command = [sys.executable, "-c", SERVING, f"sqlite:///{tmp_path}/mlflow.db", str(tmp_path / "log.txt")]
     variables = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables, text=True)
-    assert process.stdout is not None
     server = psutil.Process(int(process.stdout.readline()))
     family = [server, *server.children(recursive=True)]
     try:

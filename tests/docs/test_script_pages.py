@@ -16,9 +16,7 @@ from taugrad.platform.ports import free_port
         ("local-steps", "local_steps_script", 2, ("--steps", 40, "--fragments", 2, "--delay", 1), (150, 300)),
     ],
 )
-def test_the_pages_example_trains_and_sends_less(
-    page, name, workers, options, fewer, tmp_path, monkeypatch
-):
+def test_the_pages_example_trains_and_sends_less(page, name, workers, options, fewer, tmp_path, monkeypatch):
     block = next(fences.blocks(f"docs/how-to/{page}.md"))
     example = (fences.ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert block.text == f"# examples/{name}.py\n{example}"

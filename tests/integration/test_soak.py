@@ -122,7 +122,6 @@ class Struck:
 
     def wait(self) -> tuple[int, str]:
         self._thread.join(TIMEOUT_S)
-        assert self.ended is not None
         return self.ended
 
 

@@ -17,9 +17,7 @@ from recorder import saved_in, trainer_of
 
 from taugrad.compressors import Step
 from taugrad.platform.synchronization.adapting.adapter import Measured
-from taugrad.platform.synchronization.hooked import HookedGradients
 from taugrad.platform.synchronization.ledger import Iteration
-from taugrad.platform.synchronization.weights import LocalTraining
 
 COMPUTE_S = 0.05
 LATE = 1.2
@@ -68,8 +66,6 @@ class Watched:
     def __init__(self, spec: dict[str, Any], folder: Path) -> None:
         self.trainer = trainer_of(spec, folder)
         sync = self.trainer.sync
-        assert isinstance(sync, HookedGradients | LocalTraining)
-        assert sync.adapter is not None
         self.sync, self.adapter = sync, sync.adapter
         self.adapter.measure = self.measure
         self.steps: list[tuple[int, float, int, float]] = []

@@ -57,7 +57,6 @@ def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, t
     )
     folder = tmp_path if on_disk else None
     try:
-        assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
         before = client.get_run(run_id)
         with pytest.raises(RunHeld) as refused, Hold(client, run_id, folder):

@@ -191,7 +191,6 @@ def whole(team: Sequence[Worker], gradient: bool = True) -> dict[str, Tensor]:
         for layer in (cast(Layer, each) for each in worker.layers):
             for name, own in layer.named_parameters():
                 value = own.grad if gradient else own.detach()
-                assert value is not None
                 parts.setdefault(f"{layer.name}.{name}", []).append(value)
     return {name: torch.cat(each) for name, each in parts.items()}
 

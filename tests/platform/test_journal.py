@@ -406,7 +406,6 @@ def test_it_ends_with_the_worker_that_is_killed(run, temporary):
     with subprocess.Popen(
         [sys.executable, "-c", TRAINER, uri, run_id], stdout=subprocess.PIPE, text=True
     ) as trainer:
-        assert trainer.stdout is not None
         assert trainer.stdout.readline() == "logged\n"
         assert len(process_of(run_id)) == 1
         trainer.kill()

@@ -90,7 +90,6 @@ def kept(training: QuorumTraining) -> torch.Tensor:
 def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longest, seed, steps):
     schedule = {"late": late, "away": away, "lost": lost, "rounds": [1, longest], "seed": seed}
     training = training_of(N, simulating(schedule=schedule), line)
-    assert isinstance(training, QuorumTraining)
     start = weights(training).double()
     with pytest.MonkeyPatch.context() as patch:
         learnt = Learnt(training, patch)
@@ -141,7 +140,6 @@ class Listed:
 def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, list[dict[str, float]]]:
     """A training on a schedule, and the metrics of each iteration."""
     training = training_of(N, simulating(), line)
-    assert isinstance(training, QuorumTraining)
     training._schedule = Listed(*rounds)  # type: ignore[attr-defined]
     return training, [each.metrics for each in run(training, 0, steps, 100)]
 
@@ -150,7 +148,6 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
     """Worker 3 makes 2 of 3 steps, and then none, until its two steps are in round 1."""
     late, metrics = listed(["...l"], "none", 2 * H)
     by_hand = training_of(N, simulating(), "none")
-    assert isinstance(by_hand, QuorumTraining)
     agreed = weights(by_hand).clone()
     waiting = torch.zeros_like(agreed)
     for number in range(2):  # rounds
@@ -195,7 +192,6 @@ def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
         # A head, the last round's members, and the weights.
         assert [each.get("round/caught_up_bytes") for each in metrics] == [*[None] * 6, 24 + 1 + size]
         links = training.links()
-        assert links is not None
         assert int(links.nbytes[3, 0]) == 24 + 0 * size  # it has asked, and handed in nothing yet
         assert links.messages[3].tolist() == [1, 0, 0, 0]
         assert int(links.nbytes.sum()) == training.totals.received_bytes
@@ -211,12 +207,10 @@ def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
     steps = 4 * H + 2
     training = training_of(N, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
     run(training, 0, steps, 100)
-    assert isinstance(training, QuorumTraining)
     owed, agreed = kept(training) / N, weights(training).clone()
     assert owed.any()
     for workers in counts:
         smaller = training_of(workers, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
-        assert isinstance(smaller, QuorumTraining)
         smaller.reshard(training.shared_state(), [training.own_state()])
         training = smaller
         torch.testing.assert_close(kept(training) / workers, owed, rtol=0, atol=3e-6)
@@ -227,7 +221,6 @@ def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
 
 def test_an_update_that_is_not_finite_ends_the_run():
     training = training_of(N, simulating(), "strom(0.05)")
-    assert isinstance(training, QuorumTraining)
     training.iterate([batch(rank, 0) for rank in range(N)], moment(0, 9))
     training._replicas[2].parameters[1].data[0] = float("nan")
     with pytest.raises(NonFiniteGradient, match="worker 2"):

@@ -13,7 +13,6 @@ from forked import Worker
 from group import results, started_group, step_of
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.platform.synchronization.quorum.free import FreeRounds
 from taugrad.platform.synchronization.quorum.message import Kind, Received
 
 WORKERS, H = 4, 4
@@ -35,7 +34,6 @@ def work(rank: int, workers: int, _folder: Path, steps: str, slow: str) -> dict[
     round.
     """
     training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
-    assert isinstance(training, FreeRounds)
     (replica,) = training._replicas
     learnt = torch.zeros(weights(training).numel()).double()
     start, step = weights(training).double(), replica.step

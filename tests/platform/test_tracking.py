@@ -98,9 +98,7 @@ def test_a_database_is_locked_without_a_file_that_stays_and_not_for_ever(tmp_pat
         ("postgresql://user@host/db", "postgresql://user@host/db"),
     ],
 )
-def test_a_store_is_an_absolute_path_outside_a_jobs_working_directory(
-    given, expected, tmp_path, monkeypatch
-):
+def test_a_store_is_an_absolute_path_outside_a_jobs_working_directory(given, expected, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
     monkeypatch.chdir(tmp_path)
     assert store.tracking_uri() == expected.format(cwd=tmp_path)
@@ -156,10 +154,8 @@ def test_processes_may_create_the_same_database_and_say_nothing(tmp_path):
         for _ in range(2)
     ]  # fmt: skip
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     answers = [process.communicate(timeout=120) for process in processes]

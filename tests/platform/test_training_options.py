@@ -9,7 +9,7 @@ import torch
 from recorder import saved_in, trained, trainer_of
 from torch import nn
 
-from taugrad.platform.data import DataSet, load
+from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
@@ -49,7 +49,6 @@ def spec_of(**training: Any) -> RunSpec:
 def plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
     """The same in as few lines as torch needs: the weights, and each batch's mean loss."""
     training, data = spec.training, load(spec.data)
-    assert isinstance(data, DataSet)
     torch.manual_seed(spec.seed)
     model = build(spec.model, data.shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)

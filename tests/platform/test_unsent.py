@@ -8,7 +8,7 @@ import torch
 from recorder import Recorder, trained
 from torch import nn
 
-from taugrad.platform.data import DataSet, load
+from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
@@ -39,7 +39,6 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
     """Agreed weights at the end, and each worker's residuals; wgt at TAU."""
     spec = RunSpec.model_validate(BASE)
     data = load(spec.data)
-    assert isinstance(data, DataSet)
     torch.manual_seed(spec.seed)
     model = build(spec.model, data.shape)
     agreed = [each.detach().numpy().copy() for each in model.parameters()]
@@ -56,7 +55,6 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
             loss = nn.functional.cross_entropy(model(data.train_inputs[chosen]), data.train_labels[chosen])
             loss.backward()
             for i, parameter in enumerate(model.parameters()):
-                assert parameter.grad is not None
                 own[rank][i] = own[rank][i] - RATE * parameter.grad.numpy()
         if (done + 1) % EVERY and done + 1 < ITERATIONS:
             continue

@@ -31,7 +31,6 @@ def started() -> tuple[subprocess.Popen[str], psutil.Process, list[psutil.Proces
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     other = psutil.Process(int(process.stdout.readline()))
     deadline = time.monotonic() + 60
     while True:
@@ -68,7 +67,6 @@ def test_what_a_killed_command_started_ends(sign):
 def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it():
     process, other, marked = started()
     try:
-        assert process.stdin is not None
         process.stdin.close()
         assert process.wait(30) == 0
         time.sleep(1)

@@ -59,7 +59,6 @@ def settings_of(families: int, each: int, seed: int = 0) -> list[Setting]:
 
 def value_of(setting: Setting, tolerance: float, relation: dict[str, float] = RELATION) -> float:
     """The relation, written out."""
-    assert setting.features is not None
     known = {"tolerance": tolerance, "batch": setting.number(BATCH)}
     known |= {"lr": setting.number(RATE), "workers": setting.number(WORKERS)}
     logarithms = {name: math.log(value) for name, value in known.items()} | setting.features._asdict()
