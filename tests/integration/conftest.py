@@ -1,7 +1,7 @@
 """Running taugrad as a user does: as a command, in a folder of its own.
 
-Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way, and commands that
-need no Ray of their own run on one, `one_ray`.
+Starting Ray takes 20 s, so commands that need no Ray of their own run on one, `one_ray`; what several tests
+look at is trained once.
 """
 
 import os
@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,39 +34,79 @@ def command():
 
 
 @pytest.fixture(scope="session")
-def kept_ray(tmp_path_factory, environment):
-    """Starts the Ray of `one_ray` where there is none."""
-    started: list[OneRay] = []
-
-    def get() -> OneRay:
-        if not started or started[-1].process.poll() is not None:
-            started.append(OneRay(tmp_path_factory.mktemp("one_ray"), environment))
-        return started[-1]
-
-    yield get
-    for each in started:
-        each.close()
-
-
-@pytest.fixture
-def one_ray(kept_ray, request):
-    """A Ray that other tests use, too: what a command writes must have names of its test's own.
-
-    It ends with the test behind which none needs it: an idle one still takes a part of a core.
-    """
-    ray = kept_ray()
+def one_ray(tmp_path_factory, environment):
+    """A Ray that tests share: what a command writes must have names of its test's own."""
+    ray = OneRay(tmp_path_factory.mktemp("one_ray"), environment)
     yield ray
-    following = request.session.items[request.session.items.index(request.node) + 1 :]
-    if not any("one_ray" in getattr(each, "fixturenames", ()) for each in following[:1]):
-        ray.close()
+    ray.close()
 
 
-@pytest.fixture
-def on_own_ray(tmp_path, environment):
-    """A Ray of the test's own, for commands in the test's folder that are no search."""
-    started = OneRay(tmp_path, environment, dashboard=False)
-    yield started
-    started.close()
+@pytest.fixture(autouse=True)
+def _an_idle_ray_ends(request):
+    """With the test behind which none needs it: it still takes a part of a core."""
+    yield
+    session = request.session.items
+    following = session[session.index(request.node) + 1 :][:1]
+    if "one_ray" in request.fixturenames and not any("one_ray" in each.fixturenames for each in following):
+        request.getfixturevalue("one_ray").close()
+
+
+SHARDED = """
+experiment: soak
+name: {name}
+data: {{kind: synthetic, train_examples: 640}}
+model: {{kind: custom, factory: "pausing:net", arguments: {{hold: "{hold}"}}}}
+training: {{epochs: 25, batch_size: 32, optimizer: {{lr: 0.02}}}}
+compressor: "strom(tau=0.005) | golomb_rice"
+sync: {{mode: sharded}}
+checkpoint: {{interval: 40}}
+workers: {{cpus: 0.5, max_restarts: {restarts}}}
+storage: {storage}
+"""
+PAUSING = """
+import os, time, torch
+
+class Pausing(torch.nn.Sequential):
+    def forward(self, x):
+        while os.path.exists(self.hold):
+            time.sleep(0.005)
+        return super().forward(x)
+
+def net(channels, height, width, classes, hold):
+    net = Pausing(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, 16),
+                  torch.nn.ReLU(), torch.nn.Linear(16, classes))
+    net.hold = hold
+    return net
+"""
+
+
+@dataclass
+class Sharded:
+    """Runs of two workers in the mode `sharded` on the shared Ray; each has 500 iterations."""
+
+    ray: OneRay
+    iterations: int = 500
+
+    @property
+    def hold(self) -> Path:
+        """While this file is there, no iteration begins."""
+        return self.ray.folder / "hold"
+
+    def write(self, name: str, storage: str, restarts: int) -> str:
+        """The spec of one."""
+        text = SHARDED.format(name=name, hold=self.hold, restarts=restarts, storage=storage)
+        (self.ray.folder / f"{name}.yaml").write_text(text)
+        return f"{name}.yaml"
+
+
+@pytest.fixture(scope="session")
+def sharded(one_ray):
+    """One of them, called `whole`, has come to its end, and nothing has happened to it."""
+    (one_ray.folder / "pausing.py").write_text(PAUSING)
+    runs = Sharded(one_ray)
+    code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0), "--allow-custom")
+    assert code == 0, said
+    return runs
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from waiting import until
 
 from taugrad.platform.tracking import names
 
@@ -68,10 +68,14 @@ def runs(variables: dict[str, str], name: str = "") -> list[Run]:
     return [run for run in found if name in ("", run.info.run_name)]
 
 
-def remove(namespace: str) -> None:
+def kill_all(namespace: str) -> None:
     for pid in ip(f"netns pids {namespace}").split():
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
+
+
+def remove(namespace: str) -> None:
+    kill_all(namespace)
     ip(f"netns del {namespace}")
 
 
@@ -109,8 +113,10 @@ def variables(tmp_path_factory, environment):
 
 
 @pytest.fixture(scope="module")
-def cluster(machines, variables):
+def cluster(machines, variables, request):
     """Ray on both; runs commands on the first."""
+    searches = request.config.getoption("all")
+    dashboard = f"--include-dashboard={str(searches).lower()}"  # searches need it
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef"}
 
     def run(*command: str, on: str = machines[0], **changed: str) -> Finished:
@@ -125,7 +131,10 @@ def cluster(machines, variables):
         )
 
     for machine, how in (
-        (machines[0], f"{START}{HEAD} --head --port=6379 --include-dashboard=true --dashboard-host={HEAD}"),
+        (
+            machines[0],
+            f"{START}{HEAD} --head --port=6379 --include-dashboard={searches} --dashboard-host={HEAD}",
+        ),
         (machines[1], f"{PRIVATE}{START}{NODE} --address={ADDRESS}"),
     ):
         log = Path(variables["HOME"]) / f"{machine}.txt"  # a pipe would stay open as long as Ray runs
@@ -179,11 +188,8 @@ def test_a_run_goes_on_with_the_workers_that_are_left(taugrad, machines, variabl
     )
     with ThreadPoolExecutor(1) as beside:
         training = beside.submit(taugrad, "train", "elastic.yaml")
-        while not training.done() and not any(folder.glob("elastic/*/iteration_*/manifest.json")):
-            time.sleep(0.05)
-        for pid in ip(f"netns pids {machines[1]}").split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+        until(lambda: training.done() or any(folder.glob("elastic/*/iteration_*/manifest.json")))
+        kill_all(machines[1])
         answer = training.result()
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "the cluster has room for 1 of 2 workers: going on with these" in answer.stdout

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
+from waiting import lives, until
 
 pytestmark = pytest.mark.ray
 
@@ -70,8 +71,7 @@ def interrupted(
     finally:
         terminal.process.kill()
     assert "Traceback" not in terminal.said
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    until(lambda: not any(map(lives, family)), timeout_s=30)
     return terminal.said
 
 

@@ -5,13 +5,14 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
+from math import log10
 from pathlib import Path
 
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
+from waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -103,10 +104,10 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(one_ra
 
     full = {row["trial"] for row in trials if row["ending"] == "full"}
     assert {row["trial"] for row in front} <= full
-    found = [(float(p["accuracy_percent"]) / 100, 6 + _log10(float(p["wire_mb"]))) for p in front]
+    found = [(float(p["accuracy_percent"]) / 100, 6 + log10(float(p["wire_mb"]))) for p in front]
     taus = [-5 + 4 * i / 1000 for i in range(1001)]
-    known = [(0.99 - 0.02 * (tau + 5) ** 2 / 4, 3 - tau + _log10(4)) for tau in taus]
-    worst = (0.9, 3 + 5 + _log10(4))
+    known = [(0.99 - 0.02 * (tau + 5) ** 2 / 4, 3 - tau + log10(4)) for tau in taus]
+    worst = (0.9, 3 + 5 + log10(4))
     assert hypervolume(found, worst) > 0.9 * hypervolume(known, worst)
 
     client, (parent,), children = runs_of(one_ray.folder, "known")
@@ -124,23 +125,6 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(one_ra
     assert "40 trials, 40 of them done" in said
     assert rows(folder / "front.csv") == front
     assert len(runs_of(one_ray.folder, "known")[2]) == len(children)
-
-
-def _log10(value: float) -> float:
-    import math
-
-    return math.log10(value)
-
-
-def wait_for(process: subprocess.Popen, path: Path, event: str, count: int) -> None:
-    """Waits until the journal has so many events of a kind."""
-    deadline = time.monotonic() + 480
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the search ended before it could be killed"
-        if path.exists() and path.read_text().count(f'"event":"{event}"') >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"no {count} events {event} in time")
 
 
 def check_ctrl_c(process: subprocess.Popen, output: Path) -> None:
@@ -173,7 +157,11 @@ def test_a_search_that_was_ended_twice_goes_on_and_its_points_can_be_trained(one
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for(process, journal, "end", ended)
+        until(
+            lambda n=ended: journal.exists() and journal.read_text().count('"event":"end"') >= n,
+            lambda: "the search ended before it could be killed",
+            goes_on=lambda p=process: p.poll() is None,
+        )
         if by == signal.SIGINT:
             check_ctrl_c(process, output)
         else:
@@ -228,13 +216,7 @@ def test_trials_are_ray_train_runs_unless_the_spec_simulates(one_ray):
     assert code == 0, said
     _, (parent,), children = runs_of(one_ray.folder, "real")
     assert len(children) == 1
-    assert (
-        {run.info.status for run in children}
-        == {
-            "FINISHED",
-        }
-        == {parent.info.status}
-    )
+    assert {run.info.status for run in (*children, parent)} == {"FINISHED"}
     for run in children:
         folder = one_ray.folder / "taugrad-runs" / run.info.run_id
         assert Path(run.data.tags["taugrad.checkpoints"]) == folder

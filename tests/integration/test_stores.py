@@ -10,9 +10,9 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -22,18 +22,19 @@ from benchmarks.platform.faults.comparing import differences
 from commands_on_ray import OneRay
 from objects import BUCKET, Objects
 from postgres import PASSWORD, Postgres
+from waiting import TIMEOUT_S, until
 
 from taugrad import cli
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.ports import free_port
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import Journal
-from taugrad.platform.tracking.store import open_client, start_run
+from taugrad.platform.tracking.store import finish_run, open_client, start_run
 
 pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 480  # other tests run at the same time
 ITERATIONS = 1200
 TRAINED = """
 experiment: stores
@@ -72,33 +73,36 @@ class Team:
     """What a team has, in a folder."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self.home = folder, folder / "home"
+        self.folder, self.home, self.artifacts = folder, folder / "home", folder / "artifacts"
         self.home.mkdir()
         self.uri = f"http://127.0.0.1:{free_port()}"
         self.notices: list[str] = []
-        with ExitStack() as stack:
-            self.postgres = Postgres()
-            stack.callback(self.postgres.remove)
-            self.objects = Objects()
-            stack.callback(self.objects.stop)
-            variables = self.objects.variables | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
-            self._start_server(environment | variables)
-            stack.callback(self._stop_server)
-            self._await_server()
-            self.commands = self._started_ray(environment | variables)
-            stack.callback(self.commands.close)
-            self.stop = stack.pop_all().close
+        self._environment = environment | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+        self._stack = ExitStack()
+        self.stop = self._stack.close
+        self.postgres = Postgres()
+        self._stack.callback(self.postgres.remove)
+        self._start_server()
+        self._stack.callback(self._stop_server)
+        # Its first answer takes long: it opens the database then, which commands do not wait for.
+        log = folder / "server.txt"
+        until(self._answers, log.read_text, goes_on=lambda: self._server.poll() is None)
 
-    def _started_ray(self, environment: dict[str, str]) -> OneRay:
-        for _ in range(5):  # Ray gives up after half a minute, which a busy machine may need
-            commands = OneRay(self.folder, environment)
-            with suppress(AssertionError, OSError):
-                commands("deliver", "nothing")
-                return commands
-            commands.close()
-        raise AssertionError("Ray does not start")
+    @cached_property
+    def objects(self) -> Objects:
+        """The S3, which only some tests need."""
+        started = Objects()
+        self._stack.callback(started.stop)
+        return started
 
-    def _start_server(self, environment: dict[str, str]) -> None:
+    @cached_property
+    def commands(self) -> OneRay:
+        """Commands on a Ray whose workers have the team's keys."""
+        started = OneRay(self.folder, self._environment | self.objects.variables)
+        self._stack.callback(started.close)
+        return started
+
+    def _start_server(self) -> None:
         line = line_of_docs("mlflow server ").replace("5000", self.uri.rpartition(":")[2])
         line = re.sub(r"postgresql\S+", self.postgres.uri, line)
         line = line.replace("/shared/mlflow", str(self.artifacts))
@@ -106,7 +110,7 @@ class Team:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", *line.split(), "--workers", "1"],
                 cwd=self.folder,
-                env=environment,
+                env=self._environment,
                 stdout=log,
                 stderr=log,
             )
@@ -116,25 +120,18 @@ class Team:
             each.kill()
         self._server.wait(30)
 
-    @property
-    def artifacts(self) -> Path:
-        return self.folder / "artifacts"
+    def _answers(self) -> bool:
+        asked = f"{self.uri}/api/2.0/mlflow/experiments/get?experiment_id=0"
+        try:
+            return bool(urllib.request.urlopen(asked, timeout=60))
+        except OSError:
+            return False
 
-    def _await_server(self) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            begun = time.monotonic()
-            try:
-                # Its first answer takes long: it opens the database then, which commands do not wait for.
-                urllib.request.urlopen(
-                    f"{self.uri}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=60
-                )
-                if time.monotonic() < begun + 1:
-                    return
-            except OSError:
-                runs = self._server.poll() is None and time.monotonic() < deadline
-                assert runs, (self.folder / "server.txt").read_text()
-                time.sleep(0.2)
+    def runs(self, *arguments: str, code: int = 0) -> str:
+        """Runs a command; what it says."""
+        ended, said = self.commands(*arguments)
+        assert ended == code, said
+        return said
 
     def run_id(self, name: str) -> str:
         """Of the run of a name, as the database has it."""
@@ -155,13 +152,15 @@ class Team:
 
     def await_checkpoints(self, name: str, count: int) -> str:
         """Waits until a run has so many checkpoints in the bucket; its id."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            for (run_id,) in self.postgres.rows("SELECT run_uuid FROM runs WHERE name = %s", name):
-                if len(self.manifests(run_id)) >= count:
-                    return str(run_id)
-            time.sleep(0.1)
-        raise AssertionError(self.commands.said)
+        query = "SELECT run_uuid FROM runs WHERE name = %s"
+        return until(
+            lambda: [
+                run_id
+                for (run_id,) in self.postgres.rows(query, name)
+                if len(self.manifests(run_id)) >= count
+            ],
+            lambda: self.commands.said,
+        )[0]
 
     def state(self, run_id: str) -> dict:
         """What a run has come to: the states in its last checkpoint in the bucket, timings apart."""
@@ -185,32 +184,34 @@ def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
         assert [step for step, _ in points[key]] == list(range(1, last + 1)), key
 
 
-def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
+def write_a_run(team: Team, run_id: str, told: list[str]) -> None:
     """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
     for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
-        journal = Journal(uri, run_id, told.append)
+        journal = Journal(team.uri, run_id, told.append)
         for step in steps:
             odd = {7: math.nan, 8: math.inf}.get(step, 1 / step)
             journal.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
+        journal.log(STEPS, {names.EVAL_ACCURACY: 0.9, names.TOTAL_WIRE_GB: 1e-3 * int(run_id[:6], 16)})
         assert journal.close(TIMEOUT_S) == []
+    finish_run(open_client(team.uri), run_id, "FINISHED")
 
 
-@pytest.fixture(scope="module")
-def written(team):
-    """Several runs that were written at once, while a search trained two trials at a time."""
-    (team.folder / "searched.yaml").write_text(SEARCHED)
-    team.commands.start("search", "searched.yaml")
-    client = open_client(team.uri)
-    told: list[str] = []
+def write_at_once(team: Team) -> list[str]:
+    """Several runs, at the same time; their ids."""
+    client, told = open_client(team.uri), list[str]()
     runs = [start_run(client, RunSpec(experiment="written", name=f"run {i}")) for i in range(WRITERS)]
-    threads = [threading.Thread(target=write_a_run, args=(team.uri, run_id, told)) for run_id in runs]
+    threads = [threading.Thread(target=write_a_run, args=(team, run_id, told)) for run_id in runs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(TIMEOUT_S)
-    assert team.commands.finish().code == 0, team.commands.said
     assert told == []
     return runs
+
+
+@pytest.fixture(scope="module")
+def written(team):
+    return write_at_once(team)
 
 
 def test_what_runs_write_at_once_is_there_once(team, written):
@@ -224,25 +225,33 @@ def test_what_runs_write_at_once_is_there_once(team, written):
         assert odd[8] > 1e308
 
 
-def test_what_a_search_wrote_meanwhile_is_there_once(team, written):
+def test_reports_say_what_the_database_holds(team, written, monkeypatch, capsys):
+    monkeypatch.chdir(team.folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
+    for arguments in (["report", "written", "-o", "report"], ["dashboard", "written"]):
+        assert cli.main(arguments) == cli.OK
+    assert f"{team.uri}/#/experiments/" in capsys.readouterr().out
+    with (team.folder / "report" / "runs.csv").open() as file:
+        shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))
+    query = """SELECT value FROM latest_metrics JOIN runs USING (run_uuid) JOIN experiments
+        USING (experiment_id) WHERE experiments.name = 'written' AND key = 'total/wire_gb' ORDER BY value"""
+    assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
+    assert len(shown) == WRITERS
+
+
+@pytest.mark.long
+def test_what_a_search_writes_while_others_do_is_there_once(team):
+    """It trains two trials at a time."""
+    (team.folder / "searched.yaml").write_text(SEARCHED)
+    team.commands.start("search", "searched.yaml")
+    write_at_once(team)
+    assert team.commands.finish().code == 0, team.commands.said
     query = """SELECT runs.run_uuid, status FROM runs JOIN experiments USING (experiment_id) JOIN tags
         ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' WHERE experiments.name = 'searched'"""
     trials = team.postgres.rows(query)
     assert [status for _, status in trials] == ["FINISHED"] * 4
     for run_id, _ in trials:
         assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
-
-
-def test_reports_say_what_the_database_holds(team, written):
-    for arguments in (["report", "searched", "-o", "report"], ["dashboard", "searched"]):
-        team.commands.start(*arguments)
-        assert team.commands.finish().code == 0, team.commands.said
-    assert f"{team.uri}/#/experiments/" in team.commands.said
-    with (team.folder / "report" / "runs.csv").open() as file:
-        shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))
-    query = """SELECT value FROM latest_metrics JOIN runs USING (run_uuid) JOIN experiments
-        USING (experiment_id) WHERE experiments.name = 'searched' AND key = 'total/wire_gb' ORDER BY value"""
-    assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
 
 
 @pytest.mark.long
@@ -252,14 +261,14 @@ def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(team, monkeypatch
     team.postgres.stop()
     try:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
-        assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+        assert cli.main(["report", "written", "-o", "never"]) == cli.WRONG_INPUT
         said = capsys.readouterr().err
         assert said.startswith(f"taugrad: MLFLOW_TRACKING_URI: {team.uri} cannot be used: ")
         assert said.count("\n") == 1
     finally:
         team.postgres.start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", wrong)
-    assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+    assert cli.main(["report", "written", "-o", "never"]) == cli.WRONG_INPUT
     said = capsys.readouterr().err
     assert 'password authentication failed for user "taugrad"' in said
     assert (said.count("\n"), "wrong-secret" in said) == (1, False)
@@ -297,14 +306,12 @@ def whole(team, outlived):
     assert "(ACCESS_DENIED)); training goes on" in line
     assert line.endswith(f"taugrad deliver {kept}")
     assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
-    team.commands.start("deliver", str(kept))
-    assert team.commands.finish().code == 1
-    assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", team.commands.said, re.M)
+    said = team.runs("deliver", str(kept), code=1)
+    assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", said, re.M)
     team.objects.allow()
     for _ in range(2):  # again changes nothing
-        team.commands.start("deliver", str(kept))
-        assert team.commands.finish().code == 0, team.commands.said
-        assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in team.commands.said
+        said = team.runs("deliver", str(kept))
+        assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in said
     return outlived
 
 
@@ -324,8 +331,7 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     data[len(data) // 2] ^= 4
     team.objects.write(name, bytes(data))
 
-    team.commands.start("train", "--resume", run_id)
-    assert team.commands.finish().code == 0, team.commands.said
+    team.runs("train", "--resume", run_id)
     damaged, good = (each.split("/")[2] for each in (newest, before))
     assert (
         f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that"
@@ -355,8 +361,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_costs_no_checkpoint(team, small_disk, whole):
     spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
     (team.folder / "full.yaml").write_text(spec)
-    team.commands.start("train", "full.yaml")
-    assert team.commands.finish().code == 0, team.commands.said
+    team.runs("train", "full.yaml")
     said = re.search(rf"iteration {ITERATIONS} was not stored .*No space left on device", team.commands.said)
     assert said, team.commands.said
     run_id = team.run_id("full")
@@ -367,8 +372,7 @@ def test_a_full_disk_costs_no_checkpoint(team, small_disk, whole):
     assert 0 < before.iteration < ITERATIONS
 
     subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    team.commands.start("deliver", str(kept))
-    assert team.commands.finish().code == 0, team.commands.said
+    team.runs("deliver", str(kept))
     assert folder.check().iteration == ITERATIONS
     assert_whole(team.points(run_id), ITERATIONS)
     shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)

@@ -20,6 +20,7 @@ import pytest
 from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from waiting import TIMEOUT_S, until
 
 from taugrad import cli
 from taugrad.platform.ports import free_port
@@ -46,9 +47,6 @@ training: {{epochs: 1, batch_size: 128}}
 compressor: {{kind: qgt, tau: 1e-2}}
 workers: {{cpus: 0.5}}
 """
-
-
-TIMEOUT_S = 480
 PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
 """What a head takes where it is not told otherwise."""
 
@@ -74,18 +72,14 @@ def with_free_ports(head: str, jobs: str) -> tuple[str, str]:
     return head, jobs
 
 
-def wait_until_up(address: str, head: subprocess.Popen[str], log: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        assert head.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        try:
-            urllib.request.urlopen(f"{address}/api/version", timeout=2)
-            pytest.fail("it takes those without a token")
-        except urllib.error.HTTPError:
-            return  # 401
-        except OSError:
-            time.sleep(0.5)
+def is_up(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/api/version", timeout=2)
+        pytest.fail("it takes those without a token")
+    except urllib.error.HTTPError:
+        return True  # 401
+    except OSError:
+        return False
 
 
 @dataclass
@@ -121,7 +115,7 @@ def started(readme, fresh_shell):
     process = fresh_shell(head_lines, log, **quick)
     head = Head(process, address, job_lines, fresh_shell.folder, quick)
     try:
-        wait_until_up(address, process, log)
+        until(lambda: is_up(address), log.read_text, goes_on=lambda: process.poll() is None)
         yield head
     finally:
         family = head.family
@@ -156,7 +150,7 @@ def folder(tmp_path):
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=480, check=False
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
 
 
