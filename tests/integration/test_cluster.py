@@ -131,10 +131,7 @@ def cluster(machines, variables, request):
         )
 
     for machine, how in (
-        (
-            machines[0],
-            f"{START}{HEAD} --head --port=6379 --include-dashboard={searches} --dashboard-host={HEAD}",
-        ),
+        (machines[0], f"{START}{HEAD} --head --port=6379 --dashboard-host={HEAD} {dashboard}"),
         (machines[1], f"{PRIVATE}{START}{NODE} --address={ADDRESS}"),
     ):
         log = Path(variables["HOME"]) / f"{machine}.txt"  # a pipe would stay open as long as Ray runs
