@@ -48,7 +48,7 @@ def hybrid(line: str = "none", fields: Spec | None = None, model: Spec | None = 
 
 def simulating(spec: Spec, workers: int | None = None) -> Spec:
     """The same with simulated workers, or with another number of them."""
-    sync = {"mode": "simulated", "of": spec["sync"]}
+    sync = {"mode": "simulated", "of": {k: v for k, v in spec["sync"].items() if k != "authenticated"}}
     return spec | {"sync": sync, "workers": {"count": workers or spec["workers"]["count"]}}
 
 
