@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from benchmarks.network import Link, Network, NetworkError, two_sites, uniform, why_not
 from benchmarks.network.namespaces import namespaces
 from needs import missing
+from waiting import program, until
 
 pytestmark = pytest.mark.long  # real rates and delays, which a busy machine changes
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,13 +61,6 @@ def test_links_are_what_was_asked_for(topology, source, to):
         assert found.rate > 0.5 * asked.rate
 
 
-def until(true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + TIMEOUT_S
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
-
-
 PROGRAM = """
 import signal, subprocess, sys, time
 from benchmarks.network import Link, Network, uniform
@@ -82,28 +74,19 @@ with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
 
 @pytest.mark.parametrize("killed", ["the program", "the keeper", "both"])
 def test_nothing_stays_behind_where_processes_are_killed(killed):
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "100mbit,5ms"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        keeper, inside = map(int, program.stdout.readline().split())
+    with program(PROGRAM, "100mbit,5ms", cwd=ROOT) as command:
+        keeper, inside = map(int, command.stdout.readline().split())
         assert sum(whose == keeper for whose in namespaces().values()) >= 2
         if killed != "the program":
             os.kill(keeper, signal.SIGKILL)
-        if killed != "the keeper":
-            program.kill()
-        else:
-            program.send_signal(signal.SIGINT)
-        program.wait(TIMEOUT_S)
+        command.send_signal(signal.SIGINT if killed == "the keeper" else signal.SIGKILL)
+        command.wait(TIMEOUT_S)
         if killed == "both":  # the next network does it, that of another test, too
-            assert until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
+            until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
             with Network(uniform(1, Link(1e9))):
                 pass
-        assert until(lambda: keeper not in namespaces().values())
-        assert until(lambda: not os.path.exists(f"/proc/{inside}/exe"))
-    finally:
-        program.kill()
-        program.communicate()
+        until(lambda: keeper not in namespaces().values())
+        until(lambda: not os.path.exists(f"/proc/{inside}/exe"))
 
 
 ASKING = """import socket, sys
@@ -126,7 +109,7 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_mended():
         network.unplug(1)
         assert not reached()
         network.plug_in(1)
-        assert until(reached)
+        until(reached)
 
 
 def test_the_command_runs_another_in_the_first_host():

@@ -2,12 +2,11 @@
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from waiting import program, until
 
 from taugrad.platform.tracking import holding, names
 from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
@@ -52,11 +51,8 @@ def elsewhere(client, run_id: str, beat: float) -> dict:
 @pytest.mark.parametrize("on_disk", [True, False], ids=["folder", "bucket"])
 def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path, on_disk):
     arguments = [client.tracking_uri, run_id, *([str(tmp_path)] if on_disk else [])]
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True, cwd=tmp_path
-    )
     folder = tmp_path if on_disk else None
-    try:
+    with program(CHILD, *arguments, cwd=tmp_path) as child:
         assert child.stdout.readline() == "held\n"
         before = client.get_run(run_id)
         with pytest.raises(RunHeld) as refused, Hold(client, run_id, folder):
@@ -68,9 +64,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, t
         assert "\n" not in said
         after = client.get_run(run_id)
         assert (after.info.status, after.data.tags) == (before.info.status, before.data.tags)
-    finally:
-        child.kill()  # a dead process is seen at once: no sign of life is waited for
-        child.wait()
+    # A dead process is seen at once: no sign of life is waited for.
     with Hold(client, run_id, folder) as hold:
         assert hold.is_ours()
     assert tag(client, run_id) is None
@@ -93,9 +87,7 @@ def test_of_those_that_come_at_once_one_gets_the_run(client, run_id, tmp_path, o
     threads = [threading.Thread(target=contend) for _ in range(4)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 60
-    while len(outcomes) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: len(outcomes) == 4, timeout_s=60)
     done.set()
     for thread in threads:
         thread.join()
@@ -135,10 +127,7 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
 def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id, tmp_path):
     with Hold(client, run_id, tmp_path, beat_s=0.05) as hold:
         first = tag(client, run_id)["beat"]
-        deadline = time.monotonic() + 60
-        while tag(client, run_id)["beat"] == first:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: tag(client, run_id)["beat"] != first, timeout_s=60)
         # This process slept for minutes, and another machine took the run.
         theirs = elsewhere(client, run_id, time.time())
         time.sleep(0.3)

@@ -5,7 +5,6 @@ import math
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import program, until
 
 from taugrad.platform.launching.delivering import deliver_metrics
 from taugrad.platform.spec import RunSpec
@@ -99,13 +99,6 @@ def away(_: Sequence[Metric]) -> None:
 
 def steps(uri: str, run_id: str, metric: str) -> list[int]:
     return sorted(point.step for point in open_client(uri).get_metric_history(run_id, metric))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 # What is sent
@@ -232,7 +225,7 @@ def test_an_outage_loses_nothing_and_is_told_once_each_way(fake):
         assert len(journal.unshipped()) == 50
         fake.before = lambda _: None
         assert journal.flush(LONG_S)
-        wait_until(lambda n=2 * outage + 2: len(told) == n)  # type: ignore[misc]
+        until(lambda n=2 * outage + 2: len(told) == n)  # type: ignore[misc]
         assert told[-2:] == [
             "MLflow does not answer (connection refused): training goes on, its metrics wait",
             "MLflow answers again: 100 metrics delivered",
@@ -291,7 +284,7 @@ def test_a_broken_display_does_not_stop_the_delivery(fake):
     journal = Journal("fake", "run", broken, fake)  # type: ignore[arg-type]
     fake.before = away
     journal.log(0, {"a": 1})
-    wait_until(lambda: bool(journal.flush(0.1) or told))
+    until(lambda: bool(journal.flush(0.1) or told))
     fake.before = lambda _: None
     assert journal.close(LONG_S) == []
     assert (fake.accepted, len(told)) == ([("a", 0, 1)], 2)
@@ -306,7 +299,7 @@ def test_a_long_journal_begins_anew_once_it_is_shipped(fake, monkeypatch):
         journal.log(step, {"a" * 100: step})
         if step % 50 == 49:
             assert journal.flush(LONG_S)
-            wait_until(lambda: os.fstat(journal._file.fileno()).st_size < BEGIN)
+            until(lambda: os.fstat(journal._file.fileno()).st_size < BEGIN)
     assert journal.close(LONG_S) == []
     assert [step for _, step, _ in fake.accepted] == list(range(300))
 
@@ -383,7 +376,7 @@ def test_one_that_fails_is_told_of(run, temporary):
     (uri, run_id), told = run, list[str]()
     journal = Journal(uri, run_id, told.append)
     journal.restore(["no record\n"])
-    wait_until(lambda: bool(journal.flush(0.5) or told))
+    until(lambda: bool(journal.flush(0.5) or told))
     assert journal.close(0.5) == ["no record\n"]
     assert told == ["what sends metrics to MLflow has failed, see worker 0's log; it is tried again"]
 
@@ -403,13 +396,11 @@ time.sleep(600)
 
 def test_it_ends_with_the_worker_that_is_killed(run, temporary):
     uri, run_id = run
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER, uri, run_id], stdout=subprocess.PIPE, text=True
-    ) as trainer:
+    with program(TRAINER, uri, run_id) as trainer:
         assert trainer.stdout.readline() == "logged\n"
         assert len(process_of(run_id)) == 1
         trainer.kill()
-    wait_until(lambda: process_of(run_id) == {})
+    until(lambda: process_of(run_id) == {})
     assert steps(uri, run_id, "a")[:50] == list(range(50))
 
 
