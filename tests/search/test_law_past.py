@@ -5,15 +5,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import finished
 import pytest
-from mlflow.entities import Metric
 
 from taugrad import cli
 from taugrad.compressors.tau.by_law import LayerSeen, features
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
-from taugrad.platform.tracking.store import finish_run, open_client, start_run
+from taugrad.platform.tracking.store import open_client
 from taugrad.search.law.command import run_law
 from taugrad.search.law.fitting import read_law
 from taugrad.search.law.past import Setting, past_settings
@@ -41,27 +41,23 @@ def leave(
     accuracy: float | None,
     wire_mb: float = 1.0,
     *,
-    status: Any = "FINISHED",
+    status: str = "FINISHED",
     layers: Mapping[int, Layers] | None = None,
     tags: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> str:
     """A run as training leaves one; its id."""
+    final = {} if accuracy is None else {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: wire_mb / 1e3}
+    seen = {
+        step: {
+            layer_metric(layer, what): value
+            for layer, values in each.items()
+            for what, value in zip(_QUANTITIES, values, strict=True)
+        }
+        for step, each in (layers or {}).items()
+    }
     spec = RunSpec.model_validate(BASE | {"compressor": line} | fields)
-    run_id = start_run(client, spec, tags=tags)
-    points = [
-        Metric(layer_metric(layer, what), value, 1_700_000_000_000 + step, step)
-        for step, seen in (layers or {}).items()
-        for layer, values in seen.items()
-        for what, value in zip(_QUANTITIES, values, strict=True)
-    ]
-    if accuracy is not None:
-        final = {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: wire_mb / 1e3}
-        points += [Metric(name, value, 1_700_000_000_000, 99) for name, value in final.items()]
-    client.log_batch(run_id, metrics=points)
-    if status != "RUNNING":
-        finish_run(client, run_id, status)
-    return run_id
+    return finished.leave(client, spec, final, status, seen, **(tags or {}))
 
 
 @pytest.fixture(scope="module")

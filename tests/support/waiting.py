@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psutil
@@ -57,4 +57,7 @@ def program(source: str, *arguments: object, **options: Any) -> Iterator[subproc
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        for each in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with suppress(OSError):  # what it has not read
+                each.close()
