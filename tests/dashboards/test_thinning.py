@@ -22,11 +22,3 @@ def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values, most):
     if finite.size and len(values) > most and not np.isnan(array).any():
         assert got.max() == finite.max()
         assert got.min() == finite.min()
-
-
-def test_one_spike_in_200_000_steps_stays():
-    values = np.zeros(200_000)
-    values[123_456] = 7
-    steps, got = thinned((np.arange(200_000), values))
-    assert len(got) <= 2000
-    assert steps[np.argmax(got)] == 123_456

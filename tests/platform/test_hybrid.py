@@ -14,8 +14,6 @@ from mode_runs import same
 from mode_specs import BATCH, EPOCHS, EXAMPLES, HYBRID, ITERATIONS, MIDDLE, RATE, WORKERS, hybrid, simulating
 from recorder import saved_by, trained, trainer_of
 
-from taugrad.platform import preflight
-from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.training.trainer import Trainer
 
@@ -163,10 +161,3 @@ def test_between_evaluations_nobody_has_the_whole_fully_connected_part(alone):
     trainer.fit()
     assert sizes == [0] * ITERATIONS
     assert trainer.model.get_submodule("fc1").weight.shape == (H, F)
-
-
-@in_turn("model", [{"kind": "mlp"}, {"kind": "sigmoid_stack"}])
-def test_a_model_without_two_parts_is_refused_before_a_worker_starts(model):
-    read = RunSpec.model_validate(simulating(hybrid(model=model)))
-    with pytest.raises(SpecError, match=f"sync.mode = hybrid with model.kind = {model['kind']}: "):
-        preflight.check(read, "spec.yaml", local=True)

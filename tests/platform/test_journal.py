@@ -134,16 +134,6 @@ def test_a_request_has_as_many_metrics_as_mlflow_takes(fake):
     assert [len(call) for call in fake.calls] == [1000, 1000, 500]
 
 
-def test_a_metric_that_can_never_be_stored_is_dropped_alone(run):
-    uri, run_id = run
-    count, told = ship(
-        open_client(uri), run_id, [record(step, **{"good": 1.0, "bad|name": step}) for step in range(30)]
-    )
-    assert (count, steps(uri, run_id, "good")) == (30, list(range(30)))
-    (said,) = told
-    assert said.startswith("MLflow refuses bad|name=0")
-
-
 def test_a_store_that_refuses_nan_gets_everything_else_and_the_user_hears_it_once(fake):
     def refuse(metrics: Sequence[Metric]) -> None:
         if not all(math.isfinite(metric.value) for metric in metrics):

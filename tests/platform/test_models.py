@@ -100,36 +100,10 @@ def on_meta(config, shape):
         return build(config, shape)
 
 
-@pytest.mark.parametrize(
-    ("config", "height", "width", "smallest"),
-    [
-        (NetworkInNetwork(), 3, 8, "4 x 4"),
-        (NetworkInNetwork(), 8, 3, "4 x 4"),
-        (NetworkInNetwork(form="imagenet"), 224, 38, "39 x 39"),
-        (AlexNet(), 14, 32, "15 x 15"),
-        (AlexNet(form="imagenet"), 62, 224, "63 x 63"),
-        (ResNet(), 4, 32, "5 x 5"),
-        (ResNet(depth=18), 8, 8, "9 x 9"),
-        (Vgg16(), 31, 32, "32 x 32"),
-        (Vgg16(form="imagenet"), 32, 28, "32 x 32"),
-    ],
-)
-def test_images_that_are_too_small_are_refused_with_the_smallest_size(config, height, width, smallest):
-    with pytest.raises(ValueError, match=rf"{height} x {width} are too small .* at least {smallest}"):
-        build(config, Shape.image(1, height, width, 10))
-
-
-@pytest.mark.parametrize(
-    ("config", "shape", "said"),
-    [
-        (Gpt(), Shape.image(1, 8, 8, 10), "kind = gpt: takes tokens, but this data has images of 1 x 8 x"),
-        (Gpt(), Shape((17, 20), 40), "takes tokens, but this data has inputs of 17 x 20; mlp takes them"),
-        (Vgg16(), Shape((17, 20), 4), "kind = vgg16: takes images, .* inputs of 17 x 20; mlp takes them"),
-    ],
-)
-def test_a_network_refuses_data_of_another_sort(config, shape, said):
-    with pytest.raises(ValueError, match=said):
-        build(config, shape)
+@pytest.mark.parametrize(("config", "wanted"), [(Gpt(), "tokens"), (Vgg16(), "images")])
+def test_a_network_refuses_data_of_another_sort(config, wanted):
+    with pytest.raises(ValueError, match=f"takes {wanted}, .* inputs of 17 x 20; mlp takes them"):
+        build(config, Shape((17, 20), 40))
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -124,7 +124,7 @@ def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     assert one.training.iterations == 240
     printed = capsys.readouterr().out
     assert "after 100 steps; predicted: " in printed
-    (artifact,) = [
+    (_artifact,) = [
         each.path for each in trained.client.list_artifacts(trained.run_id) if each.path == ARTIFACT
     ]
     text = Path(trained.client.download_artifacts(trained.run_id, ARTIFACT)).read_text()
