@@ -1,12 +1,27 @@
 """What a run's batches are, from any iteration of an epoch on."""
 
+import re
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 import torch
 
-from taugrad.platform.data import Draw
+from taugrad.platform.data import DataError, Draw
 from taugrad.platform.data.batches import iterations_per_epoch
 from taugrad.platform.data.feeding import Feed
 from taugrad.platform.training.batch_plan import Position
+
+
+@contextmanager
+def refused(*parts, match="", error=DataError):
+    """What is refused in one line, which has all these parts, such as the file's path and what is wrong."""
+    with pytest.raises(error) as caught:
+        yield
+    said = str(caught.value)
+    assert [part for part in map(str, parts) if part not in said] == [], said
+    assert re.search(match, said), said
+    assert "\n" not in said
 
 
 def batches(data, *, first=0, epoch=0, seed=3, batch_size=8, workers=2, most=10**9):

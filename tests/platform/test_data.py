@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from feeds import refused
 
 from taugrad.platform.data import DataError, DataSet, load
 from taugrad.platform.data.config import CustomData, Mnist, Mnist5k, Synthetic
@@ -150,10 +151,8 @@ GOOD = idx_bytes(np.arange(24).reshape(2, 3, 4))
 def test_a_wrong_file_is_named_with_what_was_expected(tmp_path, end, content, expected):
     path = tmp_path / f"images{end}"
     write(path, content)
-    with pytest.raises(DataError) as caught:
+    with refused(path, expected):
         read_idx(path, 3)
-    assert str(path) in str(caught.value)
-    assert expected in str(caught.value)
 
 
 def peak_of_refused(path):
@@ -188,10 +187,8 @@ def test_a_missing_file_is_named(tmp_path, name):
     arrays = mnist_arrays()
     missing = f"{name}-idx{arrays.pop(name).ndim}-ubyte"
     write_folder(tmp_path, arrays)
-    with pytest.raises(DataError) as caught:
+    with refused(f"{tmp_path / missing}: is missing", f"{missing}.gz"):
         load(Mnist(path=tmp_path))
-    assert f"{tmp_path / missing}: is missing" in str(caught.value)
-    assert f"{missing}.gz" in str(caught.value)
 
 
 # Synthetic data.

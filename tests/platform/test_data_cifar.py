@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples
+from feeds import all_examples, refused
 
-from taugrad.platform.data import DataError, Draw, load
+from taugrad.platform.data import Draw, load
 from taugrad.platform.data.config import Cifar10, Cifar100
 
 torch.set_num_threads(1)
@@ -85,9 +85,8 @@ def test_cifar100_is_read(tmp_path, labels, classes):
 @pytest.mark.parametrize("name", TEN)
 def test_a_missing_file_is_named(ten, name):
     (ten[0] / name).unlink()
-    with pytest.raises(DataError, match=r"cannot be read .* binary version") as caught:
+    with refused(ten[0] / name, match=r"cannot be read .* binary version"):
         load(Cifar10(path=ten[0]))
-    assert str(ten[0] / name) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,8 @@ def test_a_missing_file_is_named(ten, name):
 def test_a_file_of_a_wrong_length_is_named(ten, length, said):
     path = ten[0] / "data_batch_3.bin"
     path.write_bytes((path.read_bytes() + bytes(10))[:length])
-    with pytest.raises(DataError, match=said) as caught:
+    with refused(path, match=said):
         load(Cifar10(path=ten[0]))
-    assert str(path) in str(caught.value)
 
 
 # Augmentation.
