@@ -25,7 +25,6 @@ from postgres import PASSWORD, Postgres
 from waiting import TIMEOUT_S, until
 
 from taugrad import cli
-from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.ports import free_port
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
@@ -344,36 +343,3 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     for key in others.keys() - {"total/seconds"}:
         if not key.startswith(("time/", "net/")):
             assert points[key] == others[key], key
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 4 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-@pytest.mark.long
-def test_a_full_disk_costs_no_checkpoint(team, small_disk, whole):
-    spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
-    (team.folder / "full.yaml").write_text(spec)
-    team.runs("train", "full.yaml")
-    said = re.search(rf"iteration {ITERATIONS} was not stored .*No space left on device", team.commands.said)
-    assert said, team.commands.said
-    run_id = team.run_id("full")
-    kept = team.home / ".taugrad" / "not-stored" / run_id / f"iteration_{ITERATIONS:08d}"
-    folder = RunFolder.at(str(small_disk), run_id)
-    before = folder.check()
-    assert before.skipped == []  # nothing that is half there
-    assert 0 < before.iteration < ITERATIONS
-
-    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    team.runs("deliver", str(kept))
-    assert folder.check().iteration == ITERATIONS
-    assert_whole(team.points(run_id), ITERATIONS)
-    shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)
-    assert list(differences(shared, team.state(whole)["shared.pt"])) == []
