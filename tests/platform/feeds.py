@@ -57,5 +57,17 @@ def check_resumes(load):
     assert not same(batches(load(), epoch=1, seed=4), whole)
 
 
+def check_augments(augmented, plain):
+    """Training examples alone change, and by seed, epoch and example alone."""
+    whole = all_examples(augmented.train, Draw(1, 2))[0]
+    some = augmented.train.batch(np.array([7, 2, 5]), Draw(1, 2))[0]
+    assert torch.equal(some, whole[[7, 2, 5]])
+    assert not torch.equal(all_examples(augmented.train, Draw(1, 3))[0], whole)
+    for part in ("train", "test"):
+        without = all_examples(getattr(plain, part))[0]
+        assert torch.equal(all_examples(getattr(augmented, part))[0], without)
+    assert torch.equal(all_examples(augmented.test, Draw(1, 2))[0], all_examples(plain.test)[0])
+
+
 def all_examples(examples, draw=None):
     return examples.batch(np.arange(len(examples), dtype=np.int64), draw)

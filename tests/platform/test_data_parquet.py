@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from feeds import all_examples, check_resumes, refused
+from feeds import all_examples, check_augments, check_resumes, refused
 from image_files import noise, png
 
 from taugrad.platform.data import DataError, Draw, load
@@ -85,10 +85,7 @@ def test_images_are_read(tmp_path, form):
     inputs, labels = all_examples(data.train)
     np.testing.assert_allclose(inputs.numpy(), np.stack(images).transpose(0, 3, 1, 2) / 255, atol=1e-7)
     assert labels.tolist() == [i % 2 for i in range(9)]
-    augmented = load(Parquet(path=tmp_path, size=6, augment=True))
-    whole = all_examples(augmented.train, Draw(0, 1))[0]
-    assert torch.equal(augmented.train.batch(np.array([7, 3]), Draw(0, 1))[0], whole[[7, 3]])
-    assert not torch.equal(all_examples(augmented.train, Draw(0, 2))[0], whole)
+    check_augments(*(load(Parquet(path=tmp_path, size=6, augment=augment)) for augment in (True, False)))
 
 
 # Order.

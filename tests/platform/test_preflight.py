@@ -1,19 +1,19 @@
 """What is looked at before anything starts: the cluster that RAY_ADDRESS names."""
 
 import os
+import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
 import pytest
+from servers import answering, http
 
 from taugrad import cli
 from taugrad.platform.launching import cluster_probe
@@ -53,48 +53,18 @@ def head(token: str = "") -> Iterator[str]:
     server.stop(0).wait()
 
 
-class JobServer(BaseHTTPRequestHandler):
-    """A cluster's job server that wants the token."""
-
-    def do_GET(self) -> None:
-        given = self.headers.get("Authorization")
-        self.send_response(200 if given == f"Bearer {TOKEN}" else 403 if given else 401)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A server's address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def token_in(asked: str) -> str | None:
+    """What an HTTP request gives."""
+    found = re.search(r"^Authorization: Bearer (.*?)\r?$", asked, re.MULTILINE | re.IGNORECASE)
+    return found and found[1]
 
 
 @pytest.fixture
 def job_server():
-    with serving(JobServer) as address:
+    """A cluster's job server that wants the token."""
+    said = {None: "401 Unauthorized", TOKEN: "200 OK"}
+    with answering(lambda asked: http(said.get(token_in(asked), "403 Forbidden"))) as address:
         yield address
-
-
-@pytest.fixture
-def open_server():
-    """A job server that wants no token: its address, and what it was given each time."""
-    given: list[str | None] = []
-
-    class Open(JobServer):
-        def do_GET(self) -> None:
-            given.append(self.headers.get("Authorization"))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    with serving(Open) as address:
-        yield address, given
 
 
 @pytest.fixture
@@ -161,15 +131,16 @@ def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monk
             assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
 
 
-def test_a_token_is_not_sent_to_who_does_not_ask(no_token, open_server, monkeypatch):
+def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
     no_token.write_text(TOKEN)
-    address, given = open_server
-    check_job_server(address)
-    assert given == [None]
-    assert "RAY_AUTH_MODE" not in os.environ
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    check_job_server(address)
-    assert given == [None, f"Bearer {TOKEN}"]
+    given = []
+    with answering(lambda asked: given.append(token_in(asked)) or http("200 OK")) as address:
+        check_job_server(address)
+        assert given == [None]
+        assert "RAY_AUTH_MODE" not in os.environ
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        check_job_server(address)
+    assert given == [None, TOKEN]
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 import os
 import socket
-import socketserver
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
+from servers import answering, http
 
 from taugrad import cli
 from taugrad.platform.deadline import NoAnswer
@@ -20,41 +19,6 @@ from taugrad.platform.tracking.store import open_client
 SPEC = "data: {kind: digits}\nmodel: {kind: mlp, widths: [8]}\ncompressor: {kind: wgt, tau: 0.1}\n"
 NOWHERE = "http://me:secret@127.0.0.1:1"
 GENEROUS_S = 50  # ten times what is promised: this machine may be busy
-
-
-class Answering(socketserver.ThreadingTCPServer):
-    """Says the same to everyone."""
-
-    daemon_threads = True
-
-    def __init__(self, said: bytes) -> None:
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                self.request.recv(4096)
-                self.request.sendall(said)
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-
-def http_answer(status: str, body: str) -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close"
-    return f"{head}\r\n\r\n{body}".encode()
-
-
-@pytest.fixture
-def answering():
-    servers: list[Answering] = []
-
-    def start(said: bytes) -> str:
-        servers.append(Answering(said))
-        return servers[-1].address
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture
@@ -119,19 +83,20 @@ def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(folder, silent):
     ("said", "reason"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "what answers there is not an HTTP server"),
-        (http_answer("500 Internal Server Error", "oops"), "it answers 500 Internal Server Error"),
+        (http("500 Internal Server Error", "oops"), "it answers 500 Internal Server Error"),
         (
-            http_answer("401 Unauthorized", "who?"),
+            http("401 Unauthorized", "who?"),
             "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         ),
-        (http_answer("200 OK", "<html>A page</html>"), "cannot be used: "),
-        (http_answer("404 Not Found", "<html>A page</html>"), "cannot be used: "),
+        (http("200 OK", "<html>A page</html>"), "cannot be used: "),
+        (http("404 Not Found", "<html>A page</html>"), "cannot be used: "),
     ],
 )
-def test_what_is_no_store_is_refused(said, reason, folder, answering, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", answering(said))
-    with pytest.raises(SpecError) as refused:
-        answering_client()
+def test_what_is_no_store_is_refused(said, reason, folder, monkeypatch):
+    with answering(lambda _: said) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        with pytest.raises(SpecError) as refused:
+            answering_client()
     assert reason in str(refused.value)
     assert str(refused.value).count("\n") == 0
 
@@ -213,7 +178,8 @@ def test_a_store_that_goes_away_costs_a_bounded_time_and_is_asked_again(monkeypa
     assert patience(lambda: 2) == 2
 
 
-def test_the_probe_asks_nothing_of_a_server_with_a_certificate_that_it_does_not_know(folder, answering):
-    with pytest.raises(SpecError):
-        probe(answering(b"no TLS").replace("http:", "https:").replace("127.0.0.1", "127.0.0.1.invalid"))
-    probe(answering(b"no TLS").replace("http:", "https:"))  # MLflow has its own settings for that
+def test_the_probe_asks_nothing_of_a_server_with_a_certificate_that_it_does_not_know(folder):
+    with answering(lambda _: b"no TLS") as address:
+        with pytest.raises(SpecError):
+            probe(address.replace("http:", "https:").replace("127.0.0.1", "127.0.0.1.invalid"))
+        probe(address.replace("http:", "https:"))  # MLflow has its own settings for that

@@ -2,9 +2,9 @@
 
 import getpass
 import logging
+import re
 import shlex
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waiting import program
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.yaml_file import read_yaml
@@ -140,29 +141,26 @@ def test_a_server_decides_where_artifacts_lie_and_who_creates_an_experiment_firs
     assert asked == [("raced", None)]
 
 
+CREATING = """
+import sys, mlflow
+from taugrad.platform.tracking import store
+print("ready", flush=True)
+sys.stdin.readline()
+print(store.open_experiment(store.open_client(sys.argv[1]), "x"))
+"""
+
+
 def test_processes_may_create_the_same_database_and_say_nothing(tmp_path):
-    code = (
-        "from taugrad.platform.tracking import store; import mlflow, sys; print('ready', flush=True); "
-        "sys.stdin.readline(); "
-        f"c = store.open_client('sqlite:///{tmp_path}/new/mlflow.db'); print(store.open_experiment(c, 'x'))"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
+    uri, errors = f"sqlite:///{tmp_path}/new/mlflow.db", {"stderr": subprocess.PIPE, "cwd": tmp_path}
+    with program(CREATING, uri, **errors) as one, program(CREATING, uri, **errors) as other:
+        assert [process.stdout.readline() for process in (one, other)] == ["ready\n"] * 2
+        for process in (one, other):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        answers = [process.communicate(timeout=120) for process in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], answers
     assert answers[0][0] == answers[1][0] != ""
-    assert "mlflow.store.db" not in answers[0][1] + answers[1][1]
-    assert "alembic" not in answers[0][1] + answers[1][1]
+    assert not re.search(r"mlflow\.store\.db|alembic", answers[0][1] + answers[1][1])
 
 
 def test_a_new_database_leaves_the_log_levels_as_they_were(monkeypatch):
