@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from cases import in_turn
 from group import run_group
+from plain import sgd, small
 from recorder import saved_in, trainer_of
 
 from taugrad.compressors import Step
@@ -35,14 +36,8 @@ def rate_at(number: int) -> float:
 
 
 WORKERS, MIDDLE, FOLLOWS, WAIT = 2, 64, 50, 0.2
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": 3000, "test_examples": 20, "height": 28, "width": 28},
+BASE = small(3000, 20, 28, iterations=STEPS, batch_size=20, optimizer=sgd(1e-3)) | {
     "model": {"kind": "mlp", "widths": [200], "activation": "tanh"},
-    "training": {
-        "iterations": STEPS,
-        "batch_size": 20,
-        "optimizer": {"kind": "sgd", "lr": 1e-3, "momentum": 0},
-    },
     "workers": {"count": WORKERS},
     "checkpoint": {"interval": MIDDLE},
 }

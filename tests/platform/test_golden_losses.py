@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from plain import sgd, small
 from recorder import trained
 from torch._C._distributed_c10d import HashStore
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
-BASE: dict[str, Any] = {
+TRAINING = {
+    "iterations": 30,
+    "batch_size": 30,
+    "optimizer": sgd(0.1, 0.9, 1e-3),
+    "schedule": {"kind": "cosine"},
+}
+BASE = small(300, size=6, **TRAINING) | {
     "seed": 5,
-    "data": {"kind": "synthetic", "train_examples": 300, "test_examples": 60, "height": 6, "width": 6},
-    "training": {
-        "iterations": 30,
-        "batch_size": 30,
-        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
-        "schedule": {"kind": "cosine"},
-    },
     "workers": {"count": 2},
     "sync": {"mode": "simulated"},
     "checkpoint": {"interval": 1000},

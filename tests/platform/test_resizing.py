@@ -16,6 +16,7 @@ from group import run_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mode_specs import HYBRID
+from plain import sgd, small
 from recorder import saved_by, trained, trainer_of
 
 from taugrad import cli
@@ -32,14 +33,8 @@ from taugrad.platform.training.manifest import CheckpointError, Digest, Manifest
 from taugrad.platform.training.trainer import Trainer
 
 N, MIDDLE, RATE = 3, 5, 0.05
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": 120, "test_examples": 20, "height": 8, "width": 8},
+BASE = small(120, 20, 8, epochs=1, batch_size=12, optimizer=sgd(RATE)) | {
     "model": {"kind": "mlp", "widths": [13]},
-    "training": {
-        "epochs": 1,
-        "batch_size": 12,
-        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
-    },
     "checkpoint": {"interval": MIDDLE},
     "compressor": "strom(0.02) | golomb_rice",
 }

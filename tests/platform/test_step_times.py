@@ -17,20 +17,14 @@ import pytest
 import torch.distributed as dist
 from cases import in_turn
 from group import run_group
+from plain import sgd, small
 from recorder import trainer_of
 
 from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.tracking.timeline import Timeline
 
 WORKERS, ITERATIONS, STEPS = 2, 14, 3
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": 280, "test_examples": 20, "height": 20, "width": 20},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "epochs": 1,
-        "batch_size": 20,
-        "optimizer": {"kind": "sgd", "lr": 1e-3, "momentum": 0},
-    },
+BASE = small(280, 20, 20, epochs=1, batch_size=20, optimizer=sgd(1e-3)) | {
     "workers": {"count": WORKERS},
     "tracking": {"timeline": STEPS},
 }

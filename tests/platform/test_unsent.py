@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain import sgd, small
 from recorder import Recorder, trained
 from torch import nn
 
@@ -17,14 +18,7 @@ from taugrad.platform.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("alone")
 WORKERS, EVERY, BATCH, EXAMPLES, TAU, RATE = 3, 4, 30, 120, 0.02, 0.3
 ITERATIONS = 14  # the last exchange comes after two steps
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "iterations": ITERATIONS,
-        "batch_size": BATCH,
-        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
-    },
+BASE = small(EXAMPLES, iterations=ITERATIONS, batch_size=BATCH, optimizer=sgd(RATE)) | {
     "workers": {"count": WORKERS},
     "checkpoint": {"interval": 1000},
 }
