@@ -29,7 +29,7 @@ took 32 minutes in place of 26. The dashboards' tests read one experiment.
 """
 FIRST = (
     *(start for starts in TOGETHER for start in starts),
-    *("tests/compressors/test_ddp.py", "tests/test_benchmarks.py", "tests/platform/"),
+    *("tests/compressors/test_ddp.py", "tests/platform/"),
 )
 """What others wait for, then what takes longest: nobody waits for it at the end."""
 

@@ -10,6 +10,7 @@ import pytest
 from forked import run_script
 from needs import missing
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 600
 TRIES = 3
@@ -88,7 +89,6 @@ def test_hook(tmp_path):
         assert blocked >= 0  # what has arrived in time is not waited for
 
 
-@pytest.mark.long
 def test_network_target(tmp_path):
     needs_network()
     found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
@@ -116,7 +116,6 @@ def test_network_target(tmp_path):
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.long
 def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path):
     needs_network()
     for attempt in range(TRIES):
@@ -150,7 +149,6 @@ TABLES = {
 """By name, the tables that a benchmark writes."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", TABLES)
 def test_a_benchmark_runs_and_its_tables_are_complete(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -22,9 +22,8 @@ sys.exit(run(command))
 """
 
 
-@pytest.mark.parametrize(
-    ("sign", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long), (signal.SIGKILL, -9)]
-)
+@pytest.mark.long  # platform/test_watchdog has any command's processes, killed or not
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_it_ends_with_the_command(sign, code, tmp_path):
     store = f"sqlite:///{tmp_path}/mlflow.db"
     variables = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
