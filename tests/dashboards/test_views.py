@@ -2,14 +2,12 @@
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from taugrad.dashboards import prepare, shared_view, views
 from taugrad.dashboards.experiment import all_runs
-from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking import names
 
 
@@ -122,10 +120,3 @@ def test_the_command_prints_where_to_look(prepared, monkeypatch, capsys):
     for key in (views.COMPARISON_KEY, views.search_key(prepared.parent)):
         path = f"#/experiments/{prepared.search_experiment_id}/runs?viewStateShareKey={key}"
         assert f"http://127.0.0.1:5000/{path}&compareRunsMode=CHART" in said
-
-
-def test_an_experiment_that_is_not_there(prepared, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)
-    command: Callable[[str], int] = prepare.dashboard
-    with pytest.raises(SpecError, match=r"EXPERIMENT 'compard'.*there is: .*compared"):
-        command("compard")

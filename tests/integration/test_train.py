@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from listening import LOOPBACK, family_of, listeners
 from mlflow.entities import Run
@@ -198,17 +197,6 @@ def test_layers_are_recorded_at_the_interval(trained):
             assert quantiles[-1] > 0
 
 
-def test_the_run_says_what_it_was(trained):
-    run = trained.runs["wgt"]
-    assert run.data.params["compressor.kind"] == "wgt"
-    assert float(run.data.params["compressor.tau"]) == 1e-2
-    assert run.data.params["training.optimizer.lr"] == "0.01"
-    assert run.data.tags["taugrad.paper"] == "anoosheh"
-    assert re.fullmatch("[0-9a-f]{12}", run.data.tags["taugrad.spec_hash"])
-    hashes = {each.data.tags["taugrad.spec_hash"] for each in trained.runs.values()}
-    assert len(hashes) == len(trained.runs)
-
-
 def test_the_artifacts_hold_the_spec_and_the_figures(trained):
     run_id = trained.runs["wgt"].info.run_id
     spec = yaml.safe_load(Path(trained.client.download_artifacts(run_id, "spec.yaml")).read_text())
@@ -236,23 +224,6 @@ def test_the_user_is_told_how_it_goes_and_where_to_look(trained):
     assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in trained.output
     assert "taugrad-runs/figures/quickstart" in trained.output
     assert "WARNING" not in trained.output
-
-
-def test_checkpoints_hold_every_workers_residual(trained):
-    run = trained.runs["wgt"]
-    folder = Path(run.data.tags["taugrad.checkpoints"])
-    last = sorted(folder.glob("iteration_*"))[-1]
-    assert last.name == f"iteration_{trained.iterations:08d}"
-    shared = torch.load(last / "shared.pt", weights_only=True)
-    assert shared["done"] == trained.iterations
-    residuals = [
-        torch.load(last / f"worker_{rank:05d}.pt", weights_only=True)["workers"]["residuals"]
-        for rank in range(WORKERS)
-    ]
-    assert set(residuals[0]) == set(shared["agreed"]["model"])
-    assert sum(residual.numel() for residual in residuals[0].values()) == PARAMETERS
-    differ = [not torch.equal(residuals[0][name], residuals[1][name]) for name in residuals[0]]
-    assert any(differ)  # each worker has its own
 
 
 def test_real_workers_leave_a_timeline_and_its_picture(trained, tmp_path):

@@ -177,7 +177,6 @@ def test_a_law_is_fitted_shown_and_written(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("experiments", "kind", "problems"),
     [
-        (["fleet", "nowhere"], "strom", ["EXPERIMENT 'nowhere': not in sqlite"]),
         (["deleted"], "strom", ["EXPERIMENT 'deleted': not in sqlite"]),
         (
             ["empty"],
