@@ -1,7 +1,6 @@
 """The tracking store: where it is, what a run has in it, and the names of metrics."""
 
 import getpass
-import logging
 import re
 import shlex
 import subprocess
@@ -150,6 +149,7 @@ print(store.open_experiment(store.open_client(sys.argv[1]), "x"))
 """
 
 
+@pytest.mark.long  # the lock that they take is tested above
 def test_processes_may_create_the_same_database_and_say_nothing(tmp_path):
     uri, errors = f"sqlite:///{tmp_path}/new/mlflow.db", {"stderr": subprocess.PIPE, "cwd": tmp_path}
     with program(CREATING, uri, **errors) as one, program(CREATING, uri, **errors) as other:
@@ -161,14 +161,6 @@ def test_processes_may_create_the_same_database_and_say_nothing(tmp_path):
     assert [one.returncode, other.returncode] == [0, 0], answers
     assert answers[0][0] == answers[1][0] != ""
     assert not re.search(r"mlflow\.store\.db|alembic", answers[0][1] + answers[1][1])
-
-
-def test_a_new_database_leaves_the_log_levels_as_they_were(monkeypatch):
-    logger = logging.getLogger("alembic")
-    monkeypatch.setattr(logger, "level", logging.DEBUG)
-    with store._quiet():
-        assert logger.level == logging.WARNING
-    assert logger.level == logging.DEBUG
 
 
 def test_a_run_carries_its_spec(client, tmp_path):
@@ -268,12 +260,9 @@ def test_numbers_in_names_are_short(name, read):
 @pytest.mark.parametrize("layer", ["fc1.weight", "blocks.0.conv(1)", "größe", "a|b$c"])
 def test_mlflow_accepts_the_metric_of_any_layer(layer, client, run_id):
     name = names.layer_metric(layer, "grad_p99")
+    assert (name == f"layer/{layer}/grad_p99") == (layer in ("fc1.weight", "größe"))
     client.log_batch(run_id, metrics=[Metric(name, 1.0, 1, 0)])
     assert [point.value for point in client.get_metric_history(run_id, name)] == [1.0]
-
-
-def test_a_usual_layer_keeps_its_name():
-    assert names.layer_metric("fc1.weight", "tau") == "layer/fc1.weight/tau"
 
 
 def test_what_a_job_shows_names_its_store(tmp_path, monkeypatch):
