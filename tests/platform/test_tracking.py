@@ -260,7 +260,7 @@ def test_numbers_in_names_are_short(name, read):
 @pytest.mark.parametrize("layer", ["fc1.weight", "blocks.0.conv(1)", "größe", "a|b$c"])
 def test_mlflow_accepts_the_metric_of_any_layer(layer, client, run_id):
     name = names.layer_metric(layer, "grad_p99")
-    assert (name == f"layer/{layer}/grad_p99") == (layer in ("fc1.weight", "größe"))
+    assert (name == f"layer/{layer}/grad_p99") == (layer == "fc1.weight")
     client.log_batch(run_id, metrics=[Metric(name, 1.0, 1, 0)])
     assert [point.value for point in client.get_metric_history(run_id, name)] == [1.0]
 
