@@ -23,9 +23,9 @@ def read(tmp_path):
     return read_text
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def alone():
-    """A process group of one."""
+    """A process group of one, with one thread as workers have."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from cases import in_turn
 from mode_runs import same
 from mode_specs import BATCH, EPOCHS, EXAMPLES, HYBRID, ITERATIONS, MIDDLE, RATE, WORKERS, hybrid, simulating
@@ -20,15 +19,6 @@ from taugrad.platform.training.trainer import Trainer
 K = WORKERS
 P, F, H, C = 20 * 25 + 20 + 50 * 20 * 25 + 50, 50, 500, 10  # LeNet for 16 x 16
 FULLY_CONNECTED = F * H + H + H * C + C
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """This process as a group of its own, for trainers."""
-    store = dist.FileStore(str(tmp_path_factory.mktemp("alone") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 BATCHES = EPOCHS * ([BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH])

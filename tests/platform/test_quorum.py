@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from async_training import batch, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
@@ -25,17 +24,11 @@ from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.scheduled import ScheduledRounds
 from taugrad.platform.synchronization.quorum.training import Member, QuorumTraining
 
+pytestmark = pytest.mark.usefixtures("alone")
 N, H = 4, 3
 QUORUM: dict[str, Any] = {"mode": "weights", "every": H, "quorum": 0.51}
 OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 STROM = "strom(density(0.1)) | golomb_rice"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def simulating(**more: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from cases import in_turn
 from group import run_group
 from hypothesis import given, settings
@@ -65,18 +64,6 @@ def simulated(name: str, workers: int, **more: Any) -> RunSpec:
     fields = BASE | SYNCS[name] | more
     sync, group = {"mode": "simulated", "of": fields["sync"]}, MERGING | {"count": workers}
     return RunSpec.model_validate(fields | {"sync": sync, "workers": group})
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """This process as a group of its own, with one thread as the real workers have."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(tmp_path_factory.mktemp("alone") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from taugrad.compressors.method.policies import LawTau
 from taugrad.compressors.tau.by_law import Features, by_law
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.search.law.fitting import (
@@ -158,12 +157,6 @@ def test_what_is_known_before_goes_into_the_constant(tolerance, counts):
     (setting,) = settings_of(1, 1)
     law = a_law()
     assert said_by(law, setting, tolerance) == pytest.approx(value_of(setting, counts), abs=2e-3)
-    run = RunSpec.model_validate({"workers": {"count": 3}, "sync": {"mode": "simulated"}})
-    given = law.of(run, tolerance)
-    assert isinstance(given, LawTau)
-    assert (given.rms, given.p99, given.p999, given.layer) == (0.8, -0.5, 0.3, -0.1)
-    constant = CONSTANT + 0.6 * math.log(counts) - 0.7 * math.log(64) + 0.2 * math.log(0.01)
-    assert given.constant == pytest.approx(constant - 0.3 * math.log(3), rel=1e-3)
 
 
 def test_a_law_is_read_as_it_was_written(tmp_path):
