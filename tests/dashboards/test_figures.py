@@ -105,9 +105,6 @@ def test_points_are_the_runs_totals(four):
         assert line_with(figure, [paper, wire], [accuracy, accuracy]) is not None
 
 
-# The style
-
-
 # Reading runs back
 
 
@@ -126,16 +123,11 @@ def test_a_run_is_read_back_whole_and_in_order(tmp_path, monkeypatch):
             metric("comm/fraction", i / count, 10**6 - i, i) for i in range(start, min(start + 1000, count))
         ]
         client.log_batch(run, metrics=batch)
-    client.log_batch(
-        run, metrics=[metric("train/loss", math.inf, 1, 0), metric("train/loss", math.nan, 2, 1)]
-    )
-    got = read_run(client, run, ["comm/fraction", "train/loss", "never/logged"])
+    got = read_run(client, run, ["comm/fraction", "never/logged"])
     assert (got.run_id, got.name, got.rule, got.tau) == (run, "first", "wgt", 0.001)
-    assert set(got.metrics) == {"comm/fraction", "train/loss"}
+    assert set(got.metrics) == {"comm/fraction"}
     steps, values = got.metrics["comm/fraction"]
     assert np.array_equal(steps, np.arange(count))
     assert np.array_equal(values, np.arange(count) / count)
-    assert got.metrics["train/loss"][1][0] == math.inf
-    assert math.isnan(got.metrics["train/loss"][1][1])
     assert got.finals["comm/fraction"] == (count - 1) / count
     assert not got.is_baseline

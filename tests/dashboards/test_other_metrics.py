@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finished import leave
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -23,7 +24,7 @@ from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, open_experiment
 
-from .mlflow_data import log, spec_of
+from .mlflow_data import spec_of
 
 BLEU = Metric("bleu", "BLEU", digits=1, more_is_better=True)
 METRICS = [ACCURACY, LOSS, BLEU]
@@ -161,9 +162,6 @@ def test_no_figure_calls_a_loss_accuracy(losses):
     assert titles[0] == "Test loss against bytes"
 
 
-# MLflow's views
-
-
 # From MLflow
 
 
@@ -176,31 +174,20 @@ def mixed(tmp_path_factory):
 
     def write(
         chain: str, ratio: float, status: str = "FINISHED", trial: str = "", seed: int = 0, **metrics: float
-    ) -> str:
-        from taugrad.platform.tracking.store import start_run
-
+    ):
         fields = {} if "accuracy" in metrics else language
         tags = {"mlflow.parentRunId": parent, names.TAG_TRIAL: trial} if trial else {}
-        run_id = start_run(client, spec_of(chain, "mixed", seed=seed, **fields), tags=tags)
         values = {f"eval/{name}": value for name, value in metrics.items()}
-        totals = {
-            "total/wire_gb": 1 / ratio,
-            "total/compression_ratio": ratio,
-            "eval/examples": 500.0,
-            "epoch": 0.6,
-        }
-        totals |= {"epoch": 4.0} if "accuracy" in metrics else {}
-        log(client, run_id, [(name, value, 600) for name, value in (values | totals).items()])
-        client.set_terminated(run_id, status)
-        return run_id
+        values |= {"total/wire_gb": 1 / ratio, "total/compression_ratio": ratio, "eval/examples": 500.0}
+        values["epoch"] = 4.0 if "accuracy" in metrics else 0.6
+        leave(client, spec_of(chain, "mixed", seed=seed, **fields), values, status, **tags)
 
     for seed in range(2):
         write("none", 1, seed=seed, loss=1.94 + seed / 100)
         write("wgt(tau=0.1)", 100, seed=seed, loss=1.95 + seed / 100)
     write("none", 1, accuracy=0.9, loss=0.4)
-    for trial, (tau, loss, status) in enumerate(
-        ((0.2, 2.0, "FINISHED"), (0.3, 1.9, "KILLED"), (0.4, 2.5, "FINISHED"))
-    ):
+    trials = ((0.2, 2.0, "FINISHED"), (0.3, 1.9, "KILLED"), (0.4, 2.5, "FINISHED"))
+    for trial, (tau, loss, status) in enumerate(trials):
         write(f"wgt(tau={tau})", 1000 * tau, status, str(trial), loss=loss)
     client.set_terminated(parent)
     return client, client.get_experiment_by_name("mixed").experiment_id
