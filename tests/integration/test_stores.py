@@ -71,14 +71,14 @@ def line_of_docs(beginning: str) -> str:
 class Team:
     """What a team has, in a folder."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], stack: ExitStack) -> None:
+        """Starts a database and a server; what ends them, and what else it starts, goes on the stack."""
         self.folder, self.home, self.artifacts = folder, folder / "home", folder / "artifacts"
         self.home.mkdir()
         self.uri = f"http://127.0.0.1:{free_port()}"
         self.notices: list[str] = []
         self._environment = environment | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
-        self._stack = ExitStack()
-        self.stop = self._stack.close
+        self._stack = stack
         self.postgres = Postgres()
         self._stack.callback(self.postgres.remove)
         self._start_server()
@@ -97,7 +97,7 @@ class Team:
     @cached_property
     def commands(self) -> OneRay:
         """Commands on a Ray whose workers have the team's keys."""
-        started = OneRay(self.folder, self._environment | self.objects.variables)
+        started = OneRay(self.folder, self.objects.variables | self._environment)
         self._stack.callback(started.close)
         return started
 
@@ -172,9 +172,8 @@ class Team:
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory, environment):
-    started = Team(tmp_path_factory.mktemp("team"), environment)
-    yield started
-    started.stop()
+    with ExitStack() as stack:
+        yield Team(tmp_path_factory.mktemp("team"), environment, stack)
 
 
 def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
