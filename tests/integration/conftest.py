@@ -4,7 +4,6 @@ Starting Ray takes 20 s, so commands that need no Ray of their own run on one, `
 look at is trained once.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -13,19 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from benchmarks.platform.faults.commands import clean_environment
 from commands_on_ray import OneRay
-
-MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 
 
 @pytest.fixture(scope="session")
 def environment():
     """The environment without what would lead a command to another cluster or store."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(MISLEADING)}
-    return ours | {
-        "RAY_worker_niceness": "0",  # Ray's workers yield to all others, and other tests run beside these
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five more processes, for jobs that are not ours
-    }
+    return clean_environment()
 
 
 @pytest.fixture
