@@ -264,6 +264,22 @@ def test_a_checkpoint_carries_the_rest_to_another_machine(fake):
     assert abs(times[-1] - time.time() * 1000) < 1000 * LONG_S
 
 
+def test_a_broken_display_does_not_stop_the_delivery(fake):
+    told: list[str] = []
+
+    def broken(notice: str) -> None:
+        told.append(notice)
+        raise OSError("no terminal")
+
+    journal = Journal("fake", "run", broken, fake)
+    fake.before = away
+    journal.log(0, {"a": 1})
+    until(lambda: journal.flush(0.1) or told)
+    fake.before = lambda _: None
+    assert journal.close(LONG_S) == []
+    assert (fake.accepted, len(told)) == ([("a", 0, 1)], 2)
+
+
 def test_a_long_journal_begins_anew_once_it_is_shipped(fake, monkeypatch):
     for module in (journals, shipping):
         monkeypatch.setattr(module, "LARGE", 2000)
