@@ -45,7 +45,7 @@ from .names import plain_names, unmatched_patterns
 
 PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
 _PATTERNS = ("allgather", "hierarchical", "parameter_server", "ring", "sharded")
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ class LocalSteps:
                 its modules or parameters.
             delay: steps for which workers train on while a fragment is on its way.
             blend: with a delay, the part of its own weights that a worker keeps when the agreed ones arrive
-                (the paper's alpha); by default 0.5.
+                (the paper's alpha). By default it keeps the steps that it took meanwhile, whole, on top of
+                the agreed weights.
             group: the workers' process group; by default all.
             pattern: who sends to whom (docs/synchronization.md).
             back: for sharded and parameter_server, the method of sums on their way back; by default the
@@ -359,7 +360,7 @@ def _merging(
         "weights" if exchange == "weights" else "difference",
         float(part),
         delay,
-        (0.5 if blend is None else blend) if delay else 0.0,
+        blend,
     )
 
 

@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+import yaml
+
 from taugrad.search.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
@@ -110,8 +112,8 @@ In a loop of your own, `compress_gradients` takes the same text as `compressor`:
 [Lightning or Fabric](how-to/lightning.md), [Accelerate](how-to/accelerate.md),
 [Transformers' Trainer](how-to/transformers.md) or [Ray Train](how-to/ray-train.md).
 
-Where a box says `sync: {{mode: weights, ...}}`, [`LocalSteps`](how-to/local-steps.md) takes the same
-fields as arguments in a training loop of your own.
+[`LocalSteps`](how-to/local-steps.md) has the fields of `sync: {{mode: weights, ...}}` as arguments; the
+optimizer is what `training` says.
 """
 CLOSING = """
 Every figure comes from the results of a benchmark, where you find its command, date and machine:
@@ -185,15 +187,31 @@ def box(advice: Advice) -> str:
     return "\n".join((f"```{language}", *advice.use, "```\n"))
 
 
+def in_a_loop(advice: Advice) -> str:
+    """The same in a training loop of one's own; nothing where that is not a method."""
+    spec = {} if advice.use[0].startswith("taugrad") else yaml.safe_load("\n".join(advice.use))
+    method, sync = spec.get("compressor", "none"), dict(spec.get("sync", {}))
+    mode = sync.pop("mode", "allgather")
+    if method == "none" or mode not in ("allgather", "weights"):
+        return ""
+    given = ["model", "optimizer", *(f"{name}={value!r}" for name, value in sync.items())]
+    call = f'compress_gradients(ddp, "{method}")'
+    if mode == "weights":
+        call = (
+            "\n    ".join(("LocalSteps(", *(f"{each}," for each in given), f'compressor="{method}",')) + "\n)"
+        )
+    return f"In a loop of your own:\n\n```python\n{call}\n```\n\n"
+
+
 def section(advice: Advice) -> str:
     """A case, with what to do in it."""
-    return f"### {advice.when}\n\n{box(advice)}\n{reasons(advice)}"
+    return f"### {advice.when}\n\n{box(advice)}\n{in_a_loop(advice)}{reasons(advice)}"
 
 
 def step(number: int, advice: Advice) -> str:
     """A case of the list from which the first that fits is taken."""
     then = "If not, go on. If so:" if number < len(METHODS) else "Then:"
-    return f"### {number}. {advice.when}\n\n{then}\n\n{box(advice)}\n{reasons(advice)}"
+    return f"### {number}. {advice.when}\n\n{then}\n\n{box(advice)}\n{in_a_loop(advice)}{reasons(advice)}"
 
 
 def page() -> str:

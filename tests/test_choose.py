@@ -1,6 +1,9 @@
 """The page that decides: its advice makes valid specs, and its figures are those of the results."""
 
+import ast
+import inspect
 import itertools
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import pytest
 import yaml
 from cases import in_turn
 
+from taugrad.compressors import LocalSteps, compress_gradients
+from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import WeightsSync
 from taugrad.search.advice import (
@@ -45,6 +50,23 @@ def test_the_page_is_what_the_advice_and_the_results_make(make_choose):
 @in_turn("name", [name for name, each in ADVICE.items() if not each.use[0].startswith("taugrad")])
 def test_what_is_advised_is_a_valid_spec(name):
     RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
+
+
+def test_each_method_has_a_call_for_ones_own_loop(make_choose):
+    doors = {each.__name__: each for each in (LocalSteps, compress_gradients)}
+    calls = {name: make_choose.in_a_loop(each) for name, each in ADVICE.items()}
+    assert {"adaptive optimizer", "sgd", "every step"} <= {name for name, text in calls.items() if text}
+    for name, text in calls.items():
+        for call in re.findall(r"```python\n(.+?)```", text, re.DOTALL):
+            (called,) = ast.parse(call).body
+            given = {each.arg: ast.literal_eval(each.value) for each in called.value.keywords}
+            line = given.get("compressor") or ast.literal_eval(called.value.args[-1])
+            spec = RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
+            assert spec.compressor == read_config(line)
+            inspect.signature(doors[called.value.func.id]).bind(*called.value.args, **given)
+            assert {each: getattr(spec.sync, each) for each in given if each != "compressor"} == {
+                each: value for each, value in given.items() if each != "compressor"
+            }
 
 
 def advised(adaptive, rate, delay, workers, sites, precision):

@@ -4,6 +4,8 @@ Neither Ray nor MLflow takes part.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +19,7 @@ from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
 
+WINDOW_S = 0.1
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -51,10 +54,13 @@ class Widened:
 
 
 class Timing(Following):
-    """Notes when each step was done, how long it computed, and how long evaluations took."""
+    """Notes when each step was done, how long it computed, how long evaluations took, and the peak rate."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.peak = 0.0
+        """Of what this host sent in a tenth of a second, bit/s."""
+        self._over = Event()
         self.done: list[float] = []
         self.computing: list[float] = []
         self.evaluating = 0.0
@@ -68,6 +74,20 @@ class Timing(Following):
             trainer._evaluated = self._timing(trainer._evaluated)  # type: ignore[method-assign]
             dist.barrier()
             self.began = perf_counter()
+            Thread(target=self._watch_link, daemon=True).start()
+
+    def _watch_link(self) -> None:
+        seen = [(perf_counter(), _bytes_sent())]
+        while not self._over.wait(WINDOW_S / 5):
+            seen.append((perf_counter(), _bytes_sent()))
+            while seen[-1][0] - seen[1][0] >= WINDOW_S:
+                del seen[0]
+            if (seconds := seen[-1][0] - seen[0][0]) >= WINDOW_S:
+                self.peak = max(self.peak, 8 * (seen[-1][1] - seen[0][1]) / seconds)
+
+    def finished(self) -> None:
+        """Ends watching the link."""
+        self._over.set()
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Keeps the time of computing."""
@@ -92,6 +112,12 @@ class Timing(Following):
         return timed
 
 
+def _bytes_sent() -> int:
+    """By this host, on all its links."""
+    lines = (line.split(":") for line in Path("/proc/self/net/dev").read_text().splitlines()[2:])
+    return sum(int(numbers.split()[8]) for name, numbers in lines if name.strip() != "lo")
+
+
 def train(spec: str, half: str) -> dict[str, Any]:
     """Trains a spec, which is JSON: when its steps were done, and what it came to.
 
@@ -101,12 +127,14 @@ def train(spec: str, half: str) -> dict[str, Any]:
         all_reduce.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
     listener = Timing()
     trainer = fit(spec, listener)
+    listener.finished()
     ended = perf_counter()  # after the last evaluation, which is among those that are timed
     return {
         "done": [each - listener.began for each in listener.done],
         "computing": listener.computing,
         "seconds": ended - listener.began,
         "evaluating": listener.evaluating,
+        "peak": listener.peak,
         "steps": trainer.done,
         "reached": trainer.reached,
         "wire": trainer.sync.totals.wire_bytes,

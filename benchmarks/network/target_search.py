@@ -72,10 +72,10 @@ class Search:
         """A training, and how many steps it may take: a number at which the workload is evaluated."""
         spec = self.workload.spec(self.contender.setting(point), 0)
         spent = {
-            link: min((each["steps"] * _handling(at, link) for at, each in self.found.items()), default=inf)
+            link: min((each["steps"] * self._step(at, link) for at, each in self.found.items()), default=inf)
             for link in self.links
         }
-        most = max(PATIENCE * seconds / _handling(point, link) for link, seconds in spent.items())
+        most = max(PATIENCE * seconds / self._step(point, link) for link, seconds in spent.items())
         interval = spec.training.evaluate_every
         return spec, int(min(most, self.workload.longest) // interval) * interval
 
@@ -91,7 +91,13 @@ class Search:
         if not isfinite(found["steps"]):
             return inf
         sent = 8 * (self.workload.hosts - 1) * found["bytes"] / Link.parse(link).rate
-        return found["steps"] * (_handling(point, link) + sent)
+        return found["steps"] * self._step(point, link, sent)
+
+    def _step(self, point: Point, link: str, sent: float = 0.0) -> float:
+        """About the seconds of a step whose bytes are under way for `sent`."""
+        late = float(self.contender.setting(point).sync.get("delay_steps", 0))
+        exchange = EXCHANGE_S + 2 * Link.parse(link).delay + point[0] * sent
+        return STEP_S + max(0.0, exchange - late * STEP_S) / point[0]
 
     def over(self, link: str) -> list[Point]:
         """What may be among the fastest on a link; of settings with one label, the best over all links."""
@@ -123,11 +129,6 @@ class Search:
         columns = ("every", "learning rate", *tuple(self.contender.knobs)[2:])
         title = f"{self.workload.name}: {self.contender.name}, {len(rows)} trainings"
         return Table(title, (*columns, "steps, seed 0", "KB a step and host", "measured"), rows)
-
-
-def _handling(point: Point, link: str) -> float:
-    """About the seconds of a step if bytes cost nothing."""
-    return STEP_S + (EXCHANGE_S + 2 * Link.parse(link).delay) / point[0]
 
 
 def searched(workload: Workload, links: Sequence[str], trainings: Trainings, say: Say) -> list[Search]:

@@ -112,12 +112,15 @@ def _strom(every: int, rate: float, percent: float, unsent: float) -> Setting:
     return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
 
 
-def _late(
-    every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int, blend: float
-) -> Setting:
+def _late(every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int) -> Setting:
     plain = _strom(every, rate, percent, unsent)
-    late = {"fragments": min(fragments, every), "delay_steps": min(delay, every - 1), "blend": blend}
+    late = {"fragments": min(fragments, every), "delay_steps": min(delay, every - 1)}
     return replace(plain, sync={**plain.sync, **late})
+
+
+def _blended(every: int, rate: float, percent: float, unsent: float, delay: int, blend: float) -> Setting:
+    late = _late(every, rate, percent, unsent, 1, delay)
+    return replace(late, sync={**late.sync, "blend": blend})
 
 
 DDP = _by_hook("DDP, float32", "DDP, float32", "none")
@@ -183,23 +186,30 @@ STROM = Contender(
     ours=True,
 )
 """What docs/adamw.md recommends: local steps, whose sums meet a threshold."""
+_KNOBS = {"every": EVERY[1:], **{name: STROM.knobs[name] for name in ("rate", "percent", "unsent")}}
 LATE = Contender(
     *("strom, late (ours)", "`strom`, every {every}, {fragments} fragments, {delay} late"),
-    {
-        **{"every": EVERY[1:], **{name: STROM.knobs[name] for name in ("rate", "percent", "unsent")}},
-        **{"fragments": (1, 2, 4), "delay": (1, 2, 3), "blend": (0.0, 0.25, 0.5, 0.75)},
-    },
+    {**_KNOBS, "fragments": (1, 2, 4), "delay": (1, 2, 3, 5)},
     _late,
     (
-        *((4, 2.0, 10, 0.25, 1, delay, 0.5) for delay in (1, 2, 3)),
-        *((4, 2.0, 10, 0.25, fragments, 1, 0.5) for fragments in (2, 4)),
-        *((4, 2.0, 10, 0.25, 1, 2, blend) for blend in (0.0, 0.75)),
-        (10, 2.0, 10, 0.25, 2, 3, 0.5),
+        *((4, 2.0, 10, 0.25, 1, delay) for delay in (1, 2, 3)),
+        *((4, 2.0, 10, 0.25, fragments, 2) for fragments in (2, 4)),
+        *((4, 2.0, percent, 0.25, 1, 3) for percent in (2, 5)),
+        (10, 2.0, 10, 0.25, 2, 3),
     ),
     TRAININGS,
     ours=True,
 )
-"""Streaming DiLoCo's fragments and delay (arXiv 2501.18512)."""
+"""Fragments that arrive late (Streaming DiLoCo, arXiv 2501.18512); a worker keeps its steps meanwhile."""
+BLENDED = Contender(
+    *("strom, late, blended (ours)", "`strom`, every {every}, {delay} late, keeps {blend}"),
+    {**_KNOBS, "delay": (1, 2, 3), "blend": (0.0, 0.25, 0.5, 0.75)},
+    _blended,
+    (*((4, 2.0, 10, 0.25, delay, 0.5) for delay in (1, 3)), (4, 2.0, 10, 0.25, 1, 0.0)),
+    3,
+    ours=True,
+)
+"""The same with that paper's blend factor."""
 CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
@@ -298,6 +308,10 @@ NIN = Workload(
     },
     *("accuracy", 0.85, 200),
 )
-WORKLOADS = {"gpt": GPT, "nin": NIN, "late": replace(GPT, contenders=(HALF, STROM, LATE))}
+WORKLOADS = {
+    "gpt": GPT,
+    "nin": NIN,
+    "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE, BLENDED)),
+}
 PICTURED = ("gpt", "nin")
 """The workloads that everybody competes in."""

@@ -40,8 +40,10 @@ class Merging:
     then reflect its own steps at once, not only when they have been sent."""
     delay: int = 0
     """Steps for which a fragment is on its way while workers train on."""
-    blend: float = 0.0
-    """The part of its own weights that a worker keeps when a fragment arrives (alpha in Streaming DiLoCo)."""
+    blend: float | None = None
+    """The part of its own weights that a worker keeps when a fragment arrives late (alpha in Streaming
+    DiLoCo). None: it keeps the steps that it took meanwhile, whole, on top of the agreed weights; so what is
+    sent is sent once."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ class Fragment:
     squares: list[list[float]] = field(default_factory=list)
     """By worker here and parameter, the sum of its gradients' mean squares since then."""
     on_its_way: _OnItsWay | None = None
+    handed_in: list[list[Tensor]] = field(default_factory=list)
+    """By worker here and parameter, its weights [numel] at the last sending, while that is on its way and
+    workers keep the steps that they take meanwhile."""
 
 
 class LocalRounds:
@@ -251,6 +256,11 @@ class LocalRounds:
             return _Arrived(outcome(), aside.examples if weighted else None, aside.buffers)
 
         fragment.on_its_way = _OnItsWay(self.steps + self.merging.delay, arrived)
+        if self.merging.delay and self.merging.blend is None:
+            workers = range(len(self._workers))
+            fragment.handed_in = [
+                [each.flatten().clone() for each in self._own(fragment, local)] for local in workers
+            ]
         fragment.sent_at = self.progress
         self._begin_anew(fragment)
 
@@ -275,9 +285,10 @@ class LocalRounds:
         if buffers.size:
             take_raw_bytes(buffers, self._agreed_buffers)
         for local, worker in enumerate(self._workers):
-            self.go_on(fragment, local, self.merging.blend)
+            self.go_on(fragment, local, late=bool(self.merging.delay))
             if buffers.size:
                 copy_to(worker.buffers, self._agreed_buffers)
+        fragment.handed_in = []
         return True
 
     # One round, in its parts.
@@ -285,11 +296,11 @@ class LocalRounds:
     @torch.no_grad()
     def handed_in(self, fragment: Fragment, local: int) -> list[Tensor]:
         """A worker's weights, or those it went on from minus its own: a step along it leads to its own."""
-        own = [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
+        own = [each.reshape(-1) for each in self._own(fragment, local)]
         if self.merging.exchange == "weights":
-            return [each.reshape(-1) for each in own]
+            return own
         starts = self.starts(fragment, local)
-        return [start - each.reshape(-1).to(start.dtype) for start, each in zip(starts, own, strict=True)]
+        return [start - each.to(start.dtype) for start, each in zip(starts, own, strict=True)]
 
     @torch.no_grad()
     def starts(self, fragment: Fragment, local: int) -> list[Tensor]:
@@ -303,13 +314,19 @@ class LocalRounds:
         return [each - part * own for each, own in zip(agreed, kept, strict=True)]
 
     @torch.no_grad()
-    def go_on(self, fragment: Fragment, local: int, blend: float = 0.0) -> None:
-        """A worker continues from what was agreed on, and keeps a part `blend` of its own weights."""
-        own = [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
-        starts = self.starts(fragment, local)
-        if blend:
+    def go_on(self, fragment: Fragment, local: int, *, late: bool = False) -> None:
+        """A worker continues from what was agreed on, if that is late, with something of its own weights."""
+        starts, own = self.starts(fragment, local), self._own(fragment, local)
+        if fragment.handed_in:
+            since = zip(starts, own, fragment.handed_in[local], strict=True)
+            starts = [start + (each.reshape(-1) - handed) for start, each, handed in since]
+        elif late and (blend := self.merging.blend):
             starts = [start.lerp(each.reshape(-1), blend) for start, each in zip(starts, own, strict=True)]
         copy_to(own, starts)
+
+    def _own(self, fragment: Fragment, local: int) -> list[Tensor]:
+        """A worker's weights, by parameter of a fragment."""
+        return [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
 
     @torch.no_grad()
     def apply(self, fragment: Fragment, mean: Tensor) -> None:
@@ -349,6 +366,7 @@ class LocalRounds:
                     "weights": list(each.weights),
                     "squares": [list(some) for some in each.squares],
                     "on_its_way": each.on_its_way and _saved(each.on_its_way, each.averaging),
+                    "handed_in": [list(some) for some in each.handed_in],
                     "unsent": each.averaging.own_state(),
                 }
                 for each in self.fragments
@@ -376,6 +394,12 @@ class LocalRounds:
             fragment.squares = [list(each) for each in saved["squares"]]
             going = saved["on_its_way"]
             fragment.on_its_way = going and self._restored(fragment, going)
+            fragment.handed_in = self._here(fragment, saved["handed_in"])
+
+    def _here(self, fragment: Fragment, handed_in: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Weights that were handed in, where the model is."""
+        devices = [self.agreed[each].device for each in fragment.ordinals]
+        return [[a.to(at, copy=True) for a, at in zip(some, devices, strict=True)] for some in handed_in]
 
     def reshard(
         self,
@@ -415,12 +439,16 @@ class LocalRounds:
             names = fragment.averaging.patterns[0].setting.names
             for local, rank in enumerate(self._runner.ranks):
                 fragment.squares[local] = list(by_rank[model_of(rank, former)]["squares"])
-                starts = zip(names, self.starts(fragment, local), strict=True)
-                own = [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
+                starts = self.starts(fragment, local)
                 copy_to(
-                    own,
-                    [start - moves[rank][name] if name in moves[rank] else start for name, start in starts],
+                    self._own(fragment, local),
+                    [
+                        start - moves[rank][name] if name in moves[rank] else start
+                        for name, start in zip(names, starts, strict=True)
+                    ],
                 )
+                if saved[0]["handed_in"]:
+                    fragment.handed_in.append([each.clone() for each in starts])
             going = saved[0]["on_its_way"]  # the mean is the same everywhere
             fragment.on_its_way = going and self._restored(fragment, going)
 
@@ -432,14 +460,19 @@ class LocalRounds:
         model: Sequence[Tensor],
         waiting: Sequence[Tensor] | None,
     ) -> dict[str, Tensor]:
-        """How far a former worker has moved since it continued from the agreed weights, by parameter."""
+        """How far a former worker has moved since it continued from the agreed weights, by parameter.
+
+        Or since it handed in weights, where what it takes since then is kept apart.
+        """
         pattern = fragment.averaging.patterns[0]
         setting, part = pattern.setting, self.merging.unsent / (saved["weight"] or 1.0)
         unsent = owed(saved["unsent"], pattern.ranges_of(former), setting.names, setting.sizes)
         moved = {}
-        for name, ordinal in zip(setting.names, fragment.ordinals, strict=True):
+        for place, (name, ordinal) in enumerate(zip(setting.names, fragment.ordinals, strict=True)):
             start = self.agreed[ordinal].detach().reshape(-1)
-            if part and name in unsent:
+            if handed_in := saved["handed_in"]:
+                start = handed_in[place].to(start.device)
+            elif part and name in unsent:
                 start = start - part * unsent[name].to(start.device)
             moved[name] = (start - model[ordinal].reshape(-1).to(start.device)).cpu()
             if waiting is not None:
@@ -479,10 +512,12 @@ def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
     """What a process saved of a fragment, by its workers' ranks."""
-    parts = zip(saved["unsent"]["ranks"].items(), saved["weights"], saved["squares"], strict=True)
+    handed_in = saved["handed_in"] or [[] for _ in saved["weights"]]
+    of_each = saved["weights"], saved["squares"], handed_in
+    parts = zip(saved["unsent"]["ranks"].items(), *of_each, strict=True)
     return {
-        rank: {"unsent": unsent, "weight": weight, "squares": squares}
-        for (rank, unsent), weight, squares in parts
+        rank: {"unsent": unsent, "weight": weight, "squares": squares, "handed_in": weights}
+        for (rank, unsent), weight, squares, weights in parts
     }
 
 

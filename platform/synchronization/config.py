@@ -243,9 +243,10 @@ class WeightsSync(_ThereAndBack):
     arXiv 2501.18512): a smaller message, more often."""
     delay_steps: int = Field(default=0, ge=0)
     """Steps for which workers train on while what they sent is on its way. It is merged after them."""
-    blend: float = Field(default=0.5, ge=0, lt=1)
+    blend: float | None = Field(default=None, ge=0, lt=1)
     """With a delay: the part of its own weights that a worker keeps when the agreed ones arrive; the rest is
-    theirs (alpha of Streaming DiLoCo)."""
+    theirs (alpha of Streaming DiLoCo). By default a worker keeps the steps that it took meanwhile, whole, on
+    top of the agreed weights."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     quorum: float | None = Field(default=None, gt=0.5, le=1)

@@ -66,13 +66,7 @@ class LocalTraining(InRounds):
             trained,
             list(self.model.buffers()),
             [LocalWorker(each.parameters, list(each.model.buffers())) for each in replicas],
-            Merging(
-                sync.every,
-                sync.exchange,
-                sync.unsent,
-                sync.delay_steps,
-                sync.blend if sync.delay_steps else 0.0,
-            ),
+            Merging(sync.every, sync.exchange, sync.unsent, sync.delay_steps, sync.blend),
             torch.optim.SGD(trained, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
             self.ledger.traffic,
         )

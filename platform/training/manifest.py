@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 FILE = "manifest.json"
-FORMAT = 5
+FORMAT = 6
 """Of manifests and of the files that they name."""
 
 Read = Callable[[str], bytes]

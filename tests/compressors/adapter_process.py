@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "docs" / "site"))
 import fences  # noqa: E402
 
-from taugrad.compressors import compress_gradients  # noqa: E402
+from taugrad.compressors import LocalSteps, compress_gradients  # noqa: E402
 
 EVERYTHING = "wgt(2e-38) | packed32"
 SPARSE = "strom(density(0.01), momentum=0.9) | golomb_rice"
@@ -99,6 +99,35 @@ def plainly(method: str | None, rank: int, order: str) -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+def local_steps_plainly(rank: int, order: str) -> None:
+    """Local steps without a library."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3)
+    local = LocalSteps(
+        net, optimizer, every=4, compressor="strom(density(0.1, every=1)) | golomb_rice", unsent="1/n"
+    )
+    for batch in batches_of(rank, order):
+        x, y = torch.tensor(images[batch] / 16).float(), torch.tensor(labels[batch])
+        optimizer.zero_grad()
+        functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        local.step()
+
+
+def local_steps_with_accelerate(rank: int) -> dict[str, list[float]]:
+    """The plain loop, and the page's script, which is cut after an epoch."""
+    names = script("accelerate.md", "local_train.py")
+    names["EPOCHS"] = 1
+    cut = losses(lambda: names["main"](resume=False))
+    names["EPOCHS"] = 2
+    cut += losses(lambda: names["main"](resume=True))
+    return {"plain": losses(lambda: local_steps_plainly(rank, "by batches")), "cut": cut}
 
 
 def at_the_door(page: str, file: str) -> dict[str, Any]:
@@ -250,6 +279,7 @@ def main(folder: str) -> None:
         if name == "torchrun":
             found["without files"] = without_files()
     found["transformers"] = through_the_trainer()
+    found["local steps"] = local_steps_with_accelerate(rank)
     Path(f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
 

@@ -28,12 +28,15 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "fragments": (ADAM, {"every": 4, "fragments": 2}),
     "by name": (ADAM, {"every": 4, "fragments": [["0", "2"], ["3"]], "outer": NESTEROV}),
     "late": (ADAM, {"every": 4, "delay": 2, "outer": NESTEROV}),
+    "late, half own": (ADAM, {"every": 4, "delay": 2, "outer": NESTEROV, "blend": 0.5}),
     "late fragments": (ADAM, {"every": 4, "fragments": 2, "delay": 3, "blend": 0.25}),
     "examples": (SGD, {"every": 3}),
     "examples late": (SGD, {"every": 3, "delay": 1}),
     "by examples": (SGD, {"every_examples": 20}),
 }
 """By name, the optimizer, and the arguments; every message holds everything."""
+CONSERVED = ((0.0, 1, 0), (0.0, 3, 0), ("1/n", 1, 0), ("1/n", 3, 0), (0.0, 1, 1), ("1/n", 2, 1))
+"""What is unsent in own weights, fragments and delay."""
 BATCHES = (12, 4)
 """Examples a step, by rank, where examples count."""
 
@@ -98,11 +101,12 @@ def dense(name: str) -> dict[str, Any]:
     }
 
 
-def conserved(unsent: float | str, fragments: int) -> dict[str, Any]:
+def conserved(unsent: float | str, fragments: int, delay: int) -> dict[str, Any]:
     """What a worker handed in, and what it has left, with the agreed weights before and after."""
     rank, model = dist.get_rank(), network()
     optimizer = optimizer_of(ADAM, model)
-    local = LocalSteps(model, optimizer, every=2, compressor=SPARSE, unsent=unsent, fragments=fragments)
+    parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay": delay}
+    local = LocalSteps(model, optimizer, every=2, compressor=SPARSE, **parts)
     begin = {name: each.clone() for name, each in local.state_dict()["agreed"].items()}
     learned = torch.zeros(sum(each.numel() for each in begin.values()), dtype=torch.float64)
     for step in range(STEPS):
@@ -240,9 +244,8 @@ def main(folder: str) -> None:
     no_group = refused(lambda: LocalSteps(network(), optimizer_of(SGD, network()), every=1))
     dist.init_process_group("gloo")
     found: dict[str, Any] = {"no group": no_group, **{name: dense(name) for name in DENSE}}
-    for unsent in (0.0, "1/n"):
-        for fragments in (1, 3):
-            found[f"conserved {unsent} {fragments}"] = conserved(unsent, fragments)
+    for setting in CONSERVED:
+        found[f"conserved {setting}"] = conserved(*setting)
     found["resumed"] = resumed(Path(folder))
     found["refused"] = refusals()
     path = Path(folder, f"{os.environ['RANK']}.json")

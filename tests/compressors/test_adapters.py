@@ -88,6 +88,13 @@ def test_a_sparse_method_cut_and_resumed_has_the_losses_of_the_plain_loop(found,
         assert rank[door]["cut"] == sparse
 
 
+def test_local_steps_with_accelerate_cut_and_resumed_are_the_plain_loops(found):
+    for rank in found:
+        assert len(rank["local steps"]["plain"]) == 2 * EPOCH
+        assert rank["local steps"]["cut"] == rank["local steps"]["plain"]
+    assert found[0]["local steps"]["plain"] != found[1]["local steps"]["plain"]
+
+
 def test_the_trainer_has_the_losses_of_the_plain_loop(found):
     for rank in found:
         assert rank["transformers"]["digits"] == rank["by batches"]["sparse"]

@@ -1,17 +1,19 @@
-"""The script on docs/how-to/ray-train.md on a Ray of its own: both workers fail in the second epoch, once."""
+"""The scripts on docs/how-to/ray-train.md on a Ray of its own: workers fail in the second epoch, once."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import ray.train
-from adapter_process import SPARSE, plainly, recorded, script
+from adapter_process import SPARSE, local_steps_plainly, plainly, recorded, script
 
 CUT = 30
 """The loss with which the first attempt ends; the checkpoint is of the 24th step."""
 
 
-def failing_once(train: Callable[[], None], folder: Path, cut: int = CUT) -> Callable[[], None]:
+def failing_once(
+    train: Callable[[], None], plain_loop: Callable[[int], None], folder: Path, cut: int = CUT
+) -> Callable[[], None]:
     """Writes the losses of each worker into the folder, and those of the plain loop."""
 
     def run() -> None:
@@ -20,7 +22,7 @@ def failing_once(train: Callable[[], None], folder: Path, cut: int = CUT) -> Cal
         left = cut
         if not plain.exists():
             with plain.open("w") as file, recorded(lambda loss: print(loss, file=file)):
-                plainly(SPARSE, rank, "in turns")
+                plain_loop(rank)
         else:
             left = 1000
 
@@ -39,8 +41,17 @@ def failing_once(train: Callable[[], None], folder: Path, cut: int = CUT) -> Cal
 
 if __name__ == "__main__":
     ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    names = script("ray-train.md")
-    names |= {"METHOD": SPARSE, "EPOCHS": 2}
-    names["train"] = failing_once(names["train"], Path.cwd())
-    result = names["main"]()
-    Path("result.txt").write_text(repr((sorted(os.listdir(result.checkpoint.path)), result.metrics)))
+    loops = {
+        "train.py": lambda rank: plainly(SPARSE, rank, "in turns"),
+        "local_train.py": lambda rank: local_steps_plainly(rank, "in turns"),
+    }
+    for file, plain_loop in loops.items():
+        names, folder = script("ray-train.md", file), Path(file[:-3]).absolute()
+        folder.mkdir()
+        names["EPOCHS"] = 2
+        if file == "train.py":
+            names["METHOD"] = SPARSE
+        names["train"] = failing_once(names["train"], plain_loop, folder)
+        result = names["main"]()
+        files = sorted(os.listdir(result.checkpoint.path))
+        (folder / "result.txt").write_text(repr((files, result.metrics)))

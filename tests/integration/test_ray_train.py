@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ray
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_losses(tmp_path, environment):
+def test_functions_that_fail_go_on_from_their_checkpoints_with_the_plain_loops_losses(tmp_path, environment):
     paths = [ROOT / "tests" / "compressors", environment.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("ray_train_process.py"))],
@@ -23,10 +23,12 @@ def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for rank in range(2):
-        plain, ours = ((tmp_path / f"{name}{rank}.txt").read_text().split() for name in ("plain", ""))
-        assert len(plain) == 48
-        assert ours == plain[:30] + plain[24:]
-    files, metrics = ast.literal_eval((tmp_path / "result.txt").read_text())
-    assert {"taugrad-rank0.pt", "taugrad-rank1.pt", "train.pt"} <= set(files)
-    assert metrics["comm/wire_bytes"] > 0
+    for script, own in (("train", "train.pt"), ("local_train", "optimizer-1.pt")):
+        folder = tmp_path / script
+        for rank in range(2):
+            plain, ours = ((folder / f"{name}{rank}.txt").read_text().split() for name in ("plain", ""))
+            assert len(plain) == 48
+            assert ours == plain[:30] + plain[24:]
+        files, metrics = ast.literal_eval((folder / "result.txt").read_text())
+        assert {"taugrad-rank0.pt", "taugrad-rank1.pt", own} <= set(files)
+        assert metrics["comm/wire_bytes"] > 0

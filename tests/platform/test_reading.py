@@ -217,6 +217,6 @@ def test_a_field_that_came_later_leaves_fingerprints_as_they_were():
     assert of(mode="sharded") == of(mode="sharded", overlap=True, buckets=1) == "a9acd1d65d67"
     assert of(mode="allgather") == of(mode="allgather", connections=1) == RunSpec().fingerprint()
     assert of(mode="simulated", of={"mode": "parameter_server"}) == "f085b27b050a"
-    later = {"fragments": 1, "delay_steps": 0, "blend": 0.5}
+    later = {"fragments": 1, "delay_steps": 0, "blend": None}
     assert of(mode="weights", every=4) == of(mode="weights", every=4, **later) == "0b2f2283751e"
     assert of(mode="weights", every=4, delay_steps=1) != of(mode="weights", every=4)
