@@ -36,6 +36,7 @@ from .exchange.local_rounds import (
 )
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns import Setting, pattern_for, returning, self_contained
+from .exchange.resizing import require_same_worker
 from .exchange.runner import ProcessRunner
 from .exchange.sites import Sites
 from .exchange.traffic import Traffic
@@ -164,8 +165,7 @@ class LocalSteps:
             "fragments": str(parts),
             **described(dict(zip(self._parameters, own, strict=True))),
         }
-        transport = device if dist.get_backend(group) == "nccl" else torch.device("cpu")
-        self._works = require_agreement(described_as, group, transport)
+        require_agreement(described_as, group)
         values = sum(each.numel() for each in [*own, *model.buffers()])
         carrier = connected(group, most_bytes=dist.get_world_size(group) * most_bytes_of(values), key=key)
         runner = ProcessRunner(device, carrier, group)
@@ -291,12 +291,7 @@ class LocalSteps:
         """
         if state.get("version") != _VERSION:
             raise ValueError(f"version {state.get('version')!r} of a state; this program reads {_VERSION}")
-        theirs, ours = (state["rank"], state["workers"]), (self._rank, self.workers)
-        if theirs != ours:
-            raise ValueError(
-                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
-                "each worker's residual belongs to its part of the data"
-            )
+        require_same_worker(state, self._rank, self.workers)
         own = [local_of(each) for each in self._worker.parameters]
         fits = {name: each.shape for name, each in zip(self._parameters, own, strict=True)}
         if {name: each.shape for name, each in state["own"].items()} != fits:

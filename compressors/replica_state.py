@@ -33,8 +33,7 @@ from .errors import CompressionError
 from .exchange.agreement import described
 from .method import CompressedMethod, Method, PowerSGD
 from .names import plain_names
-from .protocols import Bucket
-from .protocols.base import transport_of
+from .protocols.base import Bucket, transport_of
 from .worker_state import WorkerState, exchange_for
 
 

@@ -1,6 +1,7 @@
 """The state of compression on one worker, which the hook of its DDP model uses from step to step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -19,7 +20,7 @@ from .exchange.buckets import ExchangeForm
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
-from .protocols import Bucket
+from .protocols.base import Bucket
 from .worker_state import WorkerState, exchange_for
 
 
@@ -83,7 +84,11 @@ class CompressionState(WorkerState):
         reduced = _reduced_by(ddp)
         self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
         if isinstance(method, PowerSGD):
-            _refuse_complex({name: named[name] for name in self._names.values()})
+            for name in self._names.values():
+                if named[name].is_complex():
+                    raise ValueError(
+                        f"powersgd cannot take the complex parameter {name!r}: use another method"
+                    )
         known = {name: _real(each) for name, each in named.items()}
         super().__init__(
             method,
@@ -111,23 +116,25 @@ class CompressionState(WorkerState):
         """The parameter names of buckets on which all workers agree, by index and the ids of the
         parameters."""
 
-    def __reduce__(self) -> tuple[type["StateCopy"], tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[type["StateCopy"], tuple[Method, dict[str, Any]]]:
         """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
-        feedback = self.feedback.state_dict()
-        rest = {part: value for part, value in self.state_dict().items() if part not in feedback}
-        kept = ("config", "feedback", "last_step", "statistics", "gradient_scale", "_before_last")
-        return StateCopy, ({**{name: getattr(self, name) for name in kept}, "_rest": rest},)
+        return StateCopy, (self.config, self.state_dict())
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """What the hook does; see `hook.compressed_allgather`."""
         if bucket.index() == 0:
             self._begin()
         names = self._names_in(bucket)
-        earlier = self._earlier_of(names)
+        # What must not be scaled, compressed or kept of these gradients; a mean of what is equal is the same.
+        alike = self._protocol.averages and self.gradient_scale == 1
+        earlier = {} if alike else self._earlier.of(names)
         if earlier and not bucket.buffer().any():
             earlier = {}  # Join's, of a worker whose data have ended: what it has exchanged is not in there
-        named = Bucket.of(bucket, names, self._sizes_of(names), earlier, self._scale)
-        named.leave_out_earlier()
+        sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()
+        named = Bucket(
+            bucket.index(), bucket.buffer(), names, sizes, is_last, earlier, self._scale, ddp=bucket
+        )
+        named.add_earlier(-1.0)  # DDP has filled the buffer with both
         summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
         if named.is_last:
             self._end_pass()
@@ -149,14 +156,6 @@ class CompressionState(WorkerState):
             self._begin_step(self._parameters.values())
         self._begin_pass()
         self._follow_rebuilt_buckets()
-
-    def _sizes_of(self, names: Sequence[str]) -> list[int]:
-        return [self._parameters[name].numel() for name in names]
-
-    def _earlier_of(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """What must not be scaled, compressed or kept of a bucket's gradients."""
-        alike = self._protocol.averages and self.gradient_scale == 1
-        return {} if alike else self._earlier.of(names)
 
     def _lay_out(self) -> None:
         self.feedback.reorder({name: MemoryOrder.of(each) for name, each in self._known.items()})
@@ -210,54 +209,29 @@ class CompressionState(WorkerState):
         return names
 
 
-class StateCopy(CompressionState):
+@dataclass(frozen=True)
+class StateCopy:
     """What `deepcopy`, `pickle` and `torch.save` make of a state, also of that in a DDP model.
 
-    It has residuals of its own and can be read, but has no process group and cannot train: torch registers no
-    hook for the copy of a DDP model. A new state continues from it:
+    It has residuals of its own, but no process group, and cannot train: torch registers no hook for the copy
+    of a DDP model. A new state continues from it:
 
-        state = CompressionState(ddp, copied.config)
+        state = compress_gradients(ddp, copied.config)
         state.load_state_dict(copied.state_dict())
-        ddp.register_comm_hook(state, compressed_allgather)
     """
 
-    def __init__(self, kept: Mapping[str, Any]) -> None:
-        """Takes over attributes of the original."""
-        self.failure = None
-        self._rest: dict[str, Any] = {}
-        self.__dict__.update(kept)
-
-    @property
-    def workers(self) -> int:
-        """See `CompressionState.workers`."""
-        return int(self._rest["workers"])
+    config: Method
+    kept: dict[str, Any]
 
     def state_dict(self) -> dict[str, Any]:
-        """See `CompressionState.state_dict`."""
-        return {**self._rest, **self.feedback.state_dict()}
+        """What `CompressionState.state_dict` returned."""
+        return self.kept
 
-    def observe_next_step(self) -> None:
+    def synchronize(self, bucket: GradBucket) -> NoReturn:
         """Raises CompressionError."""
-        self._refuse()
-
-    def aim_at(self, share: float) -> float:
-        """Raises CompressionError."""
-        self._refuse()
-
-    def load_state_dict(self, *_: object, **__: object) -> None:
-        """Raises CompressionError."""
-        self._refuse()
-
-    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
-        """Raises CompressionError."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise self._fail(
-            CompressionError(
-                "a copy of a CompressionState has no process group; make a state for the copied model, "
-                "CompressionState(ddp, copied.config), load copied.state_dict() into it, and register that"
-            )
+        raise CompressionError(
+            "a copy of a CompressionState has no process group; make a state for the copied model, "
+            "compress_gradients(ddp, copied.config), and load copied.state_dict() into it"
         )
 
 
@@ -319,9 +293,3 @@ def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
 def _real(parameter: Tensor) -> Tensor:
     """The same memory as real numbers, as DDP's buckets have it."""
     return torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter
-
-
-def _refuse_complex(parameters: Mapping[str, Tensor]) -> None:
-    for name, parameter in parameters.items():
-        if parameter.is_complex():
-            raise ValueError(f"powersgd cannot take the complex parameter {name!r}: use another method")

@@ -4,6 +4,7 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, get_args
 
 import torch
@@ -19,13 +20,14 @@ from .exchange.agreement import flattened, require_agreement
 from .exchange.buckets import Exchange, ExchangeForm
 from .exchange.keys import SHORTEST_KEY
 from .exchange.lost_peers import reaching
-from .exchange.resizing import merged, model_of, ranks_together, share_of
+from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
 from .exchange.sites import Sites
-from .method import CompressedMethod, Method
+from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
-from .protocols import Bucket, protocol_for
-from .protocols.base import transport_of
+from .protocols.all_gather import AllGather
+from .protocols.all_reduce import AllReduce
+from .protocols.base import Bucket, Reducer
 
 _STATE_VERSION = 7
 """From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
@@ -90,21 +92,27 @@ class WorkerState:
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
-        self._protocol = protocol_for(
-            config,
-            group,
-            parameters,
-            known,
-            self._fail,
-            feedback=self.feedback,
-            exchange=exchange,
-            threads=_whole("threads", torch.get_num_threads() if threads is None else threads),
-            hold_back_zeros=hold_back_zeros,
-            whole=whole,
-        )
+        threads = _whole("threads", torch.get_num_threads() if threads is None else threads)
+        self._protocol: Reducer
+        if isinstance(config, CompressedMethod):
+            self._protocol = AllGather(
+                config,
+                group,
+                parameters,
+                self._fail,
+                feedback=self.feedback,
+                exchange=exchange,
+                threads=threads,
+                hold_back_zeros=hold_back_zeros,
+                whole=whole,
+            )
+        elif isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
+            powersgd = import_module(".peers.powersgd", __package__)
+            self._protocol = powersgd.LowRank(config, group, parameters, known, self._fail)
+        else:
+            self._protocol = AllReduce(config, group, self._fail)
         self._observing = False
         self._before_last = Totals()
-        self._works: list[dist.Work] = []  # held as those of a protocol are
         self._watch: OptimizerWatch | None = None
 
     @property
@@ -190,12 +198,7 @@ class WorkerState:
         missing = {"powersgd", "rank", "totals", "workers"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        theirs, ours = (state["rank"], state["workers"]), (dist.get_rank(self._group), self.workers)
-        if theirs != ours:
-            raise ValueError(
-                f"the state of rank {theirs[0]} of {theirs[1]} workers, this is rank {ours[0]} of {ours[1]}: "
-                "each worker's residual belongs to its part of the data"
-            )
+        require_same_worker(state, dist.get_rank(self._group), self.workers)
         totals = Totals.from_state_dict(state["totals"])
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
@@ -228,7 +231,6 @@ class WorkerState:
 
     def _begin_pass(self) -> None:
         """A backward pass begins, of that step or a further one."""
-        self._works = []
         self._protocol.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
@@ -266,7 +268,6 @@ class WorkerState:
 
     def _require_agreement(self, description: Mapping[str, str]) -> None:
         """Compares this worker's settings, beside method and way of exchange, with those of all others."""
-        device = next((each.device for each in self._parameters.values()), torch.device("cpu"))
         mine = {
             **flattened(self.config),
             **self._protocol.ways(),
@@ -274,7 +275,7 @@ class WorkerState:
             "steps done": str(self._before_last.steps),
         }
         try:
-            self._works += require_agreement(mine, self._group, transport_of(self._group, device))
+            require_agreement(mine, self._group)
         except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
 

@@ -3,7 +3,7 @@
 import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -101,17 +101,9 @@ def told(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return last_own((frame.filename, frame.lineno or 0, frame.name) for frame in frames)
-
-
-def last_own(frames: Iterable[tuple[str, int, str]]) -> str:
-    """The innermost line of the user's own code among frames (file, line, function); "" if there is none."""
-    own = [frame for frame in frames if _is_own(frame[0])]
-    if not own:
-        return ""
-    file, line, function = own[-1]
-    return f"{short(Path(file))}:{line} in {function}"
+    """The innermost line of the user's own code that an error came through; "" if there is none."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    return f"{short(Path(own[-1].filename))}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
 def _is_own(file: str) -> bool:

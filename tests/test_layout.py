@@ -1,6 +1,8 @@
 """The rooms stay apart: who may import whom, and the links that make them importable."""
 
 import ast
+import inspect
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,24 @@ def modules() -> dict[str, tuple[str, str]]:
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = path.read_text(encoding="utf-8"), ".".join(parts[:-1])
     return found
+
+
+def test_a_public_method_has_a_docstring_or_inherits_one():
+    lacking = []
+    for name in modules():
+        if not name.startswith("taugrad.compressors") or name.startswith(ADAPTERS):
+            continue
+        for each in vars(import_module(name)).values():
+            if inspect.isclass(each) and each.__module__ == name:
+                public = [method for method in vars(each) if not method.startswith("_")]
+                functions = {method: inspect.getattr_static(each, method) for method in public}
+                lacking += [
+                    f"{name}:{each.__name__}.{method}"
+                    for method, found in functions.items()
+                    if (inspect.isroutine(found) or isinstance(found, property))
+                    and not inspect.getdoc(getattr(each, method))
+                ]
+    assert lacking == []
 
 
 def test_a_room_imports_only_what_it_may():

@@ -28,7 +28,7 @@ MENTIONS = (  # wrong even where they are not called
 MAY_IMPORT_BY_NAME = {
     "compressors/method/registry.py": "names of ours, and entry points of installed packages",
     "compressors/lazy.py": "names of ours",
-    "compressors/ops/devices.py": "names of ours",
+    "compressors/ops/interface.py": "names of ours",
     "platform/data/errors.py": "names of ours",
     "platform/data/loading.py": "names of ours",
     "platform/user_code.py": "what a spec or a search names, once that is allowed",

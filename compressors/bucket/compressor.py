@@ -11,8 +11,7 @@ from torch import Tensor
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
-from ..ops.devices import ops_for
-from ..ops.interface import Ops
+from ..ops.interface import Ops, ops_for
 from ..ops.readback import Readback
 from ..ops.segments import Segments
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
@@ -122,7 +121,8 @@ class Compressor:
         refused += [at for at, good in zip(layout.whole.ordinals, finite(), strict=True) if not good]
         if refused:
             return self._refuse(min(refused), output, parts, layout, returned)
-        updates = [] if output is None else [(output.update, self._codec_of(output.update))]
+        positions = "auto" if output is None or output.update.words is None else self.config.position_codec
+        updates = [] if output is None else [(output.update, positions)]
         if whole:
             values = ops.array(whole[0] if len(whole) == 1 else torch.cat(whole))
             updates.append((Update("f32", layout.whole, None, layout.whole.sizes, values), "auto"))
@@ -138,11 +138,10 @@ class Compressor:
         nonzero = self.ops.nonzero([part.gradient for part in parts])
         return {ordinal for ordinal, found in enumerate(nonzero) if found}
 
-    def _codec_of(self, update: Update) -> str:
-        return "auto" if update.words is None else self.config.position_codec
-
     def _tallies(self, parts: Sequence[Part], layout: Layout, given: BucketInput) -> list[PartTally]:
-        found, bits = given.tallies.settle(), FORMS["f32"].paper_bits
+        found, bits = given.tallies, FORMS["f32"].paper_bits
+        for ordinal, squares in given.squares:
+            found[ordinal].residual_squares += squares()
         for ordinal in layout.whole.ordinals:
             n = parts[ordinal].elements
             found[ordinal] = PartTally(parts[ordinal].name, n, n, 0.0, None, bits * n)

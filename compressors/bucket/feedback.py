@@ -1,7 +1,7 @@
 """What one worker keeps between synchronizations (error feedback): residuals, velocities, thresholds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, Memory
 from .compressor import Compressor, Incoming, Outgoing, compressor_for
-from .layout import Layout, MemoryOrder, Part, PartTally
+from .layout import Layout, MemoryOrder, Part
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -163,16 +163,6 @@ class Feedback:
         return fitting
 
 
-@dataclass(frozen=True)
-class Sent:
-    """What a worker sends, in the CPU's memory."""
-
-    payload: Bytes
-    """uint8, the messages one after the other."""
-    tallies: list[PartTally]
-    """Of every parameter, in order."""
-
-
 class FeedbackCompressor:
     """Applies a method repeatedly to the same parameters, or pieces of them, of one worker."""
 
@@ -206,7 +196,7 @@ class FeedbackCompressor:
 
     def compress(
         self, gradients: Sequence[Tensor], iteration: int, rms: Mapping[str, float] | None = None
-    ) -> Sent:
+    ) -> Outgoing:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
 
         The payload is in the CPU's memory, even if gradients are on a GPU: nothing larger leaves the GPU.
@@ -227,7 +217,7 @@ class FeedbackCompressor:
         # Gradients are large, and one process may simulate many workers, so none is kept.
         self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
         self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
-        return Sent(outgoing.payload, outgoing.tallies)
+        return outgoing
 
     def put_back(self) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.

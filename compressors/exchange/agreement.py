@@ -2,23 +2,23 @@
 
 Workers with different methods, exchanges or models would wait for one another's collectives until the group's
 timeout, or silently drift apart. So each worker describes its settings, as fields and values. Digests of the
-descriptions are compared, with a collective that is the same in every protocol of the hook. If they differ,
-the descriptions themselves are exchanged, so that every worker raises the same error.
+descriptions are compared, through the process group's store. If they differ, the descriptions themselves are
+exchanged, so that every worker raises the same error.
 """
 
 import hashlib
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 from torch import Tensor
 
 from ..errors import WorkersDisagree
-from .lost_peers import reaching
+from .addresses import told_by_all
 
 KIND = "kind"
 """The field that names the method; if it differs, so do most others."""
@@ -52,32 +52,21 @@ def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
     }
 
 
-def require_agreement(
-    description: Description, group: dist.ProcessGroup, device: torch.device
-) -> list[dist.Work]:
+def require_agreement(description: Description, group: dist.ProcessGroup) -> None:
     """Compares the settings of a group's workers; all must call this at the same point.
 
     Args:
         description: of this worker.
         group: the process group of the workers.
-        device: the device on which the transport needs its buffers.
-
-    Returns:
-        The collectives; the last holder frees their tensors.
 
     Raises:
         WorkersDisagree: on every worker, with the same message.
         PeerLost: another worker does not answer.
     """
     text = json.dumps(list(description.items())).encode()
-    works: list[dist.Work] = []
-    digests = gathered(hashlib.sha256(text).digest(), group, device, works)
-    if all(digest == digests[0] for digest in digests):
-        return works
-    lengths = gathered(len(text).to_bytes(8, "little"), group, device, works)
-    longest = min(max(int.from_bytes(each, "little") for each in lengths), _MOST_BYTES)
-    texts = gathered(text[:longest].ljust(longest), group, device, works)
-    raise WorkersDisagree(difference([_read(each) for each in texts]))
+    if len(set(told_by_all(hashlib.sha256(text).digest(), group))) > 1:
+        told = told_by_all(zlib.compress(text), group)  # a store takes some megabytes only
+        raise WorkersDisagree(difference([_read(each) for each in told]))
 
 
 def difference(descriptions: Sequence[Description]) -> str:
@@ -116,23 +105,10 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"ranks {listed}" + (f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else "")
 
 
-def gathered(
-    own: bytes, group: dist.ProcessGroup | None, device: torch.device, works: list[dist.Work]
-) -> list[bytes]:
-    """The bytes of all workers, the same number from each."""
-    mine = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
-    everybody = torch.empty((dist.get_world_size(group), mine.numel()), dtype=torch.uint8, device=device)
-    work = dist.all_gather(list(everybody.unbind()), mine, group=group, async_op=True)
-    assert work is not None
-    with reaching():
-        work.wait()
-    works.append(work)
-    return [row.numpy().tobytes() for row in everybody.cpu()]
-
-
-def _read(text: bytes) -> Description:
+def _read(told: bytes) -> Description:
     """A worker's description; if it cannot be read, a note that says so."""
     try:
+        text = zlib.decompressobj().decompress(told, _MOST_BYTES)
         return {str(field): str(value) for field, value in json.loads(text)}
-    except (ValueError, TypeError):
+    except (zlib.error, ValueError, TypeError):
         return {"description": "cannot be read"}

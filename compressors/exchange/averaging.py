@@ -12,13 +12,13 @@ from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from ..errors import NonFiniteGradient
 from .patterns import Pattern, Spent
-from .resizing import ranks_together, resized, share_of
+from .resizing import ranks_together
 from .rounds import Participant
 from .runner import Runner
 from .traffic import RefusedUpdate, Traffic
 
-STATE_VERSION = 2
-"""Since 2 the workers' states say whose they are."""
+STATE_VERSION = 3
+"""Since 2 the workers' states say whose they are; since 3 where the pieces begin that they keep."""
 
 
 @dataclass(frozen=True)
@@ -147,17 +147,8 @@ class Averaging:
             ValueError: they are not the states of all workers of a run.
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
-        for local, rank in enumerate(self.runner.ranks):
-            pattern = self.patterns[local]
-            resized_to = resized(
-                former,
-                pattern.ranges_of(len(former)),
-                pattern.ranges_of(self.runner.workers),
-                pattern.setting.names,
-                pattern.setting.sizes,
-                share_of(len(former), self.runner.workers, pattern.reduction),
-            )
-            pattern.load_state_dict(resized_to[rank])
+        for pattern in self.patterns:
+            pattern.take_over(former)
         return len(former)
 
 

@@ -2,7 +2,7 @@
 
 It has two verbs. `send` starts to send a payload under a tag, and never waits for the receiver. `receive` is
 a future of the next payload that a worker sent under a tag. Nobody is told lengths in advance, and no
-receiver has to be ready. `mesh` connects processes, `memory` the simulated workers of one process.
+receiver has to be ready. `mesh` connects processes, `MemoryCarrier` the simulated workers of one process.
 """
 
 from abc import ABC, abstractmethod
@@ -120,3 +120,31 @@ class Carrier(ABC):
             failed = [each for key in keys for each in self._waiting.pop(key)]
         for each in failed:
             each.future.set_exception(problem)
+
+
+class MemoryCarrier(Carrier):
+    """One simulated worker's way to the others: they are in one process, and share a dictionary."""
+
+    def __init__(self, rank: int, workers: int, everybody: "dict[int, MemoryCarrier]") -> None:
+        """Takes part.
+
+        Args:
+            rank: of this worker.
+            workers: how many there are.
+            everybody: by rank; this one is added.
+        """
+        super().__init__(rank, workers)
+        self._everybody = everybody
+        everybody[rank] = self
+
+    def send(self, to: int, tag: str, payload: Payload) -> None:
+        self._everybody[to]._file(self.rank, tag, payload)
+
+    def close(self) -> None:
+        """See `Carrier.close`: nothing is left."""
+
+
+def in_memory(workers: int) -> list[MemoryCarrier]:
+    """The carriers of all workers, by rank."""
+    everybody: dict[int, MemoryCarrier] = {}
+    return [MemoryCarrier(rank, workers, everybody) for rank in range(workers)]

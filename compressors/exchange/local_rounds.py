@@ -22,7 +22,8 @@ from ..bucket.ledger import Step
 from .aside import Aside, take_raw_bytes
 from .averaging import Averaging, Outcome
 from .carrier import Payload
-from .resizing import merged, model_of, owed, ranks_together, share_of
+from .patterns.base import owed
+from .resizing import merged, model_of, ranks_together, share_of
 from .traffic import RefusedUpdate, Traffic
 
 _T = TypeVar("_T")
@@ -428,8 +429,7 @@ class LocalRounds:
             by_rank = ranks_together([_by_worker(each) for each in saved], [each["workers"] for each in kept])
             former, now = len(by_rank), self._runner.workers
             moved = [
-                self._moved(fragment, each, former, models[rank], waiting[rank])
-                for rank, each in enumerate(by_rank)
+                self._moved(fragment, each, models[rank], waiting[rank]) for rank, each in enumerate(by_rank)
             ]
             fragment.averaging.reshard(kept)
             self._begin_anew(fragment)
@@ -456,7 +456,6 @@ class LocalRounds:
         self,
         fragment: Fragment,
         saved: Mapping[str, Any],
-        former: int,
         model: Sequence[Tensor],
         waiting: Sequence[Tensor] | None,
     ) -> dict[str, Tensor]:
@@ -466,7 +465,7 @@ class LocalRounds:
         """
         pattern = fragment.averaging.patterns[0]
         setting, part = pattern.setting, self.merging.unsent / (saved["weight"] or 1.0)
-        unsent = owed(saved["unsent"], pattern.ranges_of(former), setting.names, setting.sizes)
+        unsent = owed(saved["unsent"], setting.names, setting.sizes)
         moved = {}
         for place, (name, ordinal) in enumerate(zip(setting.names, fragment.ordinals, strict=True)):
             start = self.agreed[ordinal].detach().reshape(-1)

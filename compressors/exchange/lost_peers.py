@@ -41,9 +41,5 @@ def reaching(worker: int = EVERYBODY) -> Iterator[None]:
             reason = f"has sent nothing {time}: its process hangs, is stopped, or cannot be reached"
             raise PeerLost(worker, reason) from problem
         if _GONE.search(text):
-            raise PeerLost(worker, f"is gone: {_first_sentence(text)}") from problem
+            raise PeerLost(worker, f"is gone: {text.partition('. ')[0]}") from problem
         raise
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0]

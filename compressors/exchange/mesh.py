@@ -24,9 +24,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ..errors import PeerLost, WorkersDisagree
 from .addresses import own_address, timeout_of, told_by_all
-from .carrier import Carrier, Payload
+from .carrier import Carrier, Payload, in_memory
 from .keys import KEY, KEY_FILE, key_pair
-from .memory import in_memory
 
 _HELLO, _ALIVE = "hello", ""
 """Tags of the mesh itself."""
@@ -172,18 +171,15 @@ class Mesh(Carrier):
             raise PeerLost(source, f"has not connected for {self._timeout_s:g} s") from None
 
     def send(self, to: int, tag: str, payload: Payload) -> None:
-        """See `Carrier.send`."""
         with self._locks[to]:
             if to in self._ways:
                 self._ways[to].send_multipart([tag.encode(), payload.data], copy=False)
 
     @property
     def silent(self) -> set[int]:
-        """See `Carrier.silent`."""
         return self._silent | super().silent
 
     def close(self) -> None:
-        """See `Carrier.close`."""
         if self._closing:
             return
         self._closing = True

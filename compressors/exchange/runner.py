@@ -16,9 +16,8 @@ from torch import Tensor
 from ..errors import CorruptMessage
 from ..spans import RECORDER
 from .buckets import ExchangeForm
-from .carrier import Carrier, Payload
+from .carrier import Carrier, Payload, in_memory
 from .lost_peers import reaching
-from .memory import in_memory
 from .rounds import Participant, Passed, Passing, Received, Result, Sending
 from .sites import Sites
 from .traffic import HEAD, Heads, Known, Links, Traffic
@@ -181,7 +180,6 @@ class ProcessRunner(Runner):
         RECORDER.add("wait", "compute", began, ended)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """See `Runner.broadcast`."""
         if not tensors:
             return
         with self._waiting("buffers"):
@@ -189,7 +187,6 @@ class ProcessRunner(Runner):
                 dist.broadcast(tensor, group=self._group, group_src=0)
 
     def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Runner.gather`."""
         mine = torch.from_numpy(own[0]).to(self._device)
         everybody = [torch.empty_like(mine) for _ in range(self.workers)]
         with self._waiting("notes"):
@@ -241,11 +238,9 @@ class SimulatedRunner(Runner):
         """Nothing to do: whoever runs the workers keeps worker 0's."""
 
     def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Runner.gather`."""
         return own
 
     def links(self, traffic: Traffic) -> Links | None:
-        """See `Runner.links`."""
         if self._counting not in ("rounds", "hierarchical"):
             return None
         others = ~np.eye(self.workers, dtype=bool)

@@ -114,14 +114,8 @@ class Traffic:
 
     def add(self, other: "Traffic") -> None:
         """Adds another's sums to these."""
-        self.wire_bytes += other.wire_bytes
-        self.elements += other.elements
-        self.paper_bits += other.paper_bits
-        self.received_bytes += other.received_bytes
-        self.messages += other.messages
-        self.link_bytes += other.link_bytes
-        self.link_messages += other.link_messages
-        self.link_told += other.link_told
+        for name in (*_NUMBERS, *_LINKS):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def state_dict(self) -> dict[str, Any]:
         """The sums as numbers and tensors."""
@@ -147,14 +141,13 @@ class Traffic:
             sizes: int64 [workers, workers], bytes from row to column with 0 for nothing and for what is not
                 known here; None where nobody sends anything but to all.
         """
-        others = self.workers - 1
-        told = HEAD.itemsize
-        self.wire_bytes += told * self.workers
-        self.link_told += told * ~np.eye(self.workers, dtype=bool)
-        self.received_bytes += told * self.workers * others
-        to_all = heads["to_all"]
-        self.wire_bytes += int(to_all[to_all > 0].sum())
-        self._count_to_all(heads, to_all)
+        others, told, to_all = ~np.eye(self.workers, dtype=bool), HEAD.itemsize, heads["to_all"]
+        self.link_told += told * others
+        self.wire_bytes += told * self.workers + int(to_all[to_all > 0].sum())
+        self.received_bytes += told * int(others.sum())
+        self._count_numbers(heads)
+        link_bytes = np.where(others, np.maximum(to_all, 0)[:, None], 0)
+        self._count_links(link_bytes, np.where(others, (to_all >= 0)[:, None], 0))
         if sizes is not None:
             self.wire_bytes += int(heads["single_bytes"].sum())
             self.received_bytes += int(heads["single_bytes"].sum())
@@ -174,8 +167,7 @@ class Traffic:
         sent = int(known.heads["single_bytes"].sum()) + known.told_bytes
         self.wire_bytes += sent
         self.received_bytes += sent
-        self.elements += int(known.heads["elements"].sum())
-        self.paper_bits += int(known.heads["paper_bits"].sum())
+        self._count_numbers(known.heads)
         self.messages += int(known.heads["single_messages"].sum())
         _look_for_refusals(known.heads)
 
@@ -202,8 +194,7 @@ class Traffic:
         elements = int(heads["elements"].sum())
         steps = 2 * (self.workers - 1)
         self.wire_bytes += BASELINE_BYTES * elements
-        self.elements += elements
-        self.paper_bits += int(heads["paper_bits"].sum())
+        self._count_numbers(heads)
         self.received_bytes += steps * BASELINE_BYTES * elements // self.workers
         self.messages += steps * self.workers
         ranks = np.arange(self.workers)
@@ -211,12 +202,6 @@ class Traffic:
         self.link_bytes[ranks, after] += steps * BASELINE_BYTES * heads["elements"] // self.workers
         self.link_messages[ranks, after] += steps
         _look_for_refusals(heads)
-
-    def _count_to_all(self, heads: Heads, lengths: NDArray[np.int64]) -> None:
-        others = ~np.eye(self.workers, dtype=bool)
-        self._count_numbers(heads)
-        link_bytes = np.where(others, np.maximum(lengths, 0)[:, None], 0)
-        self._count_links(link_bytes, np.where(others, (heads["to_all"] >= 0)[:, None], 0))
 
     def _count_numbers(self, heads: Heads) -> None:
         self.elements += int(heads["elements"].sum())

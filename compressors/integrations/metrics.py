@@ -1,27 +1,9 @@
 """What was sent, as numbers for a log, under the names that `taugrad train` uses, too."""
 
-from typing import Protocol
-
-from ..bucket.ledger import Step, Totals
+from .rank_files import State
 
 
-class Counted(Protocol):
-    """What keeps ledgers: the state of the hook, of local steps, or of replicas."""
-
-    @property
-    def last_step(self) -> Step:
-        """Of the latest step."""
-
-    @property
-    def totals(self) -> Totals:
-        """Of all steps."""
-
-    @property
-    def workers(self) -> int:
-        """How many workers exchange."""
-
-
-def ledger_metrics(state: Counted) -> dict[str, float]:
+def ledger_metrics(state: State) -> dict[str, float]:
     """The latest step's ledger, and the bytes so far, over all workers; so every rank gets nearly the same.
 
     Returns:

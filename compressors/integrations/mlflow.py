@@ -3,10 +3,11 @@
 import mlflow
 import torch.distributed as dist
 
-from .metrics import Counted, ledger_metrics
+from .metrics import ledger_metrics
+from .rank_files import State
 
 
-def log_to_mlflow(state: Counted, step: int | None = None) -> None:
+def log_to_mlflow(state: State, step: int | None = None) -> None:
     """Logs the latest step's ledger, on rank 0; other ranks return at once.
 
     Args:

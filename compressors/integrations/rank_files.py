@@ -6,25 +6,21 @@ large as the model: every rank writes and reads its own.
 
 import os
 import warnings
-from collections.abc import Mapping
-from typing import Any, Protocol
 
 import fsspec
 import torch
 import torch.distributed as dist
 
+from ..local_steps import LocalSteps
+from ..worker_state import WorkerState
 
-class Stateful(Protocol):
-    """A state of compression: that of the hook, of local steps, or of replicas."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that this rank needs to continue."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores it."""
+State = WorkerState | LocalSteps
+"""Of the hook, of local steps, or of replicas."""
 
 
-def save_rank(state: Stateful, folder: str | os.PathLike[str], *, name: str = "taugrad") -> None:
+def save_rank(
+    state: WorkerState | LocalSteps, folder: str | os.PathLike[str], *, name: str = "taugrad"
+) -> None:
     """Writes this rank's file. Call it on every rank, between steps.
 
     Args:
@@ -41,7 +37,9 @@ def save_rank(state: Stateful, folder: str | os.PathLike[str], *, name: str = "t
     system.mv(f"{path}.part", path)
 
 
-def load_rank(state: Stateful, folder: str | os.PathLike[str], *, name: str = "taugrad") -> None:
+def load_rank(
+    state: WorkerState | LocalSteps, folder: str | os.PathLike[str], *, name: str = "taugrad"
+) -> None:
     """Restores this rank's state, on every rank. Where a checkpoint has no such files, it only warns.
 
     Raises:

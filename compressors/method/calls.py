@@ -2,11 +2,12 @@
 
 import ast
 import difflib
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from .base import Group, Settings
-from .registry import POLICIES, Either
+from .registry import POLICIES
 
 LONGEST = 10_000
 """Largest length of a chain in characters; more is taken for a mistake."""
@@ -108,7 +109,7 @@ def _held(model: type[Settings], field: str) -> Known:
     held = [] if info is None else list(_models(info.annotation))
     if len(held) == 1:
         return {held[0].line_name(): held[0]}
-    return Either(POLICIES, groups())
+    return ChainMap[str, Any](groups(), cast("dict[str, Any]", POLICIES))
 
 
 def _models(annotation: Any) -> Iterator[type[Settings]]:

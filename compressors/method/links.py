@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter
 from .base import Symbols
 from .calls import groups, parse_expression, read_call, require_known
 from .methods import Method
-from .registry import CODECS, POLICIES, QUANTIZERS, RULES, Either
+from .registry import CODECS, POLICIES, QUANTIZERS, RULES
 
 _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
@@ -115,7 +115,7 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
     if not isinstance(called, ast.Name):
         raise ValueError(f"{ast.unparse(node)} is not a link of a chain")
     name = called.id
-    heads = Either(RULES, QUANTIZERS)
+    heads = RULES if name in RULES else QUANTIZERS
     if name in heads:
         return read_call(node, heads) if isinstance(node, ast.Call) else {"kind": name}
     if name in CODECS or name in _SYMBOL_CODECS:
@@ -124,7 +124,7 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
         return name
     if name in POLICIES or name in groups():
         raise ValueError(f"{name} is not a link, but a value in a link's brackets: wgt(tau=density(0.01))")
-    return require_known(name, list(dict.fromkeys((*heads, *CODECS, *_SYMBOL_CODECS))))
+    return require_known(name, list(dict.fromkeys((*RULES, *QUANTIZERS, *CODECS, *_SYMBOL_CODECS))))
 
 
 def expand(value: Any) -> Any:

@@ -28,7 +28,7 @@ class Quantizer(Settings):
 
     @property
     def value_bits(self) -> float:
-        """About what a value takes, to plan by."""
+        """About what a value takes, to plan by; exactly, where a symbol's bits are fixed."""
         return 8.0
 
     @property
@@ -38,7 +38,6 @@ class Quantizer(Settings):
 
     @classmethod
     def problem(cls, name: str) -> str:
-        """See `Settings.problem`."""
         forms = get_args(Form)
         wanted = f"{cls.__name__} needs makes, the form of its values: one of {', '.join(forms)}"
         return super().problem(name) or ("" if getattr(cls, "makes", None) in forms else wanted)
@@ -61,13 +60,13 @@ class Bins(Blocks, Quantizer):
     """Values in 2^bits bins a block."""
 
     first_field = "bits"
+    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
     bits: Bits = 8
     """Bits per element."""
 
     @property
     def value_bits(self) -> float:
-        """See `Quantizer.value_bits`."""
         return float(self.bits)
 
 
@@ -75,7 +74,6 @@ class LinearFields(Bins):
     """Rae, section 2.3: bins of equal width between a block's smallest and largest value."""
 
     makes = "linear"
-    quantizes = "taugrad.compressors.quantizers.fixed:LinearBins"
 
 
 class LinearLink(LinearFields, QuantizerLink):
@@ -88,7 +86,6 @@ class QuantileFields(Bins):
     """Rae, section 2.3.1: bins of equal population, each standing for the mean of its values."""
 
     makes = "quantile"
-    quantizes = "taugrad.compressors.quantizers.fixed:QuantileBins"
 
 
 class QuantileLink(QuantileFields, QuantizerLink):
@@ -102,7 +99,7 @@ class Float8Fields(Blocks, Quantizer):
 
     first_field = "block"
     makes = "fp8"
-    quantizes = "taugrad.compressors.quantizers.fixed:Float8"
+    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
 
 class Float8Link(Float8Fields, QuantizerLink):
@@ -115,11 +112,10 @@ class Half(Quantizer):
     """16-bit floats."""
 
     has_symbols = False
-    quantizes = "taugrad.compressors.quantizers.fixed:Half"
+    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
     @property
     def value_bits(self) -> float:
-        """See `Quantizer.value_bits`."""
         return 16.0
 
 
@@ -176,7 +172,6 @@ class EntropyFields(Quantizer):
 
     @property
     def law(self) -> Law | None:
-        """See `Quantizer.law`."""
         return self.floor if isinstance(self.floor, Law) else None
 
 

@@ -129,25 +129,6 @@ class Family(Mapping[str, Any]):
         return self[kind].model_validate(value)
 
 
-class Either(Mapping[str, Any]):
-    """Several families or dictionaries as one; where a name stands in two, the first counts."""
-
-    def __init__(self, *among: Mapping[str, Any]) -> None:
-        self._among = among
-
-    def __getitem__(self, name: str) -> Any:
-        return next((each for each in self._among if name in each), {})[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for each in self._among for name in each))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __contains__(self, name: object) -> bool:
-        return any(name in each for each in self._among)
-
-
 _WORK = {
     "rule": "rules.base:Rule",
     "quantizes": "quantizers.base:Quantization",

@@ -84,20 +84,17 @@ class ThresholdedMethod(SparseMethod):
         return self.tau.aim if isinstance(self.tau, Policy) else None
 
     def aimed_at(self, share: float) -> Self:
-        """See `Settings.aimed_at`."""
         if self.aim is None or not isinstance(self.tau, Policy):
             return super().aimed_at(share)
         return self.model_copy(update={"tau": self.tau.aimed_at(share)})
 
     @classmethod
     def problem(cls, name: str) -> str:
-        """See `Settings.problem`."""
         lacking = f"{cls.__name__} needs sends, what stands for an element: wgt, bgt, qgt or strom"
         return super().problem(name) or ("" if hasattr(cls, "sends") else lacking)
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
-        """See `Method.why_not_quantized`."""
         return f"{cls.line_name()} sends +tau or -tau: nothing is left for {quantizer} to quantize"
 
 
@@ -111,7 +108,6 @@ class WholeValues(SparseMethod):
 
     @property
     def value_bits(self) -> float:
-        """See `ThresholdedMethod.value_bits`."""
         return 32.0 if self.quantize is None else self.quantize.value_bits
 
     @model_validator(mode="after")
@@ -167,7 +163,6 @@ class QuantizedGradient(ThresholdedMethod):
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
-        """See `Method.why_not_quantized`."""
         return f"qgt sends whole multiples of tau: they are quantized already, {quantizer} cannot follow"
 
     @model_validator(mode="after")
@@ -237,7 +232,6 @@ class ChunkedTopK(WholeValues):
 
     @property
     def aim(self) -> float | None:
-        """See `Settings.aim`."""
         return self.keep / self.chunk
 
     def aimed_at(self, share: float) -> Self:

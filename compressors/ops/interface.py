@@ -12,20 +12,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..method.base import ThresholdRule
+from ..method.base import Form, ThresholdRule
 from .array import Array
 from .cpu.looking import stratified_positions
 from .readback import Pending, Readback
 from .segments import Offsets
 
-HalfFormat = Literal["fp16", "bf16"]
+_IN_CACHE = 1 << 16
+"""Elements that a CPU squares, scales and adds up before it takes the next ones."""
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block of 8-bit floats."""
 QUANTILE_EXPONENTS = (-128, 113)
@@ -107,30 +109,19 @@ class QuantizedPass:
 
 
 class Ranges(Protocol):
-    """The range of every block of a parameter; made by `extremes`, for the pass behind it."""
+    """The range of a parameter; made by `extremes`, for the pass behind it; there when it was fetched."""
+
+    @property
+    def low(self) -> np.float32:
+        """The smallest element; 0.0 for -0.0."""
+
+    @property
+    def high(self) -> np.float32:
+        """The largest element, likewise."""
 
     @property
     def nonfinite(self) -> bool:
-        """Whether any is not finite, once `readback` was fetched."""
-
-
-class Addends(NamedTuple):
-    """A parameter whose gradient is to be added to its residual."""
-
-    residual: Tensor | None
-    """Contiguous float32 [n]; gains the gradient, but for elements whose sum is not finite. None for zeros
-    that nobody keeps."""
-    gradient: Tensor
-    """Contiguous float32 [n]."""
-
-
-class Sample(NamedTuple):
-    """Some of a parameter's values, in equal strata (`ops.cpu.looking`)."""
-
-    values: Tensor
-    """Contiguous float32 [n]."""
-    size: int
-    """How many of them, at most n."""
+        """Whether a NaN or Inf was met; then the range means nothing."""
 
 
 @lru_cache(256)  # samples are taken of the same parameters again and again
@@ -192,21 +183,43 @@ class Ops(ABC):
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
         """The sum of squares of a float32 tensor as it is now, in any order; 0 without one."""
 
-    @abstractmethod
-    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """The sum of squares of a float32 tensor in one order on every device: `ops.cpu.looking`."""
+    def exact_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
+        """The sum of squares of a float32 tensor, n at least 1, to the same bits on every device.
+
+        Each square, in float64, becomes a whole number of the smallest power of two with which no sum of n
+        leaves 63 bits: integers come to the same in any order. It means nothing where a square is not finite.
+        """
+        slot, largest = returned.take(1, np.float64), torch.stack(torch.aminmax(gradient)).abs().amax()
+        _, exponent = torch.frexp(largest.double().square())
+        up = 62 - gradient.numel().bit_length() - exponent.long()
+        scale = ((up + 1023) << 52).view(torch.float64)  # 2^up, which no library rounds
+        whole = torch.zeros((), dtype=torch.int64, device=self.device)
+        for piece in gradient.split(_IN_CACHE if self.on_host else gradient.numel()):
+            whole += piece.double().square_().mul_(scale).long().sum()
+        total = whole.double() / scale
+        self.tensor(slot.array.view(np.uint8)).view(torch.float64).copy_(total)
+        return lambda: float(slot.values[0])
 
     def samples(
-        self, residuals: Sequence[Tensor | None], gradients: Sequence[Tensor], most: int
-    ) -> list[NDArray[np.float32]]:
-        """The finite ones of |residual + gradient| at `most` places of each parameter; waits at most once."""
-        taken = []
-        for residual, gradient in zip(residuals, gradients, strict=True):
-            places = sampled_places(gradient.numel(), min(most, gradient.numel()), self.device)
+        self, tensors: Sequence[tuple[Tensor | None, Tensor]], sizes: Sequence[int], readback: Readback
+    ) -> Pending[list[NDArray[np.float32]]]:
+        """Some values of each parameter, one in each of equal strata (`ops.cpu.looking`).
+
+        Args:
+            tensors: residual and gradient of each, whose sum is looked at; None for zeros.
+            sizes: how many values of each, at most its elements.
+            readback: receives the values.
+        """
+        slots = []
+        for (residual, gradient), size in zip(tensors, sizes, strict=True):
+            places, slot = (
+                sampled_places(gradient.numel(), size, self.device),
+                readback.take(size, np.float32),
+            )
             sample = gradient[places].float()
-            taken.append((sample if residual is None else residual[places] + sample).abs())
-        found = self.fetch_all([self.array(each) for each in taken]) if taken else []
-        return [each[np.isfinite(each)] for each in found]
+            self.tensor(slot.array).copy_(sample if residual is None else residual[places] + sample)
+            slots.append(slot)
+        return lambda: [slot.values for slot in slots]
 
     # Sparse passes
 
@@ -254,38 +267,32 @@ class Ops(ABC):
     # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
 
     @abstractmethod
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
+    def extremes(
+        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
+    ) -> list[Ranges]:
         """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
 
         Args:
-            given: the parameters, each with at least one element.
+            given: residual and gradient of each parameter, float32, with at least one element.
             readback: to be fetched before the ranges are looked at.
             returned: receives the reports of the passes that go by them.
         """
 
     @abstractmethod
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """How often each symbol occurs in stratified samples that are quantized uniformly between ranges.
-
-        Args:
-            samples: of each parameter, all of whose values are in its ranges.
-            bits: of a symbol.
-            ranges: of the parameters. Where they are not finite, counts mean nothing.
-            readback: receives the counts, int64 [2^bits] each.
-        """
-
-    @abstractmethod
-    def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
+    def quantize(
+        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """Quantizes residual + gradient uniformly; `ops.cpu.linear` defines it.
+        """Quantizes residual + gradient of each parameter, in its blocks.
 
         Args:
+            form: `linear`, uniformly (`ops.cpu.linear` defines it); `quantile`, to bins of equal population
+                (`ops.cpu.quantile`); `fp8`, to float8 e4m3fn scaled by a power of two a block; `fp16` or
+                `bf16`, whose bits are the symbols.
             work: what is quantized, and to what.
-            lows: float32 [offsets.blocks]; receives the smallest element of each.
-            steps: float32 [offsets.blocks]; receives the width of a bin.
+            tables: of all blocks, in the order of a message's; they are written. `linear`: float32 [blocks],
+                the smallest element, and the width of a bin. `quantile`: int8 [blocks], an exponent e, and
+                uint16 [blocks * 2^bits], the float16 bits of the bins' means times 2^-e. `fp8`: int8
+                [blocks], the scale's exponent.
             returned: receives what the passes come to.
         """
 
@@ -293,35 +300,15 @@ class Ops(ABC):
     def linear_between(
         self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
     ) -> Pending[list[QuantizedPass]]:
-        """The same of parameters that are one block each and have bits of their own.
+        """The same uniformly, of parameters that are one block each and have bits of their own.
 
         Args:
             work: what is quantized; residuals hold the gradients already.
             bits: of the symbols of each parameter; of those whose range is not finite, it does not matter.
             ranges: what `extremes` found of the parameters. What the passes come to goes where that went.
-            lows: float32 [parameters].
-            steps: float32 [parameters].
+            lows: float32 [parameters]; receives the smallest element of each.
+            steps: float32 [parameters]; receives the width of a bin.
         """
-
-    @abstractmethod
-    def quantile_pass(
-        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """Quantizes to bins of equal population; `ops.cpu.quantile` defines it.
-
-        Arguments as for `linear_pass`, but `means` uint16 [offsets.blocks * 2^bits], the float16 bits of the
-        bins' means times 2^-e, and `exponents` int8 [offsets.blocks], e.
-        """
-
-    @abstractmethod
-    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
-        """Rounds to float8 e4m3fn scaled by a power of two a block, in `exponents`, int8 [offsets.blocks]."""
-
-    @abstractmethod
-    def half_pass(
-        self, kind: HalfFormat, work: Quantizing, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """Rounds to a 16-bit float, whose bits are the symbols."""
 
     # What is sent, in float32 arrays
 
@@ -368,3 +355,27 @@ class Ops(ABC):
             values: float32 [k], uint8 [k] levels, or nothing beside taus alone.
             total: receives it.
         """
+
+
+_ADDRESSES = {
+    "cpu": "taugrad.compressors.ops.cpu.passes:CpuOps",
+    "cuda": "taugrad.compressors.ops.cuda.cupy_runtime:CuPyRuntime",
+}
+
+
+def ops_for(device: torch.device, threads: int = 1) -> Ops:
+    """The operations on a device's tensors.
+
+    Args:
+        device: of gradients, residuals and totals.
+        threads: how many may share the CPU's work. No result depends on it.
+
+    Raises:
+        ImportError: it is a GPU, and CuPy is not installed.
+        ValueError: no method supports this device.
+    """
+    if device.type not in _ADDRESSES:
+        raise ValueError(f"gradients lie on {device}; methods work on {' and '.join(_ADDRESSES)}")
+    module, _, name = _ADDRESSES[device.type].partition(":")  # a machine imports only what it has
+    made: Ops = getattr(import_module(module), name)(threads if device.type == "cpu" else device)
+    return made

@@ -48,21 +48,6 @@ class _Plan:
     number: int
     """A number that is unique within a step and the same on every worker: that of its first parameter."""
 
-    def gradients(self, buffer: Tensor) -> list[tuple[str, Tensor]]:
-        """The name of each parameter, and its share of the buffer."""
-        shares = torch.split(buffer, self.elements)
-        return [(name, shares[place]) for name, place in zip(self.names, self.places, strict=True)]
-
-
-@dataclass(frozen=True)
-class _Shares:
-    """The shares of a bucket's buffer, kept from step to step."""
-
-    plan: _Plan
-    at: tuple[int, torch.dtype]
-    """Where the buffer lies, and its type. Shares keep its memory, so no other can lie there."""
-    gradients: list[tuple[str, Tensor]]
-
 
 class AllGather(Reducer):
     """Compression with residuals; see the module's text."""
@@ -80,7 +65,7 @@ class AllGather(Reducer):
         hold_back_zeros: bool,
         whole: Mapping[str, int] | None = None,
     ) -> None:
-        """Prepares to synchronize these parameters; for arguments see `protocol_for`."""
+        """Prepares to synchronize these parameters; for arguments see `WorkerState`."""
         super().__init__(config, group, fail)
         # DDP's gradients are on one device.
         device = next((each.device for each in parameters.values()), torch.device("cpu"))
@@ -91,40 +76,26 @@ class AllGather(Reducer):
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._whole = self._elements if whole is None else whole
         self._plans: dict[tuple[str, ...], _Plan] = {}
-        self._shares: dict[int, _Shares] = {}
-        """By a bucket's number. When DDP cuts its first buckets anew, the numbers of these are among the new
-        ones, so that the memory of the old buckets is let go."""
         self._outgoing: list[tuple[Outgoing, list[Part], list[Tensor] | None]] = []
         """What a step that may be skipped has sent; with a scaler, also what residuals were before it."""
         self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
         """Adds up what has arrived beside the backward pass."""
 
     def begin(self, iteration: int) -> None:
-        """See `Reducer.begin`."""
         super().begin(iteration)
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
 
-    def _gradients(self, plan: _Plan, buffer: Tensor) -> list[tuple[str, Tensor]]:
-        """See `_Plan.gradients`."""
-        at, kept = (buffer.data_ptr(), buffer.dtype), self._shares.get(plan.number)
-        if kept is None or kept.plan is not plan or kept.at != at:
-            kept = self._shares[plan.number] = _Shares(plan, at, plan.gradients(buffer))
-        return kept.gradients
-
     def connect(self) -> None:
-        """See `Reducer.connect`."""
         try:
             self._exchange.open(self._group, most_bytes_of(sum(self._elements.values())))
         except (PeerLost, WorkersDisagree) as problem:
             raise self._fail(problem) from None
 
     def disconnect(self) -> None:
-        """See `Reducer.disconnect`."""
         self._exchange.close()
 
     def settle(self, *, skipped: bool) -> None:
-        """See `Reducer.settle`."""
         if skipped:
             for outgoing, parts, kept in self._outgoing:
                 if kept is None:
@@ -135,7 +106,6 @@ class AllGather(Reducer):
         self._outgoing = []
 
     def ways(self) -> dict[str, str]:
-        """See `Reducer.ways`."""
         sites = self._exchange.sites
         return {
             "exchange": self._exchange.form,
@@ -145,10 +115,11 @@ class AllGather(Reducer):
         }
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Reducer.synchronize`."""
         plan, buffer = self._plan_of(bucket), bucket.buffer
         started = perf_counter()
-        parts = self._feedback.parts(self._gradients(plan, buffer), plan.layout, self._compressor)
+        shares = torch.split(buffer, plan.elements)
+        gradients = [(name, shares[place]) for name, place in zip(plan.names, plan.places, strict=True)]
+        parts = self._feedback.parts(gradients, plan.layout, self._compressor)
         # A scaler drops the gradients of a step that overflows: many of them are far off.
         kept = None if bucket.scale is None else [each.clone() for each in _memory_of(parts)]
         own = self._compressor.compress(parts, plan.layout, self._context)

@@ -16,26 +16,11 @@ from .base import Bucket, Fail, Reducer
 class AllReduce(Reducer):
     """What DDP does without a hook, counted."""
 
-    _tallies: dict[int, tuple[list[str], list[PartTally]]]
-    """By bucket, the names of its parameters and what they send, which is the same in every step."""
-
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
         super().__init__(config, group, fail)
         self.averages = self._reduction == "mean"
-        self._tallies = {}
-
-    def _tallies_of(self, bucket: Bucket) -> list[PartTally]:
-        names, tallies = self._tallies.get(bucket.index, ([], []))
-        if names != bucket.names:
-            tallies = [
-                PartTally(name, size, size, 0.0, paper_bits=32 * size)
-                for name, size in zip(bucket.names, bucket.sizes, strict=True)
-            ]
-            self._tallies[bucket.index] = bucket.names, tallies
-        return tallies
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """See `Reducer.synchronize`."""
         buffer = bucket.buffer
         # What was exchanged goes along, so that replicas stay equal whatever a script has made of it.
         bucket.add_earlier(1.0 if self._reduction == "mean" else 1.0 / self._workers)
@@ -47,7 +32,10 @@ class AllReduce(Reducer):
         step.paper_bits += 32 * elements
         step.wire_bytes += buffer.element_size() * elements
         self._count_ring(step, buffer.element_size() * buffer.numel())
-        step.layers += self._tallies_of(bucket)
+        step.count_layers(
+            PartTally(name, size, size, 0.0, paper_bits=32 * size)
+            for name, size in zip(bucket.names, bucket.sizes, strict=True)
+        )
         times, started = self._times, perf_counter()
         times.began()
         work = dist.all_reduce(buffer, group=self._group, async_op=True)

@@ -46,18 +46,6 @@ class Bucket:
     series: int = 0
     """Added to the number of a message about it, where not every pass is about all buckets."""
 
-    @classmethod
-    def of(
-        cls,
-        ddp: GradBucket,
-        names: list[str],
-        sizes: list[int],
-        earlier: Mapping[str, Tensor],
-        scale: float | None,
-    ) -> "Bucket":
-        """A bucket of DDP."""
-        return cls(ddp.index(), ddp.buffer(), names, sizes, ddp.is_last(), earlier, scale, ddp)
-
     @property
     def title(self) -> str:
         """For timelines."""
@@ -67,10 +55,6 @@ class Bucket:
     def shares(self) -> tuple[Tensor, ...]:
         """Each parameter's share of the buffer, [size]."""
         return torch.split(self.buffer, self.sizes)
-
-    def leave_out_earlier(self) -> None:
-        """Takes what an earlier pass has exchanged out of the buffer, which DDP has filled with both."""
-        self.add_earlier(-1.0)
 
     def add_earlier(self, times: float) -> None:
         """Adds so many times what an earlier pass has exchanged to the buffer."""

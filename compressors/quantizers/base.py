@@ -1,4 +1,4 @@
-"""The interface of quantizers at work: from floats to symbols."""
+"""The interface of quantizers at work, from floats to symbols, and those with as many bits as fields say."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from ..ops.array import Array
 from ..ops.cpu.bitpack import symbol_type
 from ..ops.interface import Ops, QuantizedPass, Quantizing
 from ..ops.readback import Pending, Readback
+from ..wire.forms import table_layout
 
 
 class Given(NamedTuple):
@@ -76,6 +77,20 @@ class Quantization(ABC):
             given: the parameters; there may be none.
             work: where, and what is waited for.
         """
+
+
+class FixedBits(Quantization):
+    """linear, quantile, fp8, fp16 and bf16 (Rae, section 2.3), in the blocks that the fields say."""
+
+    config: Quantizer
+
+    def apply(self, given: Sequence[Given], work: Work) -> Quantized:
+        form, bits, block = self.config.makes, int(self.config.value_bits), getattr(self.config, "block", 0)
+        asked, ops = work.room(given, bits, block), work.ops
+        blocks = asked.offsets.all_blocks
+        tables = tuple(ops.empty(blocks * each, dtype) for dtype, each in table_layout(form, bits))
+        passed = ops.quantize(form, asked, tables, work.returned)
+        return Quantized([bits] * len(given), asked.symbols, passed, block, tables)
 
 
 def quantization_of(quantizer: Quantizer) -> Quantization:

@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, EntropyFields, LawFloor
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
-from ..ops.interface import Addends, Ranges, Sample
+from ..ops.cpu.linear import count_symbols
+from ..ops.interface import Ranges
 from .base import Given, Quantization, Quantized, Work
 
 
@@ -28,7 +30,7 @@ class EntropyBins(Quantization):
         if not given:
             return Quantized([], ops.empty(0, np.uint8), list)
         gradients = [each.gradient.float() for each in given]
-        added = [Addends(each.residual, gradient) for each, gradient in zip(given, gradients, strict=True)]
+        added = [(each.residual, gradient) for each, gradient in zip(given, gradients, strict=True)]
         ranges = ops.extremes(added, work.readback, work.returned)
         bits_by = self._bits_by_rms if self.config.form == "rms" else self._bits_by_entropy
         bits = bits_by(given, added, ranges, work)
@@ -38,11 +40,15 @@ class EntropyBins(Quantization):
         return Quantized(bits, asked.symbols, passed, 0, (lows, steps))
 
     def _bits_by_rms(
-        self, given: Sequence[Given], added: Sequence[Addends], ranges: Sequence[Ranges], work: Work
+        self,
+        given: Sequence[Given],
+        added: Sequence[tuple[Tensor | None, Tensor]],
+        ranges: Sequence[Ranges],
+        work: Work,
     ) -> list[int]:
         """Section 3.2; 1 where a range is not finite."""
         squares = [
-            work.ops.ordered_sum_of_squares(gradient, work.readback) if each.rms is None else None
+            work.ops.exact_sum_of_squares(gradient, work.readback) if each.rms is None else None
             for each, (_, gradient) in zip(given, added, strict=True)
         ]
         work.readback.fetch()
@@ -56,19 +62,21 @@ class EntropyBins(Quantization):
         ]
 
     def _bits_by_entropy(
-        self, given: Sequence[Given], added: Sequence[Addends], ranges: Sequence[Ranges], work: Work
+        self,
+        given: Sequence[Given],
+        added: Sequence[tuple[Tensor | None, Tensor]],
+        ranges: Sequence[Ranges],
+        work: Work,
     ) -> list[int]:
         """Section 3.4; 1 where a range is not finite."""
-        samples = [
-            Sample(
-                gradient if residual is None else residual,
-                sample_size(gradient.numel(), self.config.fraction),
-            )
-            for residual, gradient in added
-        ]
-        counts = work.ops.count_samples(samples, self.config.sample_bits, ranges, work.readback)
+        fraction, bits = self.config.fraction, self.config.sample_bits
+        summed = [(None, gradient if residual is None else residual) for residual, gradient in added]
+        sizes = [sample_size(each.numel(), fraction) for _, each in summed]
+        samples = work.ops.samples(summed, sizes, work.readback)
         work.readback.fetch()
         return [
-            1 if own.nonfinite else bits_of_sample(counted, self._floor_of(one))
-            for one, counted, own in zip(given, counts(), ranges, strict=True)
+            1
+            if own.nonfinite
+            else bits_of_sample(count_symbols(values, bits, own.low, own.high), self._floor_of(one))
+            for one, values, own in zip(given, samples(), ranges, strict=True)
         ]

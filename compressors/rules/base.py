@@ -41,26 +41,6 @@ class RuleOutput:
     back then: residuals have gained every finite element of the gradient but what was taken out."""
 
 
-class Tallies:
-    """What parameters sent, by ordinal; sums of squares may come later."""
-
-    def __init__(self) -> None:
-        """None so far."""
-        self.found: dict[int, PartTally] = {}
-        self._later: list[tuple[int, Pending[float]]] = []
-
-    def add_squares(self, ordinal: int, squares: Pending[float]) -> None:
-        """Adds to the squares of a parameter's residual, when what is returned was fetched."""
-        self._later.append((ordinal, squares))
-
-    def settle(self) -> dict[int, PartTally]:
-        """All of them, once what is returned was fetched."""
-        for ordinal, squares in self._later:
-            self.found[ordinal].residual_squares += squares()
-        self._later = []
-        return self.found
-
-
 @dataclass(slots=True)
 class BucketInput:
     """A bucket on its way through a rule."""
@@ -77,7 +57,10 @@ class BucketInput:
     """What a rule asks for, and fetches, to go on."""
     returned: Readback
     """What is needed later only: it is fetched before tallies are settled."""
-    tallies: Tallies = field(default_factory=Tallies)
+    tallies: dict[int, PartTally] = field(default_factory=dict)
+    """What parameters sent, by ordinal."""
+    squares: list[tuple[int, Pending[float]]] = field(default_factory=list)
+    """What comes to their residuals' squares, once what is returned was fetched."""
 
 
 class Rule(ABC):

@@ -25,12 +25,10 @@ class DenseRule(Rule):
         self.law = None if config.law is None else ByLaw(config.law, config)
 
     def memory_of(self, name: str) -> type[Memory]:
-        """See `Rule.memory_of`."""
         return Memory if self.law is None else LawMemory
 
     def run(self, given: BucketInput) -> RuleOutput:
-        """See `Rule.run`."""
-        segments, parts, found = given.segments, given.parts, given.tallies.found
+        segments, parts, found = given.segments, given.parts, given.tallies
         active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
         own, passes = [parts[segments.ordinals[i]] for i in active], Readback(given.ops)
         numbers = self._numbers(own, given)
@@ -55,7 +53,7 @@ class DenseRule(Rule):
             if ordinal not in given.active:
                 part = parts[ordinal]
                 found[ordinal] = PartTally(part.name, part.elements, 0, 0.0)
-                given.tallies.add_squares(ordinal, given.ops.squares(part.residual, given.returned))
+                given.squares.append((ordinal, given.ops.squares(part.residual, given.returned)))
         values, block, tables = quantized.values, quantized.block, quantized.tables
         update = Update(self.form, segments, None, counts, values, bits=bits, block=block, tables=tables)
         return RuleOutput(update, refused)

@@ -25,31 +25,25 @@ class ByThreshold(SparseRule):
         self.policy = policy_of(config.tau, config)
 
     def memory_of(self, name: str) -> type[Memory]:
-        """See `Rule.memory_of`."""
         return self.policy.memory_of(name)
 
     def turn(self, before: float, memories: Memories) -> None:
-        """See `Rule.turn`."""
         self.policy.turn(before, memories)
 
     def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
-        """See `SparseRule.aims`."""
         own = self._memories(parts, memories)
         self.policy.settle(own, iteration, memories)
         return self.policy.taus(parts, iteration, own)
 
     def needs_sample(self, part: Part, iteration: int, memories: Memories) -> bool:
-        """See `SparseRule.needs_sample`."""
         return self.policy.needs_sample(part, iteration, self._memories((part,), memories)[0])
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Memories) -> None:
-        """See `SparseRule.note`."""
         self.policy.note(parts, sent, iteration, self._memories(parts, memories))
 
     def take(
         self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        """See `SparseRule.take`."""
         return given.ops.take_by_threshold(self.sends, batch, aims, given.readback)
 
     def _memories(self, parts: Sequence[Part], memories: Memories) -> list[Memory]:
@@ -72,13 +66,11 @@ class ByRank(SparseRule):
         return [density_at(self.config.density, self.config.warmup, iteration)] * len(parts)
 
     def needs_sample(self, part: Part, iteration: int, memories: Memories) -> bool:
-        """See `SparseRule.needs_sample`."""
         return self.config.sampled
 
     def take(
         self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        """See `SparseRule.take`."""
         if self.config.sampled:
             pairs = zip(map(magnitudes_of, parts), aims, strict=True)
             taus = [as_tau(float(magnitude_at(magnitudes, aim))) for magnitudes, aim in pairs]
@@ -107,5 +99,4 @@ class ByChunk(SparseRule):
     def take(
         self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        """See `SparseRule.take`."""
         return given.ops.take_largest_of_chunks(batch, self.config.chunk, self.config.keep, given.readback)

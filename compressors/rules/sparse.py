@@ -147,7 +147,7 @@ class SparseRule(Rule):
                 residual_of(part).clamp_(-most, most)
                 selected.residual_squares[number] = 0.0
                 ordinal = given.segments.ordinals[active[number]]
-                given.tallies.add_squares(ordinal, given.ops.squares(part.residual, given.returned))
+                given.squares.append((ordinal, given.ops.squares(part.residual, given.returned)))
             sent = end
 
     def _tally(
@@ -160,7 +160,7 @@ class SparseRule(Rule):
         given: BucketInput,
     ) -> None:
         """Counts what parameters sent, before a quantizer."""
-        bits, found = FORMS[self._selects].paper_bits, given.tallies.found
+        bits, found = FORMS[self._selects].paper_bits, given.tallies
         passes = dict(zip(active, zip(selected.residual_squares, selected.taus, strict=True), strict=True))
         for i, ordinal in enumerate(given.segments.ordinals):
             part, sent = parts[ordinal], int(counts[i])
@@ -168,7 +168,7 @@ class SparseRule(Rule):
             shown = tau if self.has_tau else None
             found[ordinal] = PartTally(part.name, part.elements, sent, squares, shown, bits * sent)
             if i not in passes:
-                given.tallies.add_squares(ordinal, given.ops.squares(part.residual, given.returned))
+                given.squares.append((ordinal, given.ops.squares(part.residual, given.returned)))
 
     def _update(
         self, target: Target, counts: Numbers, taus: NDArray[np.float32], given: BucketInput
@@ -210,8 +210,8 @@ class SparseRule(Rule):
         bits = np.zeros(len(segments), np.int64)
         bits[sent] = quantized.bits
         for place, (ordinal, count, width) in enumerate(zip(ordinals, counts, quantized.bits, strict=True)):
-            given.tallies.add_squares(ordinal, _squares_of(quantized, place))
-            given.tallies.found[ordinal].paper_bits = width * count
+            given.squares.append((ordinal, _squares_of(quantized, place)))
+            given.tallies[ordinal].paper_bits = width * count
         return replace(
             update,
             form=self.form,

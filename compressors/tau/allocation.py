@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bucket.layout import Part
-from ..method.base import ThresholdRule
+from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from ..method.policies import AllocatedTau
-from ..ops.cpu.curves import walk
 from ..ops.cpu.topk import magnitude_at
 from .base import as_tau
 from .density import DensityMemory, TargetDensity, aim_at
@@ -32,6 +31,8 @@ REACH = 32
 """How many times a layer's density may lie below or above that of the budget."""
 _REACHES = np.geomspace(1 / REACH, REACH, CHOICES)
 _BISECTIONS = 28
+_MOST = 255
+"""Taus that a level of qgt stands for, at most."""
 _GOLDEN = (1 + math.sqrt(5)) / 2
 
 
@@ -71,8 +72,24 @@ def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRul
     Returns:
         `sent`, `taus` and `errors` as in `Curves`, float64 [3, CHOICES].
     """
-    shares = np.minimum(density * _REACHES, 1.0)
-    return walk(np.sort(magnitudes), shares, rule)
+    m, shares = magnitudes.size, np.minimum(density * _REACHES, 1.0)
+    ascending = np.sort(magnitudes).astype(np.float64)
+    # Rounded first, as 0.07 * 100 is a little more than 7.
+    ranks = np.maximum(np.ceil(np.rint(shares * m * 1e6) / 1e6).astype(np.int64), 1)
+    taus = np.clip(ascending[m - ranks], SMALLEST_TAU, LARGEST_TAU)
+    reached, squares = (np.append(0, np.cumsum(each)) for each in (ascending[::-1], ascending[::-1] ** 2))
+    unsent = squares[m] - squares[ranks]
+    if rule in ("bgt", "strom"):
+        unsent += squares[ranks] - 2 * taus * reached[ranks] + ranks * taus**2
+    elif rule == "qgt":
+        # Of the largest so many taus are sent, and no more. Of others one, or more: where tau is small, rests
+        # are spread evenly below it.
+        top = np.minimum(m - np.searchsorted(ascending, (_MOST + 1) * taus), ranks)
+        unsent += squares[top] - 2 * _MOST * taus * reached[top] + top * (_MOST * taus) ** 2
+        below, count = squares[ranks] - squares[top], ranks - top
+        one = below - 2 * taus * (reached[ranks] - reached[top]) + count * taus**2
+        unsent += np.minimum(one, count * taus**2 / 3)
+    return np.stack((ranks / m, taus, np.maximum(unsent, 0) / m))
 
 
 def bits_per_element(sent: Floats, value_bits: float) -> Floats:
@@ -232,7 +249,6 @@ class Allocated(TargetDensity[AllocatedMemory]):
         return self.config.density if memory.share is None else memory.share
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: AllocatedMemory) -> float:
-        """See `TargetDensity.estimate`."""
         if self.due(iteration):
             memory.sampled = iteration
             if magnitudes.size:
@@ -240,7 +256,6 @@ class Allocated(TargetDensity[AllocatedMemory]):
         return float(magnitude_at(magnitudes, memory.target))
 
     def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
-        """See `TargetDensity.begin`."""
         memory.elements = part.elements
 
     def turn(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
@@ -254,7 +269,6 @@ class Allocated(TargetDensity[AllocatedMemory]):
     def settle(
         self, turn: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
     ) -> None:
-        """See `ThresholdPolicy.settle`."""
         every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
         if iteration % every > 1 and (
             iteration > every or not any(map(self.due, (iteration - 1, iteration)))

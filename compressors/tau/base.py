@@ -16,6 +16,7 @@ from ..method.policies import Policy
 from ..method.registry import work_at
 from ..method.sparse import ThresholdedMethod
 from ..ops.interface import Ops
+from ..ops.readback import Readback
 
 ALL = ""
 """The name under which a policy remembers what it remembers of all parameters together; none has it."""
@@ -140,7 +141,6 @@ class Fixed(ThresholdPolicy[Memory]):
         self.value = value
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
         return [self.value] * len(parts)
 
 
@@ -167,10 +167,12 @@ def as_tau(tau: float) -> float:
 def with_magnitudes(parts: Sequence[Part], wanted: Sequence[bool], ops: Ops) -> list[Part]:
     """Some parameters; those that are wanted with a sample of their magnitudes. Waits once, for all."""
     looked = [part for part, each in zip(parts, wanted, strict=True) if each]
-    found = ops.samples([part.residual for part in looked], [part.gradient for part in looked], SAMPLE)
-    taken = iter(found)
+    readback, sizes = Readback(ops), [min(SAMPLE, part.elements) for part in looked]
+    samples = ops.samples([(part.residual, part.gradient) for part in looked], sizes, readback)
+    readback.fetch()
+    magnitudes = iter([np.abs(each[np.isfinite(each)]) for each in samples()])
     return [
-        replace(part, magnitudes=next(taken)) if each else part
+        replace(part, magnitudes=next(magnitudes)) if each else part
         for part, each in zip(parts, wanted, strict=True)
     ]
 

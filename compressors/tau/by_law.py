@@ -89,11 +89,9 @@ class ByLaw(ThresholdPolicy[LawMemory]):
     config: Law
 
     def needs_sample(self, part: Part, iteration: int, memory: LawMemory) -> bool:
-        """See `ThresholdPolicy.needs_sample`."""
         return memory.rms is None
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[LawMemory]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
         told = [self.said(part, iteration, memory) for part, memory in zip(parts, memories, strict=True)]
         return [1.0 if said is None else as_tau(math.exp(min(said, 700.0))) for said in told]
 

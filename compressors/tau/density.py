@@ -4,7 +4,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, gt
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -55,7 +54,6 @@ class DensityMemory(Memory):
 
 
 D = TypeVar("D", bound=DensityMemory)
-_tau, _alarm = attrgetter("tau"), attrgetter("alarm")
 
 
 class _Renewed(Protocol):
@@ -98,14 +96,10 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         return not since or (since == iteration and not since & (since - 1))
 
     def needs_sample(self, part: Part, iteration: int, memory: D) -> bool:
-        """See `ThresholdPolicy.needs_sample`."""
         return memory.tau == ASKS or self.due(iteration)
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[float]:
         """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
-        taus = [] if self.due(iteration) else list(map(_tau, memories))
-        if taus and ASKS not in taus:
-            return taus
         return [
             self._sampled(part, iteration, memory)
             if self.needs_sample(part, iteration, memory)
@@ -127,8 +121,6 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:
         """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
         looks = iteration % self.config.every % LOOK == 0
-        if not looks and not any(map(gt, sent, map(_alarm, memories))):
-            return
         for part, count, memory in zip(parts, sent, memories, strict=True):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
                 self._follow(part, count, memory)
@@ -165,11 +157,9 @@ class Density(TargetDensity[DensityMemory]):
     config: DensityTau
 
     def target(self, iteration: int, memory: DensityMemory) -> float:
-        """See `TargetDensity.target`."""
         return density_at(self.config.target, self.config.warmup, iteration)
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: DensityMemory) -> float:
-        """See `TargetDensity.estimate`."""
         return float(magnitude_at(magnitudes, memory.target))
 
     def due(self, iteration: int) -> bool:

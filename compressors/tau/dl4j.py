@@ -34,7 +34,6 @@ class Dl4j(ThresholdPolicy[Dl4jMemory]):
     together = True
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Dl4jMemory]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
         memory = memories[0]
         if memory.tau is None:
             memory.tau, memory.at = as_tau(self.config.start), iteration

@@ -17,7 +17,6 @@ class Scheduled(ThresholdPolicy[Memory]):
     config: ScheduledTau
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
         return [as_tau(self._at(iteration))] * len(parts)
 
     def _at(self, iteration: int) -> float:
@@ -46,25 +45,21 @@ class Layered(ThresholdPolicy[Any]):
         self.default = policy_of(config.default, method)
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Any]) -> list[float]:
-        """See `ThresholdPolicy.taus`."""
         return [
             self._of(part.name).taus((part,), iteration, (memory,))[0]
             for part, memory in zip(parts, memories, strict=True)
         ]
 
     def needs_sample(self, part: Part, iteration: int, memory: Any) -> bool:
-        """See `ThresholdPolicy.needs_sample`."""
         return self._of(part.name).needs_sample(part, iteration, memory)
 
     def note(
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Any]
     ) -> None:
-        """See `ThresholdPolicy.note`."""
         for part, count, memory in zip(parts, sent, memories, strict=True):
             self._of(part.name).note((part,), (count,), iteration, (memory,))
 
     def memory_of(self, name: str) -> type[Memory]:
-        """See `ThresholdPolicy.memory_of`."""
         return self._of(name).memory_of(name)
 
     def _of(self, name: str) -> ThresholdPolicy[Any]:

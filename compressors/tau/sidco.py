@@ -128,11 +128,9 @@ class Fitted(TargetDensity[FittedMemory]):
     """Where a fit is far off, the next one is, too."""
 
     def target(self, iteration: int, memory: FittedMemory) -> float:
-        """See `TargetDensity.target`."""
         return self.config.target
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: FittedMemory) -> float:
-        """See `TargetDensity.estimate`."""
         stages = memory.stages if self.config.stages == "auto" else self.config.stages
         return fitted_tau(self.config.fit, magnitudes, memory.target, stages, STAGE)
 

@@ -48,14 +48,16 @@ FORM_OF_CODE: dict[int, Form] = {traits.code: form for form, traits in FORMS.ite
 
 
 def table_layout(form: Form, bits: int) -> list[tuple[np.dtype[Any], int]]:
-    """Type of the tables of a quantized form, and elements of each for a block of symbols of so many bits.
+    """Type of a form's tables, and elements of each for a block of symbols of so many bits.
 
     `linear`: lows, steps. `quantile`: exponents, the bins' means as the bits of float16. `fp8`: exponents.
     """
     exponents = np.dtype("i1"), 1
     if form == "linear":
         return [(_F4, 1), (_F4, 1)]
-    return [exponents, (_U2, 1 << bits)] if form == "quantile" else [exponents]
+    if form == "quantile":
+        return [exponents, (_U2, 1 << bits)]
+    return [exponents] if form == "fp8" else []
 
 
 def require_written(form: Form, bits: NDArray[np.int64], tables: Sequence[NDArray[Any]]) -> None:

@@ -38,7 +38,6 @@ class Packed32(Codec):
         return Section(words.nbytes, write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        """See `Codec.read`."""
         used = 4 * head.k
         need(body, used, f"positions: {head.k} words")
         words = aligned(body[:used], "<u4")
@@ -57,12 +56,10 @@ class GolombRice(Codec):
     code = 3
 
     def measure(self, update: Update, threads: int) -> Section:
-        """See `Codec.measure`."""
         planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau)
         return Section(planned.size, partial(golomb_rice.write, planned))
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        """See `Codec.read`."""
         return golomb_rice.read(body, head.n, head.k, head.signed)
 
 
@@ -73,7 +70,6 @@ class Bitmap(Codec):
     code = 2
 
     def measure(self, update: Update, threads: int) -> Section:
-        """See `Codec.measure`."""
         words, split, signed = host(update.words), bit_bytes(update.n), FORMS[update.form].has_tau
 
         def write(out: Bytes) -> None:
@@ -86,7 +82,6 @@ class Bitmap(Codec):
         return Section(split + (bit_bytes(words.size) if signed else 0), write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        """See `Codec.read`."""
         used = bit_bytes(head.n)
         positions = np.flatnonzero(read_bits(body, head.n, "elements"))
         if positions.size != head.k:
@@ -125,7 +120,6 @@ class Raw(Codec):
         return Section(dtype.itemsize * update.n, write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        """See `Codec.read`."""
         dtype = FORMS[head.form].dense_dtype
         if dtype is None:
             raise CorruptMessage(f"{head.form} is never written out as raw")
@@ -141,7 +135,6 @@ class Raw(Codec):
         return words | (bits[positions] < 0) if head.signed else words, used
 
     def values(self, section: Bytes, head: Head, words: Words) -> Array:
-        """See `Codec.values`."""
         sent = aligned(section, FORMS[head.form].dense_dtype)[words >> 1]
         if head.form == "f32":
             bits = sent.view(np.uint32)
@@ -164,7 +157,6 @@ class Chunked(Codec):
     _sizes = struct.Struct("<II")
 
     def measure(self, update: Update, threads: int) -> Section | None:
-        """See `Codec.measure`."""
         chunks, segments, counts = update.chunks, update.segments, update.counts
         if chunks is None or FORMS[update.form].has_tau:
             return None
@@ -181,7 +173,6 @@ class Chunked(Codec):
         return Section(begin + index_bytes(update.k, chunks.chunk), write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        """See `Codec.read`."""
         need(body, self._sizes.size, "the size of chunks")
         if head.signed:
             raise CorruptMessage(f"chunked positions have no signs, {head.form} needs them")

@@ -103,17 +103,14 @@ def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
     """
     if not FORMS[update.form].symbols or not update.k:
         return PlannedValues(copied(update.values))
-    planned = _plan_symbols(host(update.values), update.counts, symbol_bits(update), symbols, threads)
+    quantized = FORMS[update.form].quantized
+    bits = update.bits if quantized else np.where(update.counts > 0, LEVEL_BITS, 0)
+    planned = _plan_symbols(host(update.values), update.counts, bits, symbols, threads)
     before = [] if planned.own is None else [copied(planned.own)]
-    if FORMS[update.form].quantized:
+    if quantized:
         block = update.block if update.block < update.counts.max() else 0
         before += [copied(_BLOCK.pack(block)), *map(copied, update.tables)]
     return planned._replace(section=joined([*before, planned.section])) if before else planned
-
-
-def symbol_bits(update: Update) -> Numbers:
-    """int64 [m], bits of the symbols of each parameter, of a form with symbols; 0 where it sends none."""
-    return update.bits if FORMS[update.form].quantized else np.where(update.counts > 0, LEVEL_BITS, 0)
 
 
 def _plan_symbols(

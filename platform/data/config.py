@@ -171,7 +171,7 @@ class _Images(Config):
 
 
 class ImageFolder(_Images):
-    """Images in a folder for each class, larger than memory; read through Ray Data."""
+    """Images in a folder for each class, larger than memory; read by Ray's tasks."""
 
     kind: Literal["image_folder"] = "image_folder"
     path: Path

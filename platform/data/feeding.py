@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .batches import worker_share
@@ -114,10 +112,3 @@ class _ReadAhead(Iterator[Pair]):
     def close(self) -> None:
         """Ends the thread."""
         self._thread.shutdown(cancel_futures=True)
-
-
-def first_batch(examples: Examples, count: int, device: torch.device) -> Batch:
-    """The first examples, in their own order."""
-    indices: NDArray[np.int64] = np.arange(min(count, len(examples)), dtype=np.int64)
-    inputs, targets = examples.batch(indices, None)
-    return Batch(inputs.to(device), targets.to(device), 1.0)

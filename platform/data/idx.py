@@ -1,17 +1,14 @@
 """IDX, the format of MNIST's files.
 
 A file is a magic number (two zero bytes, a type, the number of dimensions), each dimension as a big-endian
-32-bit integer, and the elements. Only type 0x08, unsigned bytes, is read. A header is a claim: it is checked
-against the bytes that are there before anything is allocated for it.
+32-bit integer, and the elements. Only type 0x08, unsigned bytes, is read.
 """
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +17,6 @@ from .config import Mnist
 from .dataset import DataError, DataSet
 
 _UNSIGNED_BYTE = 0x08
-_CHUNK = 1 << 20
-_MOST_DEFLATED = 1032
-"""Deflate never makes data smaller than this many times (zlib, technical details)."""
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 def load_mnist(config: Mnist) -> DataSet:
@@ -65,54 +55,32 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         DataError: The file cannot be read, is not such an IDX file, or holds fewer or more bytes than its
             header says.
     """
-    zipped = path.suffix == ".gz"
     try:
-        with path.open("rb") as raw:
-            size = os.fstat(raw.fileno()).st_size
-            if not zipped:
-                return _parse(path, raw, dimensions, size)
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                return _parse(path, unpacked, dimensions, size * _MOST_DEFLATED)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: not a complete gzip file ({error}); expected gzipped IDX") from error
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}); expected an IDX file"
         ) from error
-
-
-def _parse(path: Path, file: _Readable, dimensions: int, most: int) -> NDArray[np.uint8]:
-    """Reads header and elements; `most` is an upper bound of the bytes that the file can hold."""
-    header = _read(file, 4 + 4 * dimensions)
+    begin = 4 + 4 * dimensions
     magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
-    if header[:4] != magic:
+    if data[:4] != magic:
         raise DataError(
-            f"{path}: begins with 0x{header[:4].hex()}; expected 0x{magic.hex()}, "
+            f"{path}: begins with 0x{data[:4].hex()}; expected 0x{magic.hex()}, "
             f"IDX with unsigned bytes, {dimensions}-dimensional"
         )
-    if len(header) < 4 + 4 * dimensions:
-        raise DataError(
-            f"{path}: ends within its header, after {len(header)} bytes; expected {4 + 4 * dimensions}"
-        )
-    shape = struct.unpack(f">{dimensions}I", header[4:])
+    if len(data) < begin:
+        raise DataError(f"{path}: ends within its header, after {len(data)} bytes; expected {begin}")
+    shape = struct.unpack(f">{dimensions}I", data[4:begin])
     elements = math.prod(shape)
-    expected = f"expected {elements} for {' x '.join(map(str, shape))}"
-    if elements > most - len(header):
-        raise DataError(f"{path}: holds at most {most - len(header)} bytes of data; {expected}")
-    data = _read(file, elements + 1)
-    if len(data) < elements:
-        raise DataError(f"{path}: holds {len(data)} bytes of data; {expected}")
-    if len(data) > elements:
-        raise DataError(f"{path}: holds more than {elements} bytes of data; {expected}")
-    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
-
-
-def _read(file: _Readable, most: int) -> bytearray:
-    """Reads up to `most` bytes, in pieces: one large read would allocate all of it, be it there or not."""
-    data = bytearray()
-    while piece := file.read(min(most - len(data), _CHUNK)):
-        data += piece
-    return data
+    if len(data) - begin != elements:
+        raise DataError(
+            f"{path}: holds {len(data) - begin} bytes of data; "
+            f"expected {elements} for {' x '.join(map(str, shape))}"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=begin).reshape(shape)
 
 
 def _read_pair(folder: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

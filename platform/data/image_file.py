@@ -1,10 +1,10 @@
-"""Decodes an image to the pixels of an example. Needs Pillow but no torch, because Ray Data's tasks do it."""
+"""Decodes an image to the pixels of an example. Needs Pillow but no torch, because Ray's tasks do it."""
 
 import builtins
 import io
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,24 +143,33 @@ def _scaled(image: "Image", white: int, *, inverted: bool) -> "Image":
     return Image.fromarray((255 - eight if inverted else eight).astype(np.uint8))
 
 
-@dataclass(frozen=True)
-class LoadImages:
-    """From `name` (bytes, below the root) and `index` to `pixels`, uint8 [rows, size, size, channels]."""
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Reads images of a tree; see `ray_stream.Reader`."""
 
-    root: str
+    root: Path
+    names: Sequence[str]
+    """Of each image, below the root."""
+    labels: NDArray[np.int64]
+    """[images]"""
     framing: Framing
-    draw: Draw | None
-    """None: nothing is augmented."""
 
-    def __call__(self, tickets: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Decodes the images.
+    def __len__(self) -> int:
+        return len(self.names)
 
-        Raises:
-            DataError: one of them is damaged.
-        """
-        pixels = []
-        for name, index in zip(tickets["name"].tolist(), tickets["index"].tolist(), strict=True):
-            path = Path(self.root, name)
-            generator = self.draw.of(index) if self.draw else None
-            pixels.append(self.framing.pixels(path, str(path), generator))
-        return {"pixels": np.stack(pixels)}
+    @property
+    def bytes_each(self) -> int:
+        """See `ray_stream.Reader.bytes_each`."""
+        return self.framing.bytes
+
+    def of(self, rows: NDArray[np.int64]) -> "ImageFiles":
+        """See `ray_stream.Reader.of`."""
+        return replace(self, names=[self.names[i] for i in rows.tolist()], labels=self.labels[rows])
+
+    def __call__(self, numbers: NDArray[np.int64], draw: Draw | None) -> dict[str, NDArray[Any]]:
+        """Decodes the images; see `ray_stream.Reader`."""
+        paths = [self.root / name for name in self.names]
+        generators = [draw.of(number) if draw else None for number in numbers.tolist()]
+        read = zip(paths, generators, strict=True)
+        pixels = [self.framing.pixels(path, str(path), generator) for path, generator in read]
+        return {"pixels": np.stack(pixels), "label": self.labels}

@@ -3,21 +3,18 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from .config import ImageFolder
 from .embedded import stratified_split
 from .errors import DataError, needed
-from .examples import Draw, Pair, Parts
-from .image_file import Framing, LoadImages
+from .examples import Parts
+from .image_file import Framing, ImageFiles
 from .pixels import Normalization
 from .shape import Shape
-from .streamed import Columns, Streamed
+from .streamed import Streamed
 from .windows import evenly_spaced
 
 _ENDS = {
@@ -26,24 +23,6 @@ _ENDS = {
 }
 _ENDINGS = ", ".join(sorted(_ENDS))
 _TEST = ("test", "val", "validation")
-
-
-@dataclass(frozen=True, eq=False)
-class Listing:
-    """Images of a tree, in the order of their names."""
-
-    root: Path
-    classes: Sequence[str]
-    names: Sequence[str]
-    """Of each image, `CLASS/FILE`."""
-    labels: NDArray[np.int64]
-    """[images], in 0..classes-1."""
-    digest: str
-    """Of all names and sizes."""
-
-    def of(self, chosen: NDArray[np.int64]) -> "Listing":
-        """Some of the images."""
-        return replace(self, names=[self.names[i] for i in chosen.tolist()], labels=self.labels[chosen])
 
 
 def load_image_folder(config: ImageFolder) -> Parts:
@@ -61,64 +40,43 @@ def load_image_folder(config: ImageFolder) -> Parts:
             Pillow is not installed.
     """
     needed("PIL.Image", "data.kind = image_folder")
+    framing = Framing.of(config)
     if (config.path / "train").is_dir():
-        train = _listed(config.path / "train")
+        train, classes, digest = _listed(config.path / "train", framing)
         judged = next((config.path / name for name in _TEST if (config.path / name).is_dir()), None)
         if judged is None:
             raise DataError(
                 f"{config.path / 'test'}: is not a folder; expected one beside {config.path / 'train'}"
             )
-        test = _listed(judged, train.classes)
+        test, _, digest_of_test = _listed(judged, framing, classes)
     else:
-        everything = _listed(config.path)
+        everything, classes, digest = _listed(config.path, framing)
         chosen = stratified_split(everything.labels, config.test_fraction, config.split_seed)
         train, test = (everything.of(each) for each in chosen)
-        if len(test.names) == 0:
+        digest_of_test = digest
+        if len(test) == 0:
             raise DataError(
                 f"{config.path}: every class has one image; expected two, one of them for the test"
             )
-    test_some = test.of(evenly_spaced(len(test.names), config.test_examples))
+    normalize = Normalization.asked(config)
     return Parts(
-        _Images(train, config, augment=config.augment),
-        _Images(test_some, config, augment=False),
-        Shape.image(config.channels, config.size, config.size, len(train.classes)),
-        hashlib.sha256((train.digest + test.digest).encode()).hexdigest(),
+        Streamed(train, normalize, augment=config.augment),
+        Streamed(test.of(evenly_spaced(len(test), config.test_examples)), normalize, augment=False),
+        Shape.image(config.channels, config.size, config.size, len(classes)),
+        hashlib.sha256((digest + digest_of_test).encode()).hexdigest(),
     )
 
 
-class _Images(Streamed):
-    def __init__(self, listing: Listing, config: ImageFolder, *, augment: bool) -> None:
-        self._listing, self._augment = listing, augment
-        self._framing = Framing.of(config)
-        self._normalize = Normalization.asked(config)
+def _listed(
+    root: Path, framing: Framing, classes: Sequence[str] | None = None
+) -> tuple[ImageFiles, Sequence[str], str]:
+    """All images below a folder of classes in the order of their names, the classes, and a hash of all names.
 
-    def __len__(self) -> int:
-        return len(self._listing.names)
-
-    def tickets(self, indices: NDArray[np.int64]) -> Columns:
-        """See `Streamed.tickets`."""
-        names = [self._listing.names[i] for i in indices.tolist()]
-        return {"index": indices, "name": np.array(names, dtype=object)}
-
-    def loader(self, draw: Draw | None) -> LoadImages:
-        """See `Streamed.loader`."""
-        # Relative paths may mean something else in a task.
-        return LoadImages(str(self._listing.root.absolute()), self._framing, draw if self._augment else None)
-
-    def finished(self, loaded: Columns, indices: NDArray[np.int64]) -> Pair:
-        """See `Streamed.finished`."""
-        return self._normalize(loaded["pixels"].transpose(0, 3, 1, 2)), torch.from_numpy(
-            self._listing.labels[indices]
-        )
-
-    @property
-    def bytes_each(self) -> int:
-        """See `Streamed.bytes_each`."""
-        return self._framing.bytes
-
-
-def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
-    """All images below a folder of classes; `classes` are those that there may be, else what is found."""
+    Args:
+        root: the folder.
+        framing: what is cut out of an image.
+        classes: those that there may be; by default those that are found.
+    """
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder; expected one that holds a folder of images for each class")
     found = sorted(each.name for each in _visible(root) if each.is_dir())
@@ -150,7 +108,9 @@ def _listed(root: Path, classes: Sequence[str] | None = None) -> Listing:
         labels += [label] * len(images)
         for name, size in images:
             digest.update(f"{folder}/{name}\0{size}\0".encode(errors="surrogateescape"))
-    return Listing(root, classes, names, np.array(labels, np.int64), digest.hexdigest())
+    # Relative paths may mean something else in a task.
+    image_files = ImageFiles(root.absolute(), names, np.array(labels, np.int64), framing)
+    return image_files, classes, digest.hexdigest()
 
 
 def _visible(folder: Path) -> list["os.DirEntry[str]"]:

@@ -2,22 +2,20 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from .config import Parquet
 from .errors import DataError, needed
-from .examples import Draw, Pair, Parts
+from .examples import Draw, Parts
 from .image_file import Framing
-from .parquet_files import RowGroups, column_type, find, read_labels
+from .parquet_files import column_type, find, read_labels
 from .pixels import Normalization
-from .row_tasks import LoadRows, is_list, opened, read_group, require_width
+from .row_tasks import RowGroups, Rows, is_list, read_group
 from .shape import Shape
-from .streamed import Columns, Streamed
+from .streamed import Streamed
 from .windows import evenly_spaced
 
 
@@ -56,78 +54,36 @@ def load_parquet(config: Parquet) -> Parts:
     framing = Framing.of(config) if images else None
     normalize = Normalization.asked(config) if images else None
 
-    def rows(groups: RowGroups, chosen: NDArray[np.int64] | None, *, augment: bool) -> "_Rows":
-        most = config.shuffle_groups
-        load = LoadRows(groups.files, columns, config.label, names, width, framing, None, most)
-        return _Rows(groups, load, normalize, chosen, augment=augment and images)
+    def rows(groups: RowGroups) -> Rows:
+        return Rows(groups, columns, config.label, names, width, framing, config.shuffle_groups)
 
+    judged = rows(test).of(evenly_spaced(len(test), config.test_examples))
     shape = (config.channels, config.size, config.size) if images else (width,)
     return Parts(
-        rows(train, None, augment=config.augment),
-        rows(test, evenly_spaced(len(test), config.test_examples), augment=False),
+        _Mixed(rows(train), normalize, augment=config.augment and images),
+        Streamed(judged, normalize, augment=False),
         Shape(shape, outputs, kind),
         hashlib.sha256((train.digest + test.digest).encode()).hexdigest(),
     )
 
 
-class _Rows(Streamed):
-    def __init__(
-        self,
-        groups: RowGroups,
-        load: LoadRows,
-        normalize: Normalization | None,
-        chosen: NDArray[np.int64] | None,
-        *,
-        augment: bool,
-    ) -> None:
-        self._groups, self._load, self._normalize = groups, load, normalize
-        self._chosen, self._augment = chosen, augment
+class _Mixed(Streamed):
+    """Rows in a random order, in which they can be read at once."""
 
-    def __len__(self) -> int:
-        return len(self._groups) if self._chosen is None else len(self._chosen)
+    def __init__(self, read: Rows, normalize: Normalization | None, *, augment: bool) -> None:
+        super().__init__(read, normalize, augment=augment)
+        self._offsets, self._mixed = read.groups.offsets, read.most_held
 
     def order(self, draw: Draw) -> NDArray[np.int64]:
-        """Row groups in a random order; the rows of a few are mixed, so that these can be read at once."""
+        """Row groups in a random order; the rows of a few are mixed."""
         generator = np.random.default_rng([draw.seed, draw.epoch])
-        offsets, mixed = self._groups.offsets, self._load.most_held
+        offsets, mixed = self._offsets, self._mixed
         groups = generator.permutation(len(offsets) - 1)
         pools = []
         for first in range(0, len(groups), mixed):
             rows = [np.arange(offsets[i], offsets[i + 1]) for i in groups[first : first + mixed].tolist()]
             pools.append(generator.permutation(np.concatenate(rows)))
         return np.concatenate(pools).astype(np.int64, copy=False)
-
-    def tickets(self, indices: NDArray[np.int64]) -> Columns:
-        """See `Streamed.tickets`."""
-        groups = self._groups
-        rows = indices if self._chosen is None else self._chosen[indices]
-        group = np.searchsorted(groups.offsets, rows, side="right") - 1
-        start = groups.start[group]
-        return {
-            "file": groups.file[group],
-            "group": groups.number[group],
-            "start": start,
-            "row": start + rows - groups.offsets[group],
-            "index": indices,
-        }
-
-    def loader(self, draw: Draw | None) -> LoadRows:
-        """See `Streamed.loader`."""
-        return replace(self._load, draw=draw if self._augment else None)
-
-    def finished(self, loaded: Columns, indices: NDArray[np.int64]) -> Pair:
-        """See `Streamed.finished`."""
-        labels = torch.from_numpy(loaded["label"].copy())  # Ray's arrays cannot be written
-        if labels.is_floating_point():
-            labels = labels[:, None]
-        if self._normalize is not None:
-            return self._normalize(loaded["pixels"].transpose(0, 3, 1, 2)), labels
-        return torch.from_numpy(loaded["numbers"].copy()), labels
-
-    @property
-    def bytes_each(self) -> int:
-        """See `Streamed.bytes_each`."""
-        return self._load.framing.bytes if self._load.framing else 4 * self._load.width
 
 
 def _is_image(groups: RowGroups, column: str) -> bool:
@@ -154,7 +110,7 @@ def _width(groups: RowGroups, columns: Sequence[str]) -> int:
     dtype = column_type(groups, columns[0])
     if not is_list(dtype):
         return len(columns)
-    path, number, *_ = next(groups.each())
+    path, number, _ = groups.place(0)
     first = read_group(path, number, columns).column(0)[0].as_py()
     if not first:
         raise DataError(f"{path}: row 0: {columns[0]} is {first}; expected a list of numbers")
@@ -162,21 +118,11 @@ def _width(groups: RowGroups, columns: Sequence[str]) -> int:
 
 
 def _check_width(groups: RowGroups, columns: Sequence[str], width: int) -> None:
-    """Looks, without reading rows, whether each row group has as many numbers as its rows should have.
+    """Looks whether the first row has as many numbers as it should have; rows are looked at as they are read.
 
     Raises:
-        DataError: the columns hold something else, or a list has another length.
+        DataError: the columns hold something else, or the list has another length.
     """
     found = _width(groups, columns)
     if found != width:
         raise DataError(f"{groups.files[0]}: row 0: {columns[0]} has {found} numbers; expected {width}")
-    if not is_list(column_type(groups, columns[0])):
-        return
-    for path, number, start, rows in groups.each():
-        with opened(path) as file:
-            described = file.metadata.row_group(number)
-        parts = [described.column(i) for i in range(described.num_columns)]
-        numbers = sum(each.num_values for each in parts if each.path_in_schema.startswith(f"{columns[0]}."))
-        if numbers != rows * width:
-            lists = read_group(path, number, columns).column(0)
-            require_width(lists, width, path, range(start, start + rows), columns[0])

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +12,12 @@ from numpy.typing import NDArray
 
 from .config import MOST_CLASSES, Parquet
 from .errors import DataError
-from .row_tasks import opened, read_group, targets
+from .row_tasks import RowGroups, opened, read_group, targets
 from .shape import Targets
 from .text_files import files_below
 
 _ENDS = {".parquet", ".parq", ".pq"}
 _PARTS = ("train", "test", "val")
-
-
-@dataclass(frozen=True, eq=False)
-class RowGroups:
-    """The row groups of some files, in the order of the files' names."""
-
-    files: tuple[str, ...]
-    file: NDArray[np.int64]
-    """[groups], which file it is in."""
-    number: NDArray[np.int64]
-    """[groups], which one of its file."""
-    start: NDArray[np.int64]
-    """[groups], its first row in the file."""
-    offsets: NDArray[np.int64]
-    """[groups + 1], its first row among all."""
-    schema: pa.Schema
-    digest: str
-    """Of names, sizes and numbers of rows."""
-
-    def __len__(self) -> int:
-        return int(self.offsets[-1])
-
-    def each(self) -> Iterator[tuple[str, int, int, int]]:
-        """Of each row group its file, which one of that it is, its first row there, and how many it has."""
-        rows = np.diff(self.offsets)
-        for i, file in enumerate(self.file.tolist()):
-            yield self.files[file], int(self.number[i]), int(self.start[i]), int(rows[i])
 
 
 def find(folder: Path) -> tuple[RowGroups, RowGroups]:
@@ -127,24 +99,24 @@ def read_labels(
     dtype = column_type(train, config.label)
     if column_type(test, config.label) != dtype:
         raise DataError(f"{test.files[0]}: column {config.label!r} holds other values than {train.files[0]}")
+    names: tuple[str, ...] | None = None
     if pa.types.is_floating(dtype):
         for groups in (train, test):
             _check(groups, config.label, None, np.isfinite, "a finite number")
         return None, 1, "numbers"
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         names = tuple(sorted(_different(train, config)))
-        _check_count(train, config.label, len(names))
-        for groups in (train, test):
-            _check(groups, config.label, names, lambda labels: labels >= 0, "a class of the training part")
-        return names, len(names), "classes"
-    if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
+        count, wanted = len(names), "a class of the training part"
+    elif pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
         count = config.classes or _numbered(train, config)
-        _check_count(train, config.label, count)
         wanted = f"one of 0..{count - 1}"
-        for groups in (train, test):
-            _check(groups, config.label, None, lambda labels: (labels >= 0) & (labels < count), wanted)
-        return None, count, "classes"
-    raise DataError(f"{train.files[0]}: column {config.label!r} holds {dtype}; expected numbers or names")
+    else:
+        raise DataError(f"{train.files[0]}: column {config.label!r} holds {dtype}; expected numbers or names")
+    if count < 2:
+        raise DataError(f"{train.files[0]}: {config.label} has {count} classes; expected two or more")
+    for groups in (train, test):
+        _check(groups, config.label, names, lambda labels: (labels >= 0) & (labels < count), wanted)
+    return names, count, "classes"
 
 
 def _numbered(train: RowGroups, config: Parquet) -> int:
@@ -183,7 +155,8 @@ def _different(train: RowGroups, config: Parquet) -> set[Any]:
 
 def _columns(groups: RowGroups, label: str) -> Iterator[tuple[str, int, pa.ChunkedArray]]:
     """The labels of each row group, with its file and its first row there."""
-    for path, number, start, _ in groups.each():
+    for group in range(len(groups.file)):
+        path, number, start = groups.place(group)
         yield path, start, read_group(path, number, [label]).column(0)
 
 
@@ -201,8 +174,3 @@ def _check(
             raise DataError(
                 f"{path}: row {start + at}: {label} is {column[at].as_py()!r:.60}; expected {wanted}"
             )
-
-
-def _check_count(groups: RowGroups, label: str, count: int) -> None:
-    if count < 2:
-        raise DataError(f"{groups.files[0]}: {label} has {count} classes; expected two or more")

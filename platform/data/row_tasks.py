@@ -1,4 +1,4 @@
-"""Reading rows of Parquet files, wherever that is done: in this process, or in Ray Data's tasks.
+"""Reading rows of Parquet files, wherever that is done: in this process, or in Ray's tasks.
 
 A row group is what Parquet can read by itself. Rows are asked for in an order that mixes a few row groups, so
 these are kept from one call to the next, by every thread that reads.
@@ -6,8 +6,8 @@ these are kept from one call to the next, by every thread that reads.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,36 @@ class _Kept(threading.local):
 kept = _Kept()
 
 
-@dataclass(frozen=True)
-class LoadRows:
-    """From `file`, `group`, `start` (its first row), `row` and `index` to inputs and `label`.
-
-    Inputs are `pixels` uint8 [rows, size, size, channels], or `numbers` float32 [rows, width].
-    """
+@dataclass(frozen=True, eq=False)
+class RowGroups:
+    """The row groups of some files, in the order of the files' names."""
 
     files: tuple[str, ...]
+    file: NDArray[np.int64]
+    """[groups], which file it is in."""
+    number: NDArray[np.int64]
+    """[groups], which one of its file."""
+    start: NDArray[np.int64]
+    """[groups], its first row in the file."""
+    offsets: NDArray[np.int64]
+    """[groups + 1], its first row among all."""
+    schema: pa.Schema
+    digest: str
+    """Of names, sizes and numbers of rows."""
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def place(self, group: int) -> tuple[str, int, int]:
+        """A row group's file, which one of that it is, and its first row there."""
+        return self.files[self.file[group]], int(self.number[group]), int(self.start[group])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Reads rows; see `ray_stream.Reader`."""
+
+    groups: RowGroups
     inputs: tuple[str, ...]
     """Columns."""
     label: str
@@ -48,36 +70,46 @@ class LoadRows:
     """Of numbers."""
     framing: Framing | None
     """Of images."""
-    draw: Draw | None
-    """None: nothing is augmented."""
     most_held: int
     """Row groups that a thread keeps."""
+    chosen: NDArray[np.int64] | None = None
+    """Which rows, among those of all groups; None: all."""
 
-    def __call__(self, tickets: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Reads the rows.
+    def __len__(self) -> int:
+        return len(self.groups if self.chosen is None else self.chosen)
 
-        Raises:
-            DataError: a file cannot be read, or one of the rows is damaged.
-        """
-        count = len(tickets["row"])
+    @property
+    def bytes_each(self) -> int:
+        """See `ray_stream.Reader.bytes_each`."""
+        return self.framing.bytes if self.framing else 4 * self.width
+
+    def of(self, rows: NDArray[np.int64]) -> "Rows":
+        """See `ray_stream.Reader.of`."""
+        return replace(self, chosen=rows if self.chosen is None else self.chosen[rows])
+
+    def __call__(self, numbers: NDArray[np.int64], draw: Draw | None) -> dict[str, NDArray[Any]]:
+        """Reads the rows; see `ray_stream.Reader`."""
+        assert self.chosen is not None, "nobody reads all rows at once"
+        count = len(self.chosen)
         if self.framing:
             side = self.framing.size
             name, inputs = "pixels", np.empty((count, side, side, self.framing.channels), np.uint8)
         else:
             name, inputs = "numbers", np.empty((count, self.width), np.float32)
         labels: NDArray[Any] | None = None
-        groups = np.stack([tickets["file"], tickets["group"]], axis=1)
+        places = np.searchsorted(self.groups.offsets, self.chosen, side="right") - 1
         # In the order in which they are needed first: those that are kept in the end are needed next.
-        for file, group in dict.fromkeys(map(tuple, groups.tolist())):
-            here = np.flatnonzero((groups == (file, group)).all(axis=1))
-            rows, path = tickets["row"][here], self.files[file]
+        for group in dict.fromkeys(places.tolist()):
+            here = np.flatnonzero(places == group)
+            path, number, start = self.groups.place(group)
+            within = self.chosen[here] - self.groups.offsets[group]
             columns = (*dict.fromkeys((*self.inputs, self.label)),)
-            table = row_group(path, group, columns, self.most_held)
-            table = table.take(rows - tickets["start"][here])
+            table = row_group(path, number, columns, self.most_held).take(within)
             if self.framing:
-                inputs[here] = self._pixels(table, path, rows, tickets["index"][here])
+                generators = [draw.of(each) if draw else None for each in numbers[here].tolist()]
+                inputs[here] = self._pixels(table, path, start + within, generators)
             else:
-                inputs[here] = self._numbers(table, path, rows)
+                inputs[here] = self._numbers(table, path, start + within)
             found = targets(table.column(self.label), self.classes)
             if labels is None:
                 labels = np.empty(count, found.dtype)
@@ -86,18 +118,22 @@ class LoadRows:
         return {name: inputs, "label": labels}
 
     def _pixels(
-        self, table: pa.Table, path: str, rows: NDArray[np.int64], indices: NDArray[np.int64]
+        self,
+        table: pa.Table,
+        path: str,
+        rows: NDArray[np.int64],
+        generators: Sequence[np.random.Generator | None],
     ) -> NDArray[np.uint8]:
         assert self.framing is not None
         column = table.column(self.inputs[0])
         if pa.types.is_struct(column.type):
             column = pc.struct_field(column, "bytes")
         pixels = []
-        for data, row, index in zip(column.to_pylist(), rows.tolist(), indices.tolist(), strict=True):
+        for data, row, generator in zip(column.to_pylist(), rows.tolist(), generators, strict=True):
             where = f"{path}: row {row}: {self.inputs[0]}"
             if data is None:
                 raise DataError(f"{where}: is null; expected an encoded image")
-            pixels.append(self.framing.pixels(data, where, self.draw.of(index) if self.draw else None))
+            pixels.append(self.framing.pixels(data, where, generator))
         return np.stack(pixels)
 
     def _numbers(self, table: pa.Table, path: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:

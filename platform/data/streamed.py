@@ -1,55 +1,52 @@
-"""Examples that are read when they are needed: by Ray Data's tasks beside the training, or in its process.
+"""Examples that are read when they are needed: by Ray's tasks beside the training, or in its process.
 
-Both ways run the same functions over the same tickets in the same order, so batches are the same bit for bit,
+Both ways run the same function over the same examples in the same order, so batches are the same bit for bit,
 and a run that goes on from the middle of an epoch begins its stream there.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from .examples import Draw, Examples, Pair
-from .ray_stream import read_by_ray
-
-Columns = Mapping[str, NDArray[Any]]
-"""By name, [rows, ...] each."""
-Load = Callable[[Columns], dict[str, NDArray[Any]]]
-"""Reads the examples of some tickets, row for row; pickled, and torch must not be needed for it."""
+from .pixels import Normalization
+from .ray_stream import Columns, Reader, read_by_ray
 
 
 class Streamed(Examples):
-    """Examples whose reading is split in two: what any process can do, and what is left for this one."""
+    """Images or rows of numbers, with their labels.
 
-    @abstractmethod
-    def tickets(self, indices: NDArray[np.int64]) -> Columns:
-        """What `loader`'s function needs to know of some examples: where they lie, their numbers."""
+    Args:
+        read: reads them.
+        normalize: what is done to pixels; None for numbers.
+        augment: whether training images are changed at random.
+    """
 
-    @abstractmethod
-    def loader(self, draw: Draw | None) -> Load:
-        """The function that reads; small, since every task gets it."""
+    def __init__(self, read: Reader, normalize: Normalization | None, *, augment: bool) -> None:
+        self._read, self._normalize, self._augment = read, normalize, augment
 
-    @abstractmethod
-    def finished(self, loaded: Columns, indices: NDArray[np.int64]) -> Pair:
-        """The batch of what was read."""
-
-    @property
-    @abstractmethod
-    def bytes_each(self) -> int:
-        """How large an example is between a task and this process, about."""
+    def __len__(self) -> int:
+        return len(self._read)
 
     def batch(self, indices: NDArray[np.int64], draw: Draw | None) -> Pair:
         """See `Examples.batch`; read in this process."""
-        return self.finished(self.loader(draw)(self.tickets(indices)), indices)
+        return self._finished(self._read.of(indices)(indices, draw if self._augment else None))
 
     def stream(self, parts: Iterable[NDArray[np.int64]], draw: Draw) -> Iterator[Pair]:
-        """See `Examples.stream`: through Ray Data, as long as there are Ray and a free CPU."""
-        ahead: Sequence[NDArray[np.int64]] = list(parts)
-        done = 0
-        for loaded in read_by_ray(ahead, self.tickets, self.loader(draw), self.bytes_each):
-            yield self.finished(loaded, ahead[done])
+        """See `Examples.stream`: through Ray, as long as there are Ray and a free CPU."""
+        ahead, done = list(parts), 0
+        for loaded in read_by_ray(ahead, self._read, draw if self._augment else None):
+            yield self._finished(loaded)
             done += 1
         for indices in ahead[done:]:
             yield self.batch(indices, draw)
+
+    def _finished(self, loaded: Columns) -> Pair:
+        labels = torch.from_numpy(loaded["label"])
+        if labels.is_floating_point():
+            labels = labels[:, None]
+        if self._normalize is None:
+            return torch.from_numpy(loaded["numbers"]), labels
+        return self._normalize(loaded["pixels"].transpose(0, 3, 1, 2)), labels

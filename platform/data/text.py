@@ -1,8 +1,9 @@
 """Text of any files: bytes, or a tokenizer's tokens."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,11 @@ from .examples import Parts
 from .shape import Shape
 from .text_files import TextFile, find, split, standard_library
 from .token_cache import CachedText
-from .windows import SpacedWindows, Windows
+from .windows import spaced_windows, training_windows
 
 _PIECE = 1 << 20
 """Bytes of text that are turned into tokens together, and what is missing to the end of a line."""
 _BYTES = 256
-
-Tokenize = Callable[[str], Sequence[int]]
 
 
 def load_text(config: Text) -> Parts:
@@ -50,7 +49,7 @@ def load_text(config: Text) -> Parts:
     kept = token_cache.read(key)
     if kept is None:
         try:
-            kept = _make(key, train, test, tokenizer)
+            kept = token_cache.make(key, lambda out: _written(out, train, test, tokenizer))
         except OSError as error:
             raise DataError(
                 f"{error.filename or token_cache.folder()}: {error.strerror or error}; "
@@ -60,8 +59,8 @@ def load_text(config: Text) -> Parts:
     train_tokens, test_tokens = token_cache.mapped(key, kept)
     bytes_per_token = kept.test_bytes / kept.test_tokens if kept.test_tokens else 1.0
     return Parts(
-        Windows(train_tokens, config.context, f"{name}: training part"),
-        SpacedWindows(test_tokens, config.context, config.test_examples, f"{name}: test part"),
+        training_windows(train_tokens, config.context, f"{name}: training part"),
+        spaced_windows(test_tokens, config.context, config.test_examples, f"{name}: test part"),
         Shape.text(config.context, vocabulary, bytes_per_token),
         kept.fingerprint,
     )
@@ -94,33 +93,24 @@ class _Tokenizer:
         return ids
 
 
-def _make(
-    key: str, train: Sequence[TextFile], test: Sequence[TextFile], tokenizer: _Tokenizer | None
+def _written(
+    out: BinaryIO, train: Sequence[TextFile], test: Sequence[TextFile], tokenizer: _Tokenizer | None
 ) -> CachedText:
+    """Writes the tokens of both parts."""
     content = hashlib.sha256(tokenizer.sha256.encode() if tokenizer else b"")
-    tokens_sha256 = hashlib.sha256()
     counts = []
-    with token_cache.writing(key) as out:
-        for part in (train, test):
-            tokens = read = 0
-            for file in part:
-                content.update(f"{file.name}\0{file.end - file.start}\0".encode(errors="surrogateescape"))
-                for piece, row in _rows(file, tokenizer):
-                    content.update(piece)
-                    tokens_sha256.update(row.data)
-                    out.write(row.data)
-                    tokens, read = tokens + len(row), read + len(piece)
-            counts.append((tokens, read))
-    kept = CachedText(
-        dtype=tokenizer.dtype if tokenizer else "|u1",
-        train_tokens=counts[0][0],
-        test_tokens=counts[1][0],
-        test_bytes=counts[1][1],
-        fingerprint=content.hexdigest(),
-        sha256=tokens_sha256.hexdigest(),
-    )
-    token_cache.write_record(key, kept)
-    return kept
+    for part in (train, test):
+        tokens = read = 0
+        for file in part:
+            content.update(f"{file.name}\0{file.end - file.start}\0".encode(errors="surrogateescape"))
+            for piece, row in _rows(file, tokenizer):
+                content.update(piece)
+                out.write(row.data)
+                tokens, read = tokens + len(row), read + len(piece)
+        counts.append((tokens, read))
+    (train_tokens, _), (test_tokens, test_bytes) = counts
+    dtype = tokenizer.dtype if tokenizer else "|u1"
+    return CachedText(dtype, train_tokens, test_tokens, test_bytes, content.hexdigest())
 
 
 def _rows(file: TextFile, tokenizer: _Tokenizer | None) -> Iterator[tuple[bytes, NDArray[np.generic]]]:

@@ -1,6 +1,7 @@
 """Caches the tokens of a text in a file, for later runs.
 
-Beside the file of tokens lies a record of what it holds. A file that does not fit its record is made anew.
+The file has a head that says what it holds, the tokens, and the SHA-256 of both. A file that does not fit its
+hash is made anew.
 """
 
 import contextlib
@@ -8,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,8 +18,10 @@ import numpy as np
 
 from .windows import TokenRow
 
-VERSION = 1
+VERSION = 2
 """Of the files' form; another number makes all of them anew."""
+_HEAD, _HASH = 512, 32
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,6 @@ class CachedText:
     """Of text, that became the test part's tokens."""
     fingerprint: str
     """SHA-256 of the text's files and of the tokenizer."""
-    sha256: str
-    """Of the file of tokens."""
 
 
 def folder() -> Path:
@@ -52,57 +53,31 @@ def key_of(parts: Iterable[str]) -> str:
 
 
 def read(key: str) -> CachedText | None:
-    """What is kept under a key, if it is there and whole; the file of tokens is read once for that."""
-    record, tokens = _paths(key)
+    """What is kept under a key, if it is there and whole; the file is read once for that."""
     try:
-        said = json.loads(record.read_text(encoding="utf-8"))
-        kept = CachedText(**said["holds"])
-        if said["check"] != _check(kept):
+        whole = np.memmap(_path(key), np.uint8, "r")
+        if hashlib.sha256(whole[:-_HASH].data).digest() != whole[-_HASH:].tobytes():
             return None
-        with tokens.open("rb") as file:
-            whole = hashlib.file_digest(file, "sha256").hexdigest() == kept.sha256
-    except (OSError, ValueError, TypeError, KeyError):
+        return CachedText(**json.loads(whole[:_HEAD].tobytes()))
+    except (OSError, ValueError, TypeError):
         return None
-    return kept if whole else None
 
 
-@contextlib.contextmanager
-def writing(key: str) -> Iterator[BinaryIO]:
-    """A file for the tokens; it takes the old one's place when the context ends well."""
-    _, tokens = _paths(key)
-    tokens.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(tokens) as file:
-        yield file
+def make(key: str, write: Callable[[BinaryIO], CachedText]) -> CachedText:
+    """Keeps what `write` puts into a file, and says that it holds, in place of an old one.
 
-
-def write_record(key: str, kept: CachedText) -> None:
-    """Says what the file of tokens holds, after it was written."""
-    with _replacing(_paths(key)[0]) as file:
-        file.write(json.dumps({"holds": asdict(kept), "check": _check(kept)}, indent=1).encode())
-
-
-def mapped(key: str, kept: CachedText) -> tuple[TokenRow, TokenRow]:
-    """The tokens of the training part and of the test part, mapped from the file."""
-    if kept.train_tokens + kept.test_tokens == 0:  # what is empty cannot be mapped
-        return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
-    tokens: TokenRow = np.memmap(_paths(key)[1], np.dtype(kept.dtype), "r")
-    return tokens[: kept.train_tokens], tokens[kept.train_tokens :]
-
-
-def _check(kept: CachedText) -> str:
-    return hashlib.sha256(json.dumps(asdict(kept)).encode()).hexdigest()
-
-
-def _paths(key: str) -> tuple[Path, Path]:
-    return folder() / f"text-{key}.json", folder() / f"text-{key}.bin"
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Several processes may write the same at once: each has a file of its own until it is whole."""
+    Several processes may make the same at once: each has a file of its own until it is whole.
+    """
+    path = _path(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
         try:
-            yield file  # type: ignore[misc]  # mypy knows no BinaryIO in it
+            file.write(bytes(_HEAD))
+            kept = write(file)  # type: ignore[arg-type]  # mypy knows no BinaryIO in it
+            file.seek(0)
+            file.write(json.dumps(asdict(kept)).encode().ljust(_HEAD))
+            file.seek(0)
+            file.write(hashlib.file_digest(file, "sha256").digest())
             file.flush()
             os.fsync(file.fileno())
             os.replace(file.name, path)
@@ -110,3 +85,17 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):
                 os.unlink(file.name)
             raise
+    return kept
+
+
+def mapped(key: str, kept: CachedText) -> tuple[TokenRow, TokenRow]:
+    """The tokens of the training part and of the test part, mapped from the file."""
+    count = kept.train_tokens + kept.test_tokens
+    if count == 0:  # what is empty cannot be mapped
+        return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
+    tokens: TokenRow = np.memmap(_path(key), np.dtype(kept.dtype), "r", offset=_HEAD, shape=(count,))
+    return tokens[: kept.train_tokens], tokens[kept.train_tokens :]
+
+
+def _path(key: str) -> Path:
+    return folder() / f"text-{key}.bin"

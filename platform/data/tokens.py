@@ -10,7 +10,7 @@ from .errors import DataError
 from .examples import Parts
 from .npy import mapped
 from .shape import Shape
-from .windows import SpacedWindows, TokenRow, Windows
+from .windows import TokenRow, spaced_windows, training_windows
 
 _CHUNK = 1 << 24
 """Tokens that are looked at together; an even number."""
@@ -49,8 +49,8 @@ def load_tokens(config: Tokens) -> Parts:
     )
     vocabulary = config.vocabulary or largest + 1
     return Parts(
-        Windows(parts[0], config.context, str(names[0])),
-        SpacedWindows(parts[1], config.context, config.test_examples, str(names[1])),
+        training_windows(parts[0], config.context, str(names[0])),
+        spaced_windows(parts[1], config.context, config.test_examples, str(names[1])),
         Shape.text(config.context, vocabulary),
         digest.hexdigest(),
     )

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import ray.train
-import torch
 import torch.distributed as dist
 from pyarrow import ArrowException
 from ray.train import Checkpoint
@@ -28,19 +27,15 @@ class Checkpoints:
         job: the run.
         keep: how many stay.
         workers: how many train, in all processes.
-        device: through which the process group sends.
         notify: told, in a line for the user, what could not be used or stored.
     """
 
-    def __init__(
-        self, job: Job, keep: int, workers: int, device: torch.device, notify: Callable[[str], None]
-    ) -> None:
+    def __init__(self, job: Job, keep: int, workers: int, notify: Callable[[str], None]) -> None:
         self._storage = ray.train.get_context().get_storage()
         filesystem, path = self._storage.storage_filesystem, self._storage.experiment_fs_path
         self.folder = RunFolder(filesystem, path, job.run_id, job.folder)
         self._run_id, self._keep, self._workers, self._notify = job.run_id, keep, workers, notify
         self._rank = dist.get_rank()
-        self._device = device if dist.get_backend() == "nccl" else torch.device("cpu")
 
     def newest(self) -> Saved | None:
         """What this worker continues from; None if no checkpoint was written yet.
@@ -54,7 +49,7 @@ class Checkpoints:
             return Saved.load(read, manifest, self._rank, self._workers)
 
         iterations = self.folder.iterations() if self._rank == 0 else []
-        choice = agreed(iterations, attempt, self._rank, self._device)
+        choice = agreed(iterations, attempt, self._rank)
         if choice.skipped:
             then = folder_name(choice.iteration) if choice.good else "the beginning"
             self._notify(f"checkpoint not used: {'; '.join(choice.skipped)}; going on from {then}")
@@ -78,8 +73,7 @@ class Checkpoints:
             # When worker 0 has heard of all files, all of them are there.
             mine = Manifest(self._run_id, iteration, own).to_bytes().decode()
             manifests = [
-                Manifest.from_bytes(each.encode(), self._run_id, iteration)
-                for each in gathered(mine, self._device)
+                Manifest.from_bytes(each.encode(), self._run_id, iteration) for each in gathered(mine)
             ]
             everything = {name: digest for each in manifests for name, digest in each.files.items()}
             whole = Manifest(self._run_id, iteration, everything)
@@ -111,7 +105,7 @@ class Checkpoints:
 
     def _first(self, problem: str) -> str:
         """The first worker's problem, on all of them."""
-        return next(filter(None, gathered(problem, self._device)), "")
+        return next(filter(None, gathered(problem)), "")
 
     def _keep_here(self, files: Path, whole: Manifest, problem: str, *, complete: bool) -> None:
         """Keeps a checkpoint that the storage did not take on the workers' machines, and says where."""

@@ -7,7 +7,6 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -28,7 +27,6 @@ _HEARTBEAT = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 _SILENT = (OSError, OverflowError, UnicodeError)
 _OK, _NO_TOKEN = 200, (401, 403)
 _MODE = "RAY_AUTH_MODE"
-_LOOPBACK_ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def check_cluster(address: str) -> None:
@@ -52,16 +50,12 @@ def check_cluster(address: str) -> None:
         raise _refusal(f"{found}: must look like HOST:6379 or ray://HOST:10001, or be auto or local")
     if address == "auto":
         address = f"auto, which is {found}"
-    asked = host if scheme else _asked_by_ray(host)
     try:
-        in_time(_ANSWER_S, lambda: _connect(asked, int(port)))
+        in_time(_ANSWER_S, lambda: _connect(host, int(port)))
     except _SILENT as error:  # no host, no port, no name
-        raise _no_cluster(
-            address,
-            str(error) if asked == host else f"{error}; Ray asks at {asked} unless {_LOOPBACK_ALONE}=0",
-        ) from None
+        raise _no_cluster(address, str(error)) from None
     if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
-        _call(f"{asked}:{port}", address)
+        _call(f"{host}:{port}", address)
     if address != found:
         os.environ["RAY_ADDRESS"] = found  # Ray would look again, and might find another
 
@@ -83,22 +77,6 @@ def _found() -> str:
     return found
 
 
-def _asked_by_ray(host: str) -> str:
-    """The host that Ray asks: for this one, its outward address, unless Ray is told to stay within."""
-    stays = os.environ.get(_LOOPBACK_ALONE, "1").lower() not in ("1", "true")
-    if stays or host.strip("[]") not in ("127.0.0.1", "localhost", "::1"):
-        return host
-    return _outward() or host
-
-
-def _outward() -> str:
-    """This machine's address as others see it; empty where there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
-        asking.connect(("8.8.8.8", 53))  # sends nothing
-        return str(asking.getsockname()[0])
-    return ""
-
-
 def check_job_server(address: str) -> None:
     """Asks a cluster's job server, known within 5 s. A token is used as `check_cluster` says.
 
@@ -108,12 +86,10 @@ def check_job_server(address: str) -> None:
     source = f"--address {address}"
     try:
         code, reason = _asked(lambda token: _status(address, token), lambda said: said[0] in _NO_TOKEN)
-    except urllib.error.URLError as error:
-        raise SpecError(source, [f"no cluster answers there ({error.reason})"]) from None
     except http.client.HTTPException:
         raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
     except (*_SILENT, ValueError) as error:
-        raise SpecError(source, [f"no cluster answers there ({error})"]) from None
+        raise SpecError(source, [f"no cluster answers there ({getattr(error, 'reason', error)})"]) from None
     if code in _NO_TOKEN:
         raise SpecError(source, [_token_problem()])
     if code != _OK:

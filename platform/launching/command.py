@@ -145,7 +145,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
     check_storage(spec, f"run {run_id}", local=is_local())  # before its checkpoints are read
     folder = RunFolder.at(storage_path(spec), run_id)
     try:
-        with Hold(client, run_id, folder.local) as hold:
+        with Hold(client, run_id) as hold:
             _check_checkpoints(folder, run_id)
             check(spec, f"run {run_id}", local=is_local())
             with _started(display.console):

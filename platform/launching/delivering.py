@@ -93,7 +93,7 @@ def deliver_checkpoint(place: Path, open_store: "Callable[[], MlflowClient]") ->
     if address is None:
         raise Unusable(f"run {run_id} does not say in MLflow where its checkpoints are")
     folder = RunFolder.at(*above(address))
-    with Hold(client, run_id, folder.local):
+    with Hold(client, run_id):
         folder.reopen(iteration)
         for name in here:
             folder.put(iteration, place / name)

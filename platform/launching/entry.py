@@ -1,4 +1,4 @@
-"""Where Ray Train's workers begin. It is light to import, since the controller needs no torch."""
+"""Where Ray Train's workers begin. Light to import: the controller needs no torch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One run, as Ray Train's controller and workers get it."""
+"""What Ray Train's workers get, as plain data. Light to import: the controller needs no torch."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -16,7 +16,7 @@ from .entry import train_worker
 from .failure import RunFailed, run_failed
 from .fallback import fallback, keep_text, text_of
 from .job import Job
-from .run_folder import RunFolder
+from .run_folder import RAYS_LIST, RunFolder
 from .run_status import News, RunStatus
 from .storage import reason, storage_path
 
@@ -61,7 +61,7 @@ def launch(
     folder = RunFolder.at(storage, run_id)
     if folder.local is not None:
         output_folder(folder.local.parent)
-    with nullcontext(hold) if hold else Hold(client, run_id, folder.local) as held:
+    with nullcontext(hold) if hold else Hold(client, run_id, new=True) as held:
         with suppress(Exception):  # a comfort for people; the run needs no store to go on
             client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
         status: Status = "KILLED"
@@ -84,9 +84,8 @@ def launch(
 def _set_aside(folder: RunFolder) -> None:
     """Puts away what an earlier launch of the run has left; raises RunFailed."""
     try:
-        folder.forget_rays_list()
         # The checkpoint has these metrics, or their steps are redone.
-        folder.set_aside(UNDELIVERED)
+        folder.set_aside(RAYS_LIST, UNDELIVERED)
         fallback(folder.run_id).set_aside(UNDELIVERED)
     except OSError as error:
         raise RunFailed(f"{folder.address}: {reason(error)}") from error

@@ -13,26 +13,17 @@ class NoAutoscaling:
     warning in its log and goes on.
     """
 
-    def __init__(self) -> None:
-        self._pipelines: set[str] = set()
+    def request_resources(self, *_: Any, **__: Any) -> None:
+        """Does nothing: the machine is what it is."""
 
-    def request_resources(self, requester_id: str = "", **_: Any) -> None:
-        """Only notes who is there: the machine is what it is."""
-        if requester_id.startswith("data-"):
-            self._pipelines.add(requester_id)
-
-    def cancel_request(self, requester_id: str = "", **_: Any) -> None:
-        """Forgets who asked."""
-        self._pipelines.discard(requester_id)
+    def cancel_request(self, *_: Any, **__: Any) -> None:
+        """Does nothing."""
 
     def get_reserved_resources(self, *_: Any, **__: Any) -> dict[str, dict[str, float]]:
-        """What a pipeline of Ray Data may use: all CPUs, for which tasks wait, and a share of the memory."""
+        """What a run whose number of workers may change can use: all that there is."""
         import ray  # noqa: PLC0415 - runs in an actor, where it is imported
 
-        whole: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        sharing = max(1, len(self._pipelines))
-        share = {name: whole.get(name, 0.0) / sharing for name in ("memory", "object_store_memory")}
-        return {"this machine": {"CPU": whole.get("CPU", 0.0)} | share}
+        return {"this machine": ray.cluster_resources()}  # type: ignore[no-untyped-call]
 
 
 def stand_in_for_autoscaling() -> None:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _NAME = re.compile(r"iteration_(\d{8,})")
-_SNAPSHOT = "checkpoint_manager_snapshot.json"
+RAYS_LIST = "checkpoint_manager_snapshot.json"
+"""Ray Train's own, which it would refuse when it is damaged."""
 SET_ASIDE = ".not-used"
 """The suffix of files that must not be read any more."""
 
@@ -165,10 +166,6 @@ class RunFolder:
         """Bytes of a checkpoint's file; None where there is no such file. Raises OSError."""
         found = self._filesystem.get_file_info(self._file(iteration, name))
         return None if found.size is None else int(found.size)
-
-    def forget_rays_list(self) -> None:
-        """Keeps Ray Train from reading a list of checkpoints, which it would refuse when it is damaged."""
-        self.set_aside(_SNAPSHOT)
 
     def discard(self, iteration: int) -> None:
         """Removes a checkpoint, or what is there of one, as far as that can be done."""

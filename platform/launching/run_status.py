@@ -1,7 +1,6 @@
 """The status of a run: worker 0 posts it, the driver reads it. Workers also close rounds there."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..training.reporting import Progress
 
@@ -63,7 +62,3 @@ class RunStatus:
         """What came since the last reading."""
         news, self._news = self._news, News(self._news.progress)
         return news
-
-
-BoardHandle = Any
-"""A Ray actor handle of `RunStatus`."""

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import ray
 import torch
@@ -25,7 +26,6 @@ from .checkpoints import Checkpoints
 from .fallback import keep_text
 from .job import Job
 from .process_group import process_group, with_sites
-from .run_status import BoardHandle
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0
@@ -47,7 +47,7 @@ def train(job: Job) -> None:
         log = logging.getLogger("taugrad")
         log.setLevel(logging.INFO)
         log.addHandler(_Telling(notify))
-        checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, device, notify)
+        checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, notify)
         journal = Journal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
         listener = _Listener(job.status, journal, checkpoints)
         try:
@@ -121,12 +121,12 @@ class _Listener(Listener):
     """Hands metrics to the journal, progress to the status, checkpoints to the run's folder.
 
     Args:
-        status: that of the run.
+        status: that of the run, a Ray actor handle of `RunStatus`.
         journal: worker 0's; None on the others, which show nothing.
         checkpoints: those of the run.
     """
 
-    def __init__(self, status: BoardHandle, journal: Journal | None, checkpoints: Checkpoints) -> None:
+    def __init__(self, status: Any, journal: Journal | None, checkpoints: Checkpoints) -> None:
         self._status, self._journal, self._checkpoints = status, journal, checkpoints
         self._shown = 0.0
         self.latest: dict[str, float] = {}

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import nn
 
 from .config import AlexNet, Form
-from .sizes import begin_as_he, check_size, scaled, windows
+from .sizes import begin_as_he, check_size, numbers_of, scaled
 
 SMALLEST: dict[Form, int] = {"small": 15, "imagenet": 63}
 """Fewer rows or columns than this would leave nothing after the last pooling."""
@@ -20,31 +20,21 @@ _GROUPED, _NORMED, _POOLED = (2, 4, 5), (1, 2), (1, 2, 5)
 
 
 def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Builds the network.
+    """Builds the network; see `sizes` for the arguments and what is raised.
 
-    Args:
-        config: Its form. `imagenet` is the paper's, for 224 x 224 (zeros around an image make its sizes come
-            out as printed; 227 x 227 gives the same): local response norm, overlapping poolings, weights and
-            biases that begin as in the paper. `small` is the form that people train on CIFAR: 3 x 3
-            convolutions of 64, 192, 384, 256, 256 maps, no norm, weights that begin as He et al. (2015) fill
-            them.
-        channels: Of an image, as in `sizes`.
-        height: Of an image, at least `SMALLEST`.
-        width: The same.
-        classes: Of the data.
-
-    Raises:
-        ValueError: The images are too small.
+    The form `imagenet` is the paper's, for 224 x 224 (zeros around an image make its sizes come out as
+    printed; 227 x 227 gives the same): local response norm, overlapping poolings, weights and biases that
+    begin as in the paper. `small` is the form that people train on CIFAR: 3 x 3 convolutions of 64, 192, 384,
+    256, 256 maps, no norm, weights that begin as He et al. (2015) fill them.
     """
     small = config.form == "small"
     smaller = "lenet" if small else "alexnet with form: small"
     check_size("AlexNet", height, width, SMALLEST[config.form], instead=smaller)
-    conv, maps = _convolutions(config, channels)
-    rows, columns = (_left(size, small=small) for size in (height, width))
+    conv = _convolutions(config, channels)
     units = scaled(4096, config.width_multiplier)
     fc = OrderedDict[str, nn.Module](
         dropout6=nn.Dropout(config.dropout),
-        fc6=nn.Linear(maps * rows * columns, units),
+        fc6=nn.Linear(numbers_of(conv, channels, height, width), units),
         relu6=nn.ReLU(inplace=True),
         dropout7=nn.Dropout(config.dropout),
         fc7=nn.Linear(units, units),
@@ -63,18 +53,8 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
     return net
 
 
-def _left(size: int, *, small: bool) -> int:
-    """Rows, or columns, after the last pooling."""
-    if small:
-        return windows(size, 3, 2, 1) // 2 // 2 // 2
-    size = windows(size, 11, 4, 2)
-    for _ in range(3):
-        size = windows(size, 3, 2)
-    return size
-
-
-def _convolutions(config: AlexNet, channels: int) -> tuple[nn.Sequential, int]:
-    """The convolutions with what follows each, and how many maps the last one has."""
+def _convolutions(config: AlexNet, channels: int) -> nn.Sequential:
+    """The convolutions with what follows each."""
     small = config.form == "small"
     groups = 2 if config.grouped and not small else 1
     layers, before = OrderedDict[str, nn.Module](), channels
@@ -89,7 +69,7 @@ def _convolutions(config: AlexNet, channels: int) -> tuple[nn.Sequential, int]:
         if number in _POOLED:
             layers[f"pool{number}"] = nn.MaxPool2d(2) if small else nn.MaxPool2d(3, stride=2)
         before = after
-    return nn.Sequential(layers), before
+    return nn.Sequential(layers)
 
 
 def _norm() -> nn.Module:

@@ -21,16 +21,8 @@ def nin(config: NetworkInNetwork, channels: int, height: int, width: int, classe
     The scores of classes pass a ReLU, too. A class whose score begins at zero for every image has no
     gradient, and training may stand still. With biases, scores therefore begin near one.
 
-    Args:
-        config: Its form: `small` as trained on CIFAR, with dropout after two poolings; `imagenet` as in
-            Caffe's model zoo, for 224 x 224, with dropout after the third.
-        channels: Of an image, as in `sizes`.
-        height: Of an image, at least `SMALLEST`.
-        width: The same.
-        classes: Of the data.
-
-    Raises:
-        ValueError: The images are too small.
+    The form `small` is as trained on CIFAR, with dropout after two poolings; `imagenet` as in Caffe's model
+    zoo, for 224 x 224, with dropout after the third. See `sizes` for the arguments and what is raised.
     """
     smaller = "mlp" if config.form == "small" else "nin with form: small"
     check_size("Network in Network", height, width, SMALLEST[config.form], instead=smaller)

@@ -18,10 +18,9 @@ _STAGES = (16, 32, 64)
 
 
 def resnet(config: ResNet, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Builds the network; its weights begin as He et al. (2015) fill them.
+    """Builds the network for images of at least 5 x 5, of 18 layers 9 x 9; see `sizes`.
 
-    Raises:
-        ValueError: The images are too small: below 5 x 5, of 18 layers below 9 x 9.
+    Weights begin as He et al. (2015) fill them.
     """
     depth = config.depth
     stages, blocks = (_STAGES_OF_18, 2) if depth == 18 else (_STAGES, (depth - 2) // 6)

@@ -1,9 +1,13 @@
 """What networks for images share: how large images are inside them, and their first weights.
 
 Each is built by a function of its config, the images' channels, height and width, and the number of classes.
-It maps float32 [N, channels, height, width] to class scores, float32 [N, classes].
+It maps float32 [N, channels, height, width] to class scores, float32 [N, classes]. The function raises
+ValueError where images are too small.
 """
 
+from copy import deepcopy
+
+import torch
 from torch import nn
 
 
@@ -27,9 +31,10 @@ def check_size(network: str, height: int, width: int, smallest: int, *, instead:
         )
 
 
-def windows(size: int, kernel: int, stride: int, padding: int = 0) -> int:
-    """How many windows of a convolution or pooling fit into so many rows, those that stick out left out."""
-    return (size + 2 * padding - kernel) // stride + 1
+def numbers_of(part: nn.Module, channels: int, height: int, width: int) -> int:
+    """How many numbers a part of a network makes of an image; nothing is computed for that."""
+    image = torch.empty(1, channels, height, width, device="meta")
+    return int(deepcopy(part).to("meta")(image).numel())
 
 
 def begin_as_he(net: nn.Module) -> None:

@@ -19,12 +19,8 @@ _LOADS = {"cache_dir", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_over
 def timm_model(config: Timm, channels: int, height: int, width: int, classes: int) -> nn.Module:
     """Builds a network of timm with weights as timm begins them: nothing is downloaded.
 
-    Args:
-        config: Its name, and further arguments. Many networks take one size only, unless these name another.
-        channels: Of an image, as in `sizes`.
-        height: Of an image.
-        width: Of an image.
-        classes: Of the data.
+    Many networks take one size of images only, unless the config's arguments name another. See `sizes` for
+    the others.
 
     Raises:
         ImportError: timm, or a package that it needs, is not installed.

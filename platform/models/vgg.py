@@ -14,23 +14,12 @@ _BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 
 def vgg16(config: Vgg16, channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Builds the network; its weights begin as He et al. (2015) fill them.
+    """Builds the network; see `sizes` for the arguments and what is raised.
 
-    The paper had to train a smaller net first.
-
-    Args:
-        config: Its form: `imagenet` as in the paper, with two hidden fully connected layers of 4,096; `small`
-            has batch norm after each convolution and one fully connected layer, as is usual for CIFAR.
-        channels: Of an image, as in `sizes`.
-        height: Of an image, at least 32.
-        width: The same.
-        classes: Of the data.
-
-    Returns:
-        Parameters of its convolutions are named conv.*, those of its fully connected layers fc.*.
-
-    Raises:
-        ValueError: The images are too small.
+    Weights begin as He et al. (2015) fill them; the paper had to train a smaller net first. The form
+    `imagenet` is as in the paper, with two hidden fully connected layers of 4,096; `small` has batch norm
+    after each convolution and one fully connected layer, as is usual for CIFAR. Parameters of convolutions
+    are named conv.*, those of fully connected layers fc.*.
     """
     check_size("VGG16", height, width, SMALLEST, instead="resnet")
     small = config.form == "small"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -14,29 +14,25 @@ from taugrad.compressors.method.registry import FAMILIES
 from .run import RunSpec
 
 
-def values_in(annotation: Any) -> Iterator[Any]:
-    """What the values of a dictionary may be, where that is one."""
-    arguments = get_args(annotation)
-    if get_origin(annotation) is dict:
-        yield arguments[1]
-    else:
+def alternatives(annotation: Any) -> Iterator[Any]:
+    """What a field may be: models, types, choices, lists and dictionaries, without unions around them."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from alternatives(arguments[0])
+    elif origin in (Union, UnionType):
         for argument in arguments:
-            yield from values_in(argument)
-
-
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a field may be, but for those in lists and dictionaries."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from alternatives(argument)
+    else:
         yield annotation
-    elif get_origin(annotation) not in (list, dict, tuple):
-        for argument in get_args(annotation):
-            yield from models_in(argument)
 
 
-def alternatives(annotation: Any) -> tuple[Any, ...]:
-    """What a union may be, or what is annotated."""
-    arguments = get_args(annotation)
-    return arguments[:1] if get_origin(annotation) is Annotated else arguments
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field may be, but for those in lists and dictionaries."""
+    return [each for each in alternatives(annotation) if _is_model(each)]
+
+
+def _is_model(each: Any) -> bool:
+    return isinstance(each, type) and issubclass(each, BaseModel)
 
 
 def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
@@ -52,35 +48,37 @@ def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
     for part in names:
         models = (model for annotation in annotations for model in models_in(annotation))
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
-        annotations = fields or [values for annotation in annotations for values in values_in(annotation)]
+        kinds = (each for annotation in annotations for each in alternatives(annotation))
+        annotations = fields or [get_args(each)[1] for each in kinds if get_origin(each) is dict]
     return list(annotations)
 
 
 def held(annotations: Sequence[Any]) -> set[type]:
     """The plain types among annotations, in lists too; text and paths are str."""
     found = set[type]()
-    for annotation in annotations:
-        origin, arguments = get_origin(annotation), get_args(annotation)
+    for each in (each for annotation in annotations for each in alternatives(annotation)):
+        origin, arguments = get_origin(each), get_args(each)
         if origin is Literal:
             found |= {type(choice) for choice in arguments}
         elif arguments and origin is not dict:
             found |= held(arguments)
-        elif isinstance(annotation, type) and not issubclass(annotation, BaseModel):
-            found.add(str if issubclass(annotation, Path) else annotation)
+        elif isinstance(each, type) and not _is_model(each):
+            found.add(str if issubclass(each, Path) else each)
     return found
 
 
 def type_name(annotation: Any) -> str:
     """What a field holds, in a word: a type's name, or the choices; without None and limits."""
-    if get_origin(annotation) is Literal:
-        return "|".join(str(choice) for choice in get_args(annotation))
-    origin = get_origin(annotation)
-    if origin in (list, dict, tuple):
-        return "list" if origin is tuple else str(origin.__name__)
-    if isinstance(annotation, type):
-        return "" if issubclass(annotation, BaseModel | NoneType) else annotation.__name__
-    named = [type_name(member) for member in alternatives(annotation)]
-    return "|".join(name for name in dict.fromkeys(named) if name)
+    names: dict[str, None] = {}
+    for each in alternatives(annotation):
+        origin = get_origin(each)
+        if origin is Literal:
+            names |= dict.fromkeys(map(str, get_args(each)))
+        elif origin in (list, dict, tuple):
+            names["list" if origin is tuple else origin.__name__] = None
+        elif each is not NoneType and not _is_model(each):
+            names[each.__name__] = None
+    return "|".join(names)
 
 
 METHOD = "compressor"
@@ -214,8 +212,8 @@ def walk(
     A choice within one of its own alternatives (a policy of a policy) is not entered again.
     """
     for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] not in TAGS):
-        members = list(models_in(info.annotation))
-        if not members or _plain(info.annotation):
+        members = models_in(info.annotation)
+        if not all(each is NoneType or _is_model(each) for each in alternatives(info.annotation)):
             yield prefix + name, kind, info
         for member in members:
             kinds = _tags(member) if len(members) > 1 else ()
@@ -223,12 +221,3 @@ def walk(
                 continue
             for each in kinds or ("",):
                 yield from walk(member, f"{prefix}{name}.", str(each) or kind, (*around, *members))
-
-
-def _plain(annotation: Any) -> bool:
-    """Whether a field that may hold a model may also hold a number or a text."""
-    if isinstance(annotation, type):
-        return not issubclass(annotation, BaseModel | NoneType)
-    if get_origin(annotation) in (list, dict, tuple, Literal):
-        return True
-    return any(_plain(argument) for argument in alternatives(annotation))

@@ -31,21 +31,20 @@ from ..training.generators import Randomness
 from ..training.replica import Replica
 from ..training.resuming import gathered
 from .asynchronous.mode import AsynchronousTraining
-from .asynchronous.schedule import Course, even
+from .asynchronous.schedule import Course
 from .asynchronous.worker import Worker
 from .base import Synchronization
-from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, WeightsSync, real
+from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, RoundSchedule, WeightsSync, real
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.mode import HybridTraining
 from .hybrid.parts import two_parts
-from .hybrid.wire import Wire
 from .hybrid.worker import Manner
 from .hybrid.worker import Worker as HybridWorker
 from .quorum.decisions import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.mailroom import Mailroom
-from .quorum.schedule import Drawn, Schedule, Synchronous
+from .quorum.schedule import Drawn
 from .quorum.scheduled import ScheduledRounds
 from .validation import needed_of
 from .weights import LocalTraining, OwnWorkers
@@ -91,8 +90,7 @@ class _Build:
     def build(self) -> tuple[Synchronization, Randomness]:
         """See `build_synchronization`."""
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
-        on_gpu = not simulated and dist.get_backend() == "nccl"
-        key = self._key(self.device if on_gpu else torch.device("cpu")) if mode.authenticated else None
+        key = self._key() if mode.authenticated else None
         if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
@@ -110,7 +108,7 @@ class _Build:
                 return self._gradients(runner, randomness), randomness
 
     @staticmethod
-    def _key(device: torch.device) -> bytes:
+    def _key() -> bytes:
         """This worker's key; all workers must call this together.
 
         Raises:
@@ -121,7 +119,7 @@ class _Build:
             key = key_of_environment()
         except KeyProblem as found:
             problem = str(found)
-        for rank, said in enumerate(gathered(problem, device)):
+        for rank, said in enumerate(gathered(problem)):
             if said:
                 raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
         return key
@@ -148,15 +146,11 @@ class _Build:
         if mode.quorum is None:
             return LocalTraining(mode, own)
         needed = needed_of(mode.quorum, runner.workers)
-        # Whoever follows a schedule waits for every offer.
-        free = mode.schedule is None and not self.spec.sync.is_simulated
-        mailrooms = [Mailroom(carrier, skips=free) for carrier in runner.carriers]
-        if free:
-            return FreeRounds(mode, own, mailrooms[0], needed, self.decide or by_store())
-        schedule: Schedule = Synchronous(runner.workers)
-        if mode.schedule is not None:
-            schedule = Drawn(mode.schedule, runner.workers, needed, mode.every)
-        return ScheduledRounds(mode, own, mailrooms, schedule)
+        if mode.schedule is None and not self.spec.sync.is_simulated:
+            (carrier,) = runner.carriers
+            return FreeRounds(mode, own, Mailroom(carrier), needed, self.decide or by_store())
+        schedule = mode.schedule or RoundSchedule()  # in which nobody is late
+        return ScheduledRounds(mode, own, Drawn(schedule, runner.workers, needed, mode.every))
 
     def _async(self, mode: AsyncSync, runner: Runner, randomness: Randomness) -> Synchronization:
         workers = [
@@ -170,7 +164,7 @@ class _Build:
             )
             for rank, replica in zip(runner.ranks, self._replicas(runner), strict=True)
         ]
-        behind, times = mode.most_behind, even(runner.workers, mode.step_times)
+        behind, times = mode.most_behind, mode.step_times or (1.0,) * runner.workers
         follows = self.spec.sync.is_simulated or mode.follow_schedule
         course = Course(times, mode.delay, mode.schedule_seed, behind) if follows else None
         return AsynchronousTraining(runner, workers, randomness, most_behind=behind, course=course)
@@ -180,7 +174,7 @@ class _Build:
         replica = Replica(parts.convolutional, self.task, spec.training, runner.workers)
         manner = Manner(
             scheme=mode.scheme,
-            wire=Wire(_TYPES[mode.activations]),
+            values=_TYPES[mode.activations],
             per_worker=mode.fc_batch == "per_worker",
             summed=spec.compressor.reduction == "sum",
             seed=spec.seed,
@@ -197,7 +191,6 @@ class _Build:
             replica,
             workers,
             randomness,
-            per_worker=manner.per_worker,
             refuses=spec.compressor.nonfinite == "refuse",
         )
 

@@ -315,10 +315,8 @@ class AsyncSync(_Mode):
     """Schedule: seed of the delays."""
 
 
-RealSync = Annotated[
-    AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync | AsyncSync,
-    Field(discriminator="mode"),
-]
+_Real = AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync | AsyncSync
+RealSync = Annotated[_Real, Field(discriminator="mode")]
 
 
 class SimulatedSync(Config):
@@ -331,17 +329,7 @@ class SimulatedSync(Config):
     """What is simulated."""
 
 
-SyncConfig = Annotated[
-    AllGatherSync
-    | RingSync
-    | ParameterServerSync
-    | ShardedSync
-    | WeightsSync
-    | HybridSync
-    | AsyncSync
-    | SimulatedSync,
-    Field(discriminator="mode"),
-]
+SyncConfig = Annotated[_Real | SimulatedSync, Field(discriminator="mode")]
 
 
 def real(sync: SyncConfig) -> RealSync:

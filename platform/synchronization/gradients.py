@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns import Pattern
 from taugrad.compressors.exchange.rounds import Participant
 from taugrad.compressors.exchange.runner import Runner
@@ -32,6 +32,8 @@ class GradientsInRounds(InRounds):
         randomness: Randomness,
         *,
         refuses: bool = True,
+        model: nn.Module | None = None,
+        others: Sequence[str] = (),
     ) -> None:
         """Takes charge.
 
@@ -41,11 +43,14 @@ class GradientsInRounds(InRounds):
             replica: the model.
             randomness: of all ranks here.
             refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
+            model: the whole, where the replica has a part of it.
+            others: names of its other parameters.
         """
         self._refuses = refuses
-        super().__init__([Averaging(runner, patterns, replica.names)], replica.names)
+        names = [*replica.names, *others]
+        super().__init__([Averaging(runner, patterns, names)], names)
         self._replica, self._randomness = replica, randomness
-        self.model = replica.model
+        self.model = replica.model if model is None else model
         self._runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
@@ -56,12 +61,12 @@ class GradientsInRounds(InRounds):
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
         for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
-            _set(self.model.buffers(), before)
+            copy_to(list(self.model.buffers()), before)
             with self._randomness.of(rank):
                 losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
             participants.append(self._begin_participant(local, rank, moment))
-        _set(self.model.buffers(), after)  # worker 0's, as DDP has it
+        copy_to(list(self.model.buffers()), after)  # worker 0's, as DDP has it
         mean = self._agree(participants)
         if mean is not None:
             self._replica.put_gradients(mean)
@@ -72,27 +77,29 @@ class GradientsInRounds(InRounds):
 
     def _begin_participant(self, local: int, rank: int, moment: Moment) -> Participant:
         self._replica.prepare_own()
+        return self._averaging.participant(local, self._taken_gradients(rank, moment))
+
+    def _taken_gradients(self, rank: int, moment: Moment) -> list[Tensor]:
+        """The replica's, as one worker's; worker 0's are observed."""
         gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
             seen = zip(self._replica.names, gradients, strict=True)
             self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
-        return self._averaging.participant(local, gradients)
+        return gradients
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
-        return {
-            "model": self.model.state_dict(),
-            "replica": self._replica.state_dict(),
-            "ledger": self._ledger_state(),
-        }
+        ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}
+        return {"model": self.model.state_dict(), "replica": self._replica.state_dict(), "ledger": ledger}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
-        return {"patterns": self._pattern_states()}
+        return {"patterns": {**self._averaging.own_state(), "traffic": self.ledger.traffic.state_dict()}}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._load_patterns(own["patterns"])
+        self._averaging.load(own["patterns"])
+        self.ledger.traffic.load_state_dict(own["patterns"]["traffic"])
         self._load_agreed(shared)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
@@ -103,10 +110,5 @@ class GradientsInRounds(InRounds):
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
         self._replica.load_state_dict(shared["replica"])
-        self._load_ledger(shared["ledger"])
-
-
-@torch.no_grad()
-def _set(tensors: Any, values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
+        self.ledger.load(shared["ledger"]["totals"])
+        self._averaging.done = int(shared["ledger"]["synchronizations"])

@@ -1,8 +1,6 @@
 """What the modes that work in rounds have in common: they agree on means, and keep a ledger."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -60,29 +58,5 @@ class InRounds(Synchronization):
 
     def _broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Worker 0's tensors to all, in place."""
-        with self._exchanging():
+        with self.ledger.waiting():
             self._runner.broadcast(list(tensors))
-
-    @contextmanager
-    def _exchanging(self) -> Iterator[None]:
-        """Adds what the runner waits for the others inside to the ledger."""
-        before = self._runner.waited_s
-        yield
-        waited, step = self._runner.waited_s - before, self.ledger.now.step
-        step.exchange_s += waited
-        step.blocked_s += waited
-
-    def _ledger_state(self) -> dict[str, Any]:
-        return {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}
-
-    def _load_ledger(self, state: dict[str, Any]) -> None:
-        self.ledger.load(state["totals"])
-        self._averaging.done = int(state["synchronizations"])
-
-    def _pattern_states(self) -> dict[str, Any]:
-        return {**self._averaging.own_state(), "traffic": self.ledger.traffic.state_dict()}
-
-    def _load_patterns(self, states: Mapping[str, Any]) -> None:
-        """Takes over what `_pattern_states` gave; raises ValueError where it is of other workers."""
-        self._averaging.load(states)
-        self.ledger.traffic.load_state_dict(states["traffic"])

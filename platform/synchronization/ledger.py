@@ -4,8 +4,10 @@ Where workers wait for one another, each knows at the end of an iteration what a
 entry is completed later: all workers gather the notes of all, and complete their entries alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +99,16 @@ class Ledger:
         self._open.append((iteration, np.zeros(self._here, self._dtype)))
         return iteration
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time inside as waiting for the others; simulated workers never wait."""
+        began = perf_counter()
+        yield
+        if self._here < self._workers:
+            waited = perf_counter() - began
+            self.now.step.exchange_s += waited
+            self.now.step.blocked_s += waited
+
     def end(self, loss: float) -> Iteration:
         """Ends the latest iteration, which is whole already."""
         ((iteration, _),), self._open = self._open, []
@@ -119,7 +131,8 @@ class Ledger:
             [workers, iterations], all notes.
         """
         own = np.stack([notes for _, notes in self._open], axis=1)
-        gathered = gather(own.view(np.float64).reshape(self._here, len(self._open), -1))
+        with self.waiting():
+            gathered = gather(own.view(np.float64).reshape(self._here, len(self._open), -1))
         every: NDArray[np.void] = np.ascontiguousarray(gathered).view(self._dtype)[..., 0]
         for number, (iteration, here) in enumerate(self._open):
             step, notes = iteration.step, every[:, number]

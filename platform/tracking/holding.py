@@ -1,10 +1,8 @@
 """A run has one driver at a time: a lock with a sign of life, so that nobody waits for a dead process.
 
-A tag of the run in MLflow names the process that holds it, so every machine can see it. If the run's folder
-is on a disk, a locked file in it decides between processes that start at the same time.
+A tag of the run in MLflow names the process that holds it, so every machine can see it.
 """
 
-import fcntl
 import json
 import os
 import socket
@@ -14,9 +12,8 @@ import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -32,7 +29,6 @@ BEAT_S = 10.0
 STALE_S = 60.0
 """Seconds without a sign of life after which a process counts as dead on other machines."""
 _SETTLE_S = 1.0
-_FILE = "lock"
 
 
 class RunHeld(RuntimeError):
@@ -92,7 +88,7 @@ class Hold:
     Args:
         client: the store that has the run.
         run_id: the run.
-        folder: the run's folder; None if it is not on a disk.
+        new: whether the run is new, so that nobody else can have begun to take it.
         beat_s: seconds from one sign of life to the next.
         stale_s: seconds without a sign of life after which a holder on another machine counts as dead.
     """
@@ -101,15 +97,14 @@ class Hold:
         self,
         client: "MlflowClient",
         run_id: str,
-        folder: Path | None,
         *,
+        new: bool = False,
         beat_s: float = BEAT_S,
         stale_s: float = STALE_S,
     ) -> None:
-        self._client, self._run_id, self._folder = client, run_id, folder
+        self._client, self._run_id, self._new = client, run_id, new
         self._beat_s, self._stale_s = beat_s, stale_s
         self._holder = Holder.this_process()
-        self._file: TextIO | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="taugrad-hold", daemon=True)
         self._told = False  # the store who has the run
@@ -120,14 +115,9 @@ class Hold:
 
         Raises:
             RunHeld: another process holds it.
-            Exception: the store does not answer, and no file could be locked either.
+            Exception: the store does not answer.
         """
-        try:
-            self._lock()
-            self._take()
-        except BaseException:
-            self._unlock()
-            raise
+        self._take()
         self._thread.start()
         return self
 
@@ -143,7 +133,6 @@ class Hold:
         with suppress(Exception):  # if the store is away, the missing signs of life will say so
             if not (self._store_is_away or self._thread.is_alive()) and self.is_ours():
                 self._client.delete_tag(self._run_id, names.TAG_HOLDER)
-        self._unlock()
 
     def is_ours(self) -> bool:
         """Whether this process still holds the run: nobody took it over because this process seemed dead.
@@ -164,43 +153,17 @@ class Hold:
     def _take(self) -> None:
         try:
             self._refuse_if_held()
-            try:
-                self._write(self._client)
-            except Exception:  # the store is away, or somebody wrote at this very moment
-                self._refuse_if_held()
-                self._write(self._client)
-            if self._file is None:
-                time.sleep(_SETTLE_S)  # of two that start at once, the later one overwrites
-                self._refuse_if_held()
+            self._write(self._client)
         except RunHeld:
             raise
-        except Exception:
-            if self._file is None:
-                raise
-            # The store is away; on this machine the file is enough, and signs of life follow.
-
-    def _lock(self) -> None:
-        if self._folder is None:
-            return
-        with suppress(OSError):  # nothing can be locked or even written there; what matters is the tag
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = (self._folder / _FILE).open("a")
-        if self._file is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = None
-            with suppress(Exception):
-                other = Holder.of(self._client, self._run_id)
-            raise RunHeld(str(other or f"another process has {self._folder / _FILE} locked")) from None
-        except OSError:  # a file system without locks
-            self._unlock()
-
-    def _unlock(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        except Exception:  # the store is away, or somebody wrote at this very moment
+            if self._new:
+                return  # signs of life follow
+            self._refuse_if_held()
+            self._write(self._client)
+        if not self._new:
+            time.sleep(_SETTLE_S)  # of two that start at once, the later one overwrites
+            self._refuse_if_held()
 
     def _refuse_if_held(self) -> None:
         other = Holder.of(self._client, self._run_id)

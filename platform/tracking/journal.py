@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import shipper
-from .record import BEGIN, LARGE, Record, hurry, shipped
+from .record import BEGIN, LARGE, Record, shipped
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -79,18 +79,14 @@ class Journal:
             Whether it is.
         """
         at, deadline = BEGIN, time.monotonic() + patience_s
-        hurry(self._file.fileno(), hurried=True)
-        try:
-            while (now := shipped(self._file.fileno())) < self._end or self._unwritten:
-                if now != at:
-                    at, deadline = now, time.monotonic() + patience_s
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(_LOOK_S)
-                self._append("")
-            return True
-        finally:
-            hurry(self._file.fileno(), hurried=False)
+        while (now := shipped(self._file.fileno())) < self._end or self._unwritten:
+            if now != at:
+                at, deadline = now, time.monotonic() + patience_s
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S)
+            self._append("")
+        return True
 
     def close(self, patience_s: float) -> list[str]:
         """Ships the rest, and ends. Closing twice is allowed.

@@ -14,11 +14,10 @@ UNDELIVERED = "undelivered-metrics.jsonl"
 """The file, in a run's folder, of the records that did not reach MLflow during the run."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
-BEGIN = 16
-"""Where the records begin, behind how far they are shipped and whether somebody waits for that."""
+BEGIN = 8
+"""Where the records begin, behind how far they are shipped."""
 LARGE = 2**26
 """A journal that is this long begins anew once all of it is shipped."""
-_HURRY = 8
 
 
 class Record(BaseModel):
@@ -80,14 +79,3 @@ def write_down(journal: int, position: int) -> None:
     """Says how far a journal is in MLflow; where a full disk does not take that, records are read again."""
     with suppress(OSError):
         os.pwrite(journal, position.to_bytes(8, "little"), 0)
-
-
-def is_hurried(journal: int) -> bool:
-    """Whether somebody waits for what is left."""
-    return os.pread(journal, 1, _HURRY) == b"\1"
-
-
-def hurry(journal: int, *, hurried: bool) -> None:
-    """Says whether somebody waits for what is left."""
-    with suppress(OSError):  # a full disk
-        os.pwrite(journal, bytes([hurried]), _HURRY)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .masking import first_line
-from .record import LARGE, Record, is_hurried, records_of, shipped, write_down
+from .record import LARGE, Record, records_of, shipped, write_down
 from .store import open_client
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MAX_BATCH = 1000
 """Number of metrics that MLflow accepts in one request."""
 
 _READ_BYTES = 2**16  # about as many metrics as a request may have
-_LINGER_S = 3.0  # how long metrics may wait for others; a full request costs half as much a metric
+_LINGER_S = 1.0  # how long metrics may wait for others; a full request costs half as much a metric
 _RETRY_S = 2.0
 _LOOK_S = 0.1
 
@@ -130,7 +130,7 @@ def follow(
             since = time.monotonic()
             if at >= LARGE:
                 return
-        is_due = waiting >= _READ_BYTES or time.monotonic() > since + _LINGER_S or is_hurried(journal)
+        is_due = waiting >= _READ_BYTES or time.monotonic() > since + _LINGER_S
         lines = _read(journal, at) if is_due else b""
         if not lines:
             ended.wait(_LOOK_S)

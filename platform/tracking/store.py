@@ -38,6 +38,7 @@ _LOCK_S = 60.0  # a fresh database's migrations take 10 s on a busy machine
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """MLflow's own defaults are 7 attempts of 120 s for a request. A user's settings win."""
 _NOISY_LOGGERS = ("mlflow.store.db.utils", "alembic")
+"""They tell of a new database's migrations; warnings are still shown."""
 
 
 class TrackingError(RuntimeError):
@@ -83,7 +84,9 @@ def open_client(uri: str | None = None) -> "MlflowClient":
     if path is None:
         return MlflowClient(tracking_uri=uri)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path), _quiet():
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with _locked(path):
         if not path.exists():
             # MLflow puts the working directory into its first statement as it is, whatever quotes it has.
             from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
@@ -111,16 +114,15 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
     """
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
 
-    with _quiet():
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=_artifacts(client, name)))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        # Another process was faster.
         experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            try:
-                return str(client.create_experiment(name, artifact_location=_artifacts(client, name)))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-            # Another process was faster.
-            experiment = client.get_experiment_by_name(name)
     if experiment is None:
         raise TrackingError(f"the experiment {name!r} vanished while it was being opened; try again")
     if experiment.lifecycle_stage == "deleted":
@@ -304,17 +306,3 @@ def _locks(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the messages about a new database's migrations; warnings are still shown."""
-    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -5,8 +5,8 @@ overlap otherwise. A lane with overlapping spans (several buckets under way) the
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from taugrad.compressors.spans import Lane, Span
@@ -14,6 +14,11 @@ from taugrad.compressors.spans import Lane, Span
 _TITLES: dict[Lane, str] = {"compute": "computing", "wire": "network"}
 _MOST_THREADS = 1000
 """The largest number of threads of a lane; the next lane's threads have higher numbers."""
+
+
+def moved(span: Span, by: float) -> Span:
+    """The same by another clock, so many seconds ahead."""
+    return replace(span, began=span.began + by, ended=span.ended + by)
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Timeline:
     def of(cls, workers: Sequence[Sequence[Span]]) -> "Timeline":
         """Makes a timeline from spans of one clock; each worker has at least one span."""
         start = min(each.began for spans in workers for each in spans)
-        return cls(tuple(tuple(_moved(each, -start) for each in spans) for spans in workers))
+        return cls(tuple(tuple(moved(each, -start) for each in spans) for spans in workers))
 
     @property
     def steps(self) -> list[tuple[str, float]]:
@@ -65,20 +70,6 @@ class Timeline:
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a taugrad timeline: {error!r}") from error
         return cls(tuple(tuple(found[rank]) for rank in sorted(found)))
-
-
-def spans_to_text(spans: Iterable[Span]) -> str:
-    """Spans as text, for other workers. Times keep every bit."""
-    return json.dumps([astuple(each) for each in spans])
-
-
-def spans_from_text(text: str) -> list[Span]:
-    """The reverse of `spans_to_text`."""
-    return [Span(*fields) for fields in json.loads(text)]
-
-
-def _moved(span: Span, by: float) -> Span:
-    return Span(span.name, span.lane, span.began + by, span.ended + by, span.about)
 
 
 def _rows(spans: Sequence[Span]) -> list[list[Span]]:

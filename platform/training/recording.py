@@ -1,14 +1,14 @@
 """Records a few steps of this process for a timeline of all workers."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from time import perf_counter, time
-
-import torch
 
 from taugrad.compressors.spans import RECORDER, Span
 
-from ..tracking.timeline import Timeline, spans_from_text, spans_to_text
+from ..tracking.timeline import Timeline, moved
 from .resuming import gathered
 
 WARM_UP = 10
@@ -45,24 +45,17 @@ class Recording:
         finally:
             ended = perf_counter()
             RECORDER.add("step", "compute", began, ended, str(number))
-            self._spans += _by_wall_clock(RECORDER.stop())
+            ahead = time() - perf_counter()  # of seconds since 1970
+            self._spans += [moved(each, ahead) for each in RECORDER.stop()]
 
-    def gathered(self, device: torch.device) -> Timeline | None:
+    def gathered(self) -> Timeline | None:
         """Of all workers; all processes must call this together.
-
-        Args:
-            device: where the process group's transport takes tensors from.
 
         Returns:
             The same on every process; None where a worker has recorded nothing.
         """
         if not self._steps:
             return None
-        workers = [spans_from_text(each) for each in gathered(spans_to_text(self._spans), device)]
+        texts = gathered(json.dumps([astuple(each) for each in self._spans]))  # times keep every bit
+        workers = [[Span(*fields) for fields in json.loads(text)] for text in texts]
         return Timeline.of(workers) if all(workers) else None
-
-
-def _by_wall_clock(spans: list[Span]) -> list[Span]:
-    """The same in seconds since 1970."""
-    ahead = time() - perf_counter()
-    return [Span(each.name, each.lane, each.began + ahead, each.ended + ahead, each.about) for each in spans]

@@ -5,9 +5,7 @@ gradients, and so is not in the ledgers.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -32,8 +30,6 @@ class IterationRecord:
     """Seconds until the next iteration could begin; all of these are means over its workers."""
     iteration: Iteration
     """The ledger's entry."""
-    wire_bytes_so_far: int | None = None
-    """Wire bytes of all workers since the run began, this iteration included; None: not logged."""
 
     @property
     def step(self) -> Step:
@@ -58,23 +54,21 @@ class IterationRecord:
         return self.step_s - self.data_s - step.compress_s - step.blocked_s - step.decode_s
 
     @property
-    def own(self) -> list[float]:
-        """The figures of which processes have different ones, in the order in which `_metrics` takes them."""
+    def own(self) -> dict[str, float]:
+        """The figures of which processes have different ones, by the MLflow name of their mean."""
         step = self.step
-        spent = [step.compress_s, step.blocked_s, step.decode_s, step.exchange_s, step.overlap_s]
-        return [self.iteration.loss, self.step_s, self.data_s, self.compute_s, *spent, step.residual_squares]
-
-
-def with_totals(records: Sequence[IterationRecord], now: int) -> list[IterationRecord]:
-    """The records with the wire bytes so far of each.
-
-    Args:
-        records: of the latest iterations, in their order.
-        now: wire bytes of all workers since the run began, the last of them included.
-    """
-    later = accumulate((record.step.wire_bytes for record in reversed(records)), initial=0)
-    pairs = zip(reversed(records), later, strict=False)
-    return [replace(record, wire_bytes_so_far=now - after) for record, after in pairs][::-1]
+        return {
+            names.TRAIN_LOSS: self.iteration.loss,
+            names.TIME_STEP: self.step_s,
+            names.TIME_DATA: self.data_s,
+            names.TIME_COMPUTE: self.compute_s,
+            names.TIME_COMPRESS: step.compress_s,
+            names.TIME_WAIT: step.blocked_s,
+            names.TIME_DECOMPRESS: step.decode_s,
+            names.TIME_EXCHANGE: step.exchange_s,
+            names.TIME_OVERLAP: step.overlap_s,
+            names.COMM_RESIDUAL_RMS: step.residual_squares,
+        }
 
 
 def averaged(
@@ -96,7 +90,8 @@ def averaged(
     """
     if not records:
         return []
-    own = torch.tensor([each.own for each in records], dtype=torch.float64, device=device)
+    figures = [[*each.own.values()] for each in records]
+    own = torch.tensor(figures, dtype=torch.float64, device=device)
     everybody = [torch.empty_like(own) for _ in range(processes)]
     dist.all_gather(everybody, own)
     by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
@@ -105,27 +100,13 @@ def averaged(
 
 
 def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
-    step = record.step
-    loss, step_s, data_s, compute_s, compress_s, wait_s, decode_s, exchange_s, overlap_s, squares = means
-    metrics = {
-        names.TRAIN_LOSS: loss,
-        **step.metrics(workers),
-        names.TIME_STEP: step_s,
-        names.TIME_DATA: data_s,
-        names.TIME_COMPUTE: compute_s,
-        names.TIME_COMPRESS: compress_s,
-        names.TIME_WAIT: wait_s,
-        names.TIME_DECOMPRESS: decode_s,
-        names.TIME_EXCHANGE: exchange_s,
-        names.TIME_OVERLAP: overlap_s,
-        **record.metrics,
-    }
-    under_way_s = step_s if record.iteration.always_under_way else exchange_s
+    step, found = record.step, dict(zip(record.own, means, strict=True))
+    squares, exchange_s = found.pop(names.COMM_RESIDUAL_RMS), found[names.TIME_EXCHANGE]
+    metrics = {**found, **step.metrics(workers), **record.metrics}
+    under_way_s = found[names.TIME_STEP] if record.iteration.always_under_way else exchange_s
     if exchange_s and step.wire_bytes:
         metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
         metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)
-    if record.wire_bytes_so_far is not None:
-        metrics[names.COMM_WIRE_MB_TOTAL] = record.wire_bytes_so_far / 1e6
     if step.keeps_residuals:
         parameters = step.elements / workers
         metrics[names.COMM_RESIDUAL_RMS] = math.sqrt(squares / parameters) if parameters else 0.0

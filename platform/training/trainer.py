@@ -31,9 +31,8 @@ from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
 from .recording import Recording
-from .records import IterationRecord, averaged, epoch_metrics, with_totals
+from .records import IterationRecord, averaged, epoch_metrics
 from .reporting import TRAINING, Listener, Progress
-from .warming import warm_up
 
 _CHECKPOINTS_A_RUN = 5
 _SHOW_S = 5.0
@@ -107,8 +106,6 @@ class Trainer:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that.
             taugrad.compressors.CorruptMessage: a worker received bytes that are not a valid message.
         """
-        self.listener.stage("compiling kernels")
-        warm_up(self.spec, self.model, self.task, self.data.train, self.device)
         self.listener.stage("first iteration")
         self._started, self._done_at_start = perf_counter(), self.done
         if self.plan.needs_untrained:
@@ -209,7 +206,7 @@ class Trainer:
 
     def timeline(self) -> Timeline | None:
         """The recorded steps of all workers, if there are any; all processes must call this together."""
-        return self._recording.gathered(self.device)
+        return self._recording.gathered()
 
     def totals(self) -> dict[str, float]:
         """The run's totals, by MLflow name."""
@@ -234,17 +231,13 @@ class Trainer:
 
     def _iterate(self, feed: Feed, position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
-        with self._recording.step(self.done - self._done_at_start, self.done + 1):
-            self._make_step(feed, position)
-
-    def _make_step(self, feed: Feed, position: Position) -> None:
         started = perf_counter()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
-        observe = self.rank == 0 and due
-        with RECORDER.computing("data"):
-            batches = feed.next()
-        last = self.done + 1 == self.plan.iterations
-        iteration = self.sync.iterate(batches, Moment(position, last, observe))
+        moment = Moment(position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due)
+        with self._recording.step(self.done - self._done_at_start, self.done + 1):
+            with RECORDER.computing("data"):
+                batches = feed.next()
+            iteration = self.sync.iterate(batches, moment)
         self.done += 1
         here = len(self.sync.ranks)
         step_s = (perf_counter() - started) / here
@@ -252,11 +245,13 @@ class Trainer:
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages the records over the workers and logs them; their ledgers are whole."""
-        records, self._records = with_totals(self._records, self.sync.totals.wire_bytes), []
+        records, self._records = self._records, []
+        sent = self.sync.totals.wire_bytes - sum(record.step.wire_bytes for record in records)
         metrics = averaged(records, self.processes, self.sync.workers, self.device)
         if self.rank == 0 and records:
             for record, values in zip(records, metrics, strict=True):
-                self.listener.log(record.number, values)
+                sent += record.step.wire_bytes
+                self.listener.log(record.number, values | {names.COMM_WIRE_MB_TOTAL: sent / 1e6})
             self.listener.progress(self._progress(metrics[-1]), evaluated=evaluated)
 
     def _show_own(self) -> None:

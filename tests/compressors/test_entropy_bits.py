@@ -19,9 +19,8 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
     rms_bits,
     sample_size,
 )
-from taugrad.compressors.ops.cpu.linear import Extremes, count_samples
+from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
-from taugrad.compressors.ops.interface import Sample
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
 from taugrad.compressors.wire.update import Update
@@ -89,12 +88,9 @@ def test_entropy_of_powers_of_two_is_exact() -> None:
 
 
 def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, floor: int = 6) -> int:
-    low, high = values.min(), values.max()
-    ranges = Extremes(low, high, nonfinite=False)
     size = sample_size(values.size, fraction)
-    return bits_of_sample(
-        count_samples([Sample(torch.from_numpy(values), size)], sample_bits, [ranges])[0], floor
-    )
+    sample = values[stratified_positions(values.size, size)]
+    return bits_of_sample(count_symbols(sample, sample_bits, values.min(), values.max()), floor)
 
 
 def test_evenly_spread_values_get_m_more_bits_than_the_floor() -> None:
@@ -117,14 +113,6 @@ def test_a_bell_gets_what_its_histogram_says() -> None:
     entropy = -(share[share > 0] * np.log2(share[share > 0])).sum()
     assert bits_for(bell, fraction=1.0) == round(entropy + 6)
     assert bits_for(bell, fraction=0.1) == round(entropy + 6)
-
-
-def test_a_sample_is_taken_where_the_strata_say() -> None:
-    values = np.zeros(1_000_000, np.float32)
-    values[stratified_positions(1_000_000, 30_000)] = 1
-    ranges = Extremes(np.float32(0), np.float32(1), nonfinite=False)
-    counts = count_samples([Sample(torch.from_numpy(values), 30_000)], 4, [ranges])
-    assert counts.tolist() == [[0] * 15 + [30_000]]
 
 
 def test_sample_sizes() -> None:

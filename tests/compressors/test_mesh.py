@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address
 from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.memory import in_memory
+from taugrad.compressors.exchange.carrier import in_memory
 
 SCRIPT = Path(mesh_process.__file__)
 ENDED_S = 240

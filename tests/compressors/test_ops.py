@@ -23,21 +23,19 @@ from oracles import F32, MAX, Floats, Quantized, Sent
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu import blockwise, topk
+from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.interface import (
     LARGEST_MEAN,
-    Addends,
     Batch,
-    HalfFormat,
     Ops,
     QuantizedPass,
     Quantizing,
-    Sample,
     Selected,
 )
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.wire.forms import require_written
+from taugrad.compressors.wire.forms import require_written, table_layout
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 TAU = 0.3
@@ -305,14 +303,14 @@ def test_looking(ops: Ops, n: int) -> None:
     there, kept = torch.from_numpy(values).to(ops.device), torch.ones(n, device=ops.device)
     readback = Readback(ops)
     squares, nothing = ops.squares(there, readback), ops.squares(None, readback)
-    total = ops.ordered_sum_of_squares(there, readback)
+    total = ops.exact_sum_of_squares(there, readback)
     broken = there.clone()
     broken[-1] = torch.nan
     finite = ops.finite([there, broken], readback)
     readback.fetch()
     assert (nothing(), finite()) == (0, [True, False])
     assert squares() == pytest.approx(np.square(values, dtype=np.float64).sum(), rel=1e-9)
-    assert total() == oracles.ordered_sum_of_squares(values)
+    assert total() == oracles.exact_sum_of_squares(values)
     zeros = torch.zeros(n, device=ops.device)
     only_last = zeros.clone()
     only_last[-1] = torch.nan
@@ -324,10 +322,12 @@ def test_looking(ops: Ops, n: int) -> None:
         True,
     ]
     places = stratified_positions(n, min(n, 64))
-    one, two = ops.samples([None, kept], [there, there.to(torch.bfloat16)], 64)
-    assert one.tobytes() == np.abs(values[places]).tobytes()
-    short = there.to(torch.bfloat16).float().cpu().numpy()
-    assert two.tobytes() == np.abs(1 + short[places]).tobytes()
+    short, most = there.to(torch.bfloat16), min(n, 64)
+    samples = ops.samples([(None, there), (kept, short)], [most, most], readback)
+    readback.fetch()
+    one, two = samples()
+    assert one.tobytes() == values[places].tobytes()
+    assert two.tobytes() == (1 + short.float().cpu().numpy()[places]).tobytes()
 
 
 # Quantizing passes
@@ -341,18 +341,9 @@ def _passes(ops: Ops, form: str, bits: int) -> Run:
     def run(
         work: Quantizing, readback: Readback
     ) -> tuple[Callable[[], list[QuantizedPass]], tuple[Any, ...]]:
-        blocks = work.offsets.all_blocks
-        if form == "linear":
-            lows, steps = ops.empty(blocks, F32), ops.empty(blocks, F32)
-            return ops.linear_pass(work, lows, steps, readback), (lows, steps)
-        exponents = ops.empty(blocks, np.int8)
-        if form == "quantile":
-            means = ops.empty(blocks << bits, np.uint16)
-            return ops.quantile_pass(work, means, exponents, readback), (exponents, means)
-        if form == "fp8":
-            return ops.fp8_pass(work, exponents, readback), (exponents,)
-        kind: HalfFormat = "bf16" if form == "bf16" else "fp16"
-        return ops.half_pass(kind, work, readback), ()
+        layout = table_layout(form, bits)
+        tables = tuple(ops.empty(work.offsets.all_blocks * each, dtype) for dtype, each in layout)
+        return ops.quantize(form, work, tables, readback), tables
 
     return run
 
@@ -497,7 +488,7 @@ def test_quantizing_where_a_sum_is_not_finite(
 
 @in_turn("keeps", [False, True])
 def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
-    """What `entropy` asks for: ranges, samples between them, and bits of each parameter."""
+    """What `entropy` asks for: ranges, how values lie between them, and bits of each parameter."""
     rng, bits = np.random.default_rng(11), [1, 8, 12, 5, 3]
     gradients = [rng.standard_normal(n).astype(F32) for n in (31, 1, 5000, 9001, 700)]
     gradients[4][9] = np.nan
@@ -505,18 +496,14 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
     residuals = kept.tensors if keeps else [None] * 5
     added = [torch.from_numpy(each).to(ops.device) for each in gradients]
     readback, returned = Readback(ops), Readback(ops)
-    ranges = ops.extremes([Addends(*each) for each in zip(residuals, added, strict=True)], readback, returned)
-    values = kept.tensors if keeps else added
-    sizes = [min(each.size, 300) for each in gradients]
-    counts = ops.count_samples(
-        [Sample(*each) for each in zip(values, sizes, strict=True)], 4, ranges, readback
-    )
+    ranges = ops.extremes(list(zip(residuals, added, strict=True)), readback, returned)
     readback.fetch()
     assert [each.nonfinite for each in ranges] == [False] * 4 + [True]
-    for gradient, size, counted in list(zip(gradients, sizes, counts(), strict=True))[:4]:
+    for gradient, own in list(zip(gradients, ranges, strict=True))[:4]:
+        assert (own.low, own.high) == (gradient.min(), gradient.max())
         low, step = (table[0] for table in oracles.linear(gradient, 4).tables)
-        sample = gradient[stratified_positions(gradient.size, size)]
-        places = (sample * F32(0.5) - low * F32(0.5)) * (F32(2) / step if step else F32(0))
+        places = (gradient * F32(0.5) - low * F32(0.5)) * (F32(2) / step if step else F32(0))
+        counted = count_symbols(gradient, 4, own.low, own.high)
         assert counted.tolist() == np.bincount(np.minimum(places.astype(int), 15), minlength=16).tolist()
     symbols, (lows, steps) = ops.empty(sum(each.size for each in gradients), np.uint16), (
         ops.empty(5, F32), ops.empty(5, F32)

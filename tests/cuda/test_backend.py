@@ -15,6 +15,7 @@ from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cuda import cupy_runtime
 from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES, Device, DeviceArray
+from taugrad.compressors.ops.interface import Quantizing
 from taugrad.compressors.ops.readback import Readback
 
 WGT: Any = read_config("wgt(0.1)")
@@ -97,10 +98,12 @@ def test_kernels_start_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch)
     runtime = cupy_runtime.CuPyRuntime(torch.device("cuda", 3))
     Device.__init__(runtime, torch.device("cpu"))  # memory that this machine has
     readback = Readback(runtime)
-    total = runtime.ordered_sum_of_squares(torch.tensor([3.0, 4.0]), readback)
-    runtime.launch("looking", "sum_squares", 0, 256)  # nothing
+    symbols, given = runtime.empty(2, np.uint16), torch.tensor([3.0, 4.0])
+    passed = runtime.quantize("fp16", Quantizing([None], [given], symbols, 16), (), readback)
+    runtime.launch("minifloat", "fp16", 0, 256)  # nothing
     readback.fetch()
-    assert total() == 25
+    assert not passed()[0].nonfinite
+    assert fetched(runtime, symbols).view(np.float16).tolist() == [3, 4]
     assert fake.entered == []
     for cached in (cupy_runtime._kernel, cupy_runtime._module):
         cached.cache_clear()

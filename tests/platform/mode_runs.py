@@ -26,6 +26,8 @@ Spec = dict[str, Any]
 Result = dict[str, Any]
 SENT = {"bytes": 0, "messages": 0}
 """By this process in rounds, counted where the carrier is handed payloads."""
+HYBRID = ("counts", "targets", "features", "features' gradients", "neurons", "neurons' gradients", "weights")
+"""What hybrid parallelism sends beside rounds."""
 NUMBERS = 48
 """Bytes before a message; its own header has 28."""
 
@@ -34,7 +36,7 @@ def count_what_is_sent() -> None:
     send = Mesh.send
 
     def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
-        if tag == "round" or tag.startswith("channel"):  # local training, and hybrid parallelism
+        if tag == "round" or tag in HYBRID:
             SENT["bytes"] += payload.size
             SENT["messages"] += tag != "round" or payload.size not in (0, NUMBERS)
         send(mesh, to, tag, payload)

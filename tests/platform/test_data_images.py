@@ -207,7 +207,7 @@ def test_a_wrong_tree_is_named(tree, damage, said):
         load(ImageFolder(path=tree[0]))
 
 
-# Ray Data's part, with a Ray that is none: the true one is in tests/integration.
+# Ray's part, with a Ray that is none: the true one is in tests/integration.
 
 
 class FakeRay:
@@ -244,27 +244,28 @@ def test_without_a_free_cpu_examples_are_read_here_and_that_is_said(tree, monkey
         assert same(batches(data), wanted)
         assert same(batches(data, first=1), wanted[2:])
     assert caplog.messages == [
-        "workers hold all CPUs but 0.5, Ray Data needs 1: they read their examples themselves"
+        "workers hold all CPUs but 0.5, a task needs 1: they read their examples themselves"
     ]
 
 
 @pytest.mark.parametrize("read", [0, 1, 4])
-def test_what_a_broken_pipeline_leaves_is_read_here(tree, monkeypatch, caplog, read):
+def test_what_broken_tasks_leave_is_read_here(tree, monkeypatch, caplog, read):
     from taugrad.platform.data import ray_stream
 
     data = load(ImageFolder(path=tree[0], size=6, augment=True))
     wanted = batches(data)
 
-    def breaking(parts, tickets, load, bytes_each):
-        for part in parts[:read]:
-            yield load(tickets(part))
+    def breaking(ray, wanted, reader, draw):
+        for at in range(read):
+            numbers = wanted[4 * at : 4 * at + 4]
+            yield reader.of(numbers)(numbers, draw)
         raise RuntimeError("a task\ndied")
 
     monkeypatch.setitem(sys.modules, "ray", FakeRay(1))
-    monkeypatch.setattr(ray_stream, "_pipeline", breaking)
+    monkeypatch.setattr(ray_stream, "_blocks", breaking)
     ray_stream._say.cache_clear()
     with caplog.at_level(logging.WARNING, "taugrad"):
         assert same(batches(data), wanted)
     assert caplog.messages == [
-        "Ray Data stopped (RuntimeError: a task died): a worker reads its examples itself"
+        "Ray's tasks stopped (RuntimeError: a task died): a worker reads its examples itself"
     ]

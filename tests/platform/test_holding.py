@@ -14,12 +14,10 @@ from taugrad.platform.tracking.store import open_client
 
 CHILD = """
 import sys, time
-from pathlib import Path
 from taugrad.platform.tracking.holding import Hold
 from taugrad.platform.tracking.store import open_client
 
-folder = Path(sys.argv[3]) if len(sys.argv) > 3 else None
-with Hold(open_client(sys.argv[1]), sys.argv[2], folder):
+with Hold(open_client(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -48,14 +46,11 @@ def elsewhere(client, run_id: str, beat: float) -> dict:
     return holder
 
 
-@pytest.mark.parametrize("on_disk", [True, False], ids=["folder", "bucket"])
-def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path, on_disk):
-    arguments = [client.tracking_uri, run_id, *([str(tmp_path)] if on_disk else [])]
-    folder = tmp_path if on_disk else None
-    with program(CHILD, *arguments, cwd=tmp_path) as child:
+def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path):
+    with program(CHILD, client.tracking_uri, run_id, cwd=tmp_path) as child:
         assert child.stdout.readline() == "held\n"
         before = client.get_run(run_id)
-        with pytest.raises(RunHeld) as refused, Hold(client, run_id, folder):
+        with pytest.raises(RunHeld) as refused, Hold(client, run_id):
             pass
         said = str(refused.value)
         since = time.strftime("%H:%M:%S", time.localtime(tag(client, run_id)["since"]))
@@ -65,17 +60,16 @@ def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, t
         after = client.get_run(run_id)
         assert (after.info.status, after.data.tags) == (before.info.status, before.data.tags)
     # A dead process is seen at once: no sign of life is waited for.
-    with Hold(client, run_id, folder) as hold:
+    with Hold(client, run_id) as hold:
         assert hold.is_ours()
     assert tag(client, run_id) is None
 
 
-@pytest.mark.parametrize("on_disk", [True, False], ids=["folder", "bucket"])
-def test_of_those_that_come_at_once_one_gets_the_run(client, run_id, tmp_path, on_disk):
+def test_of_those_that_come_at_once_one_gets_the_run(client, run_id):
     all_there, outcomes, done = threading.Barrier(4), [], threading.Event()
 
     def contend() -> None:
-        hold = Hold(client, run_id, tmp_path if on_disk else None)
+        hold = Hold(client, run_id)
         all_there.wait()
         try:
             with hold:
@@ -96,7 +90,7 @@ def test_of_those_that_come_at_once_one_gets_the_run(client, run_id, tmp_path, o
 
 def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id):
     elsewhere(client, run_id, time.time() - holding.STALE_S / 2)
-    with pytest.raises(RunHeld, match="process 4242 on elsewhere"), Hold(client, run_id, None):
+    with pytest.raises(RunHeld, match="process 4242 on elsewhere"), Hold(client, run_id):
         pass
 
     # Its clock is behind, and it lives.
@@ -112,20 +106,20 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        with pytest.raises(RunHeld, match="elsewhere"), Hold(client, run_id, None, beat_s=0.5):
+        with pytest.raises(RunHeld, match="elsewhere"), Hold(client, run_id, beat_s=0.5):
             pass
     finally:
         stop.set()
         thread.join()
 
     # It is dead.
-    with Hold(client, run_id, None, beat_s=0.1) as hold:
+    with Hold(client, run_id, beat_s=0.1) as hold:
         assert hold.is_ours()
         assert tag(client, run_id)["host"] == socket.gethostname()
 
 
-def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id, tmp_path):
-    with Hold(client, run_id, tmp_path, beat_s=0.05) as hold:
+def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
+    with Hold(client, run_id, new=True, beat_s=0.05) as hold:
         first = tag(client, run_id)["beat"]
         until(lambda: tag(client, run_id)["beat"] != first, timeout_s=60)
         # This process slept for minutes, and another machine took the run.
@@ -143,20 +137,8 @@ def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id, tmp_pat
 def test_a_process_id_that_is_used_again_holds_nothing(client, run_id):
     ours = Holder.this_process()
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours)))
-    with pytest.raises(RunHeld), Hold(client, run_id, None):
+    with pytest.raises(RunHeld), Hold(client, run_id):
         pass
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours) | {"began": ours.began - 60}))
-    with Hold(client, run_id, None) as hold:
+    with Hold(client, run_id) as hold:
         assert hold.is_ours()
-
-
-def test_a_store_that_is_away_is_in_nobodys_way_on_this_machine(tmp_path):
-    class Away:
-        def __getattr__(self, name: str) -> object:
-            raise ConnectionError("down")
-
-    with Hold(Away(), "run", tmp_path), pytest.raises(RunHeld, match="another process has"):  # noqa: SIM117
-        with Hold(Away(), "run", tmp_path):
-            pass
-    with pytest.raises(ConnectionError), Hold(Away(), "run", None):
-        pass

@@ -12,10 +12,9 @@ from typing import Any, cast
 import pytest
 import torch
 from cases import in_turn
+from taugrad.compressors.exchange.memory import in_memory
 from torch import Tensor, nn
 
-from taugrad.compressors.exchange.runner import SimulatedRunner
-from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.lenet import lenet
@@ -24,11 +23,10 @@ from taugrad.platform.models.nin import nin
 from taugrad.platform.models.resnet import resnet
 from taugrad.platform.models.vgg import vgg16
 from taugrad.platform.synchronization.hybrid.dropout import Examples
+from taugrad.platform.synchronization.hybrid.exchange import Exchange, together
 from taugrad.platform.synchronization.hybrid.layers import Layer
-from taugrad.platform.synchronization.hybrid.moves import Course, Posts
 from taugrad.platform.synchronization.hybrid.parts import two_parts
 from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
-from taugrad.platform.synchronization.hybrid.wire import Wire
 from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
@@ -137,18 +135,16 @@ def run(
 ) -> tuple[list[Worker], list[Computed], list[Scores]]:
     """One iteration of all workers."""
     workers, tasks = len(batches), [Scores() for _ in batches]
-    settings = Manner(
-        scheme, Wire(torch.float64), **{"per_worker": False, "summed": False, "seed": SEED} | manner
-    )
+    settings = Manner(scheme, torch.float64, **{"per_worker": False, "summed": False, "seed": SEED} | manner)
     team = [
         Worker(two_parts(model), task, training, settings, rank, workers) for rank, task in enumerate(tasks)
     ]
     position = Position(0, DONE, 100, DONE, sum(len(each) for each in batches), 100)
-    courses = [Course() for _ in team]
     sides = [
-        worker.iterate(batch, position, nullcontext) for worker, batch in zip(team, batches, strict=True)
+        worker.iterate(batch, position, nullcontext, Exchange(carrier, torch.float64, None, waits=False))
+        for worker, batch, carrier in zip(team, batches, in_memory(workers), strict=True)
     ]
-    return team, Posts(SimulatedRunner(workers)).run(sides, courses, Traffic(workers)), tasks
+    return team, together(sides), tasks
 
 
 def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:

@@ -411,7 +411,7 @@ def test_a_file_is_delivered_with_how_the_run_ended(run, tmp_path):
     failed = Record(time=6, ended="FAILED", run=run_id)
     ended = Record(time=7, ended="FINISHED", run=run_id)
     assert deliver(metrics, tag) == f"1 metrics delivered to run {run_id}, which is RUNNING"
-    with Hold(client, run_id, tmp_path):  # somebody goes on with it
+    with Hold(client, run_id, new=True):  # somebody goes on with it
         assert deliver(metrics, ended) == f"0 metrics delivered to run {run_id}, which is RUNNING"
     # A run that failed, was resumed and finished in one outage.
     assert deliver(metrics, failed, ended) == f"0 metrics delivered to run {run_id}, which is FINISHED"

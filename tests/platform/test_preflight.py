@@ -16,7 +16,6 @@ import pytest
 from servers import answering, http
 
 from taugrad import cli
-from taugrad.platform.launching import cluster_probe
 from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server
 from taugrad.platform.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
@@ -72,7 +71,6 @@ def no_token(tmp_path, monkeypatch):
     """Where a user keeps the token, who has none."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # the heads here listen on 127.0.0.1 only
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ray").mkdir()
     return tmp_path / ".ray" / "auth_token"
@@ -213,14 +211,3 @@ def test_every_command_says_so_before_it_starts(command, tmp_path, monkeypatch, 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert cli.main([command, "spec.yaml"]) == cli.WRONG_INPUT
     assert "127.0.0.1:1: no cluster answers there" in capsys.readouterr().err
-
-
-def test_a_ray_on_loopback_only_is_not_where_ray_looks(here, monkeypatch):
-    """Ray replaces 127.0.0.1 by the machine's outward address, and tries for ten minutes there."""
-    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-    monkeypatch.setattr(cluster_probe, "_outward", lambda: "127.0.0.2")
-    with head() as there:
-        here.running.append(there)
-        for address in ("auto", there, there.replace("127.0.0.1", "localhost")):
-            assert "Ray asks at 127.0.0.2 unless RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0" in refused(address)
-        check_cluster(f"ray://{there}")  # Ray's client asks where it is told to

@@ -231,5 +231,5 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
         two.load(shared, own)
     unsent["ranks"] = everybody
     del unsent["version"]
-    with pytest.raises(ValueError, match="version None of workers' states; this program reads 2"):
+    with pytest.raises(ValueError, match="version None of workers' states; this program reads 3"):
         two.load(shared, own)

@@ -12,7 +12,7 @@ from objects import BUCKET, Objects
 from taugrad import cli
 from taugrad.platform import doctor
 from taugrad.platform.launching.fallback import fallback, keep_text, text_of
-from taugrad.platform.launching.run_folder import RunFolder
+from taugrad.platform.launching.run_folder import RAYS_LIST, RunFolder
 from taugrad.platform.launching.storage import above, below, repaired
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
@@ -151,7 +151,7 @@ def test_the_endpoint_may_be_in_the_address(objects, monkeypatch):
     assert folder.address == f"s3://{BUCKET}/runs/{RUN}?endpoint_override={host}&scheme=http"
     assert above(folder.address) == (address, RUN)
     assert folder.iterations() == []
-    folder.forget_rays_list()  # there is none
+    folder.set_aside(RAYS_LIST)  # there is none
     place = folder.keep_text("left.jsonl", "a\n")
     assert place == below(folder.address, "left.jsonl")
     assert objects.read(f"runs/{RUN}/left.jsonl") == b"a\n"

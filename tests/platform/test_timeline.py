@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.spans import Span
-from taugrad.platform.tracking.timeline import Timeline, spans_from_text, spans_to_text
+from taugrad.platform.tracking.timeline import Timeline
 
 SPANS = st.builds(
     lambda name, lane, began, length, about: Span(name, lane, began, began + length, about),
@@ -92,8 +92,3 @@ def test_steps_begin_when_the_first_worker_does():
 def test_another_text_is_no_timeline(text):
     with pytest.raises(ValueError, match=r"timeline|Expecting"):
         Timeline.from_json(text)
-
-
-def test_spans_go_to_other_workers_to_the_bit():
-    spans = [Span("wait", "compute", 1.7e9 + 1 / 3, 1.7e9 + 2 / 3, "ö")]
-    assert spans_from_text(spans_to_text(spans)) == spans

@@ -165,21 +165,8 @@ def half(a: Floats, kind: str) -> Quantized:
     return Quantized(short.view(torch.uint16).numpy().astype(np.int64), (), short.float().numpy())
 
 
-def ordered_sum_of_squares(values: Floats) -> float:
-    """As `ops.cpu.looking` says it, number by number."""
-    numbers = [float(each) * float(each) for each in values]
-    while True:
-        sums = []
-        for first in range(0, len(numbers), 4096):
-            tile = numbers[first : first + 4096] + [0.0] * (4096 - len(numbers[first : first + 4096]))
-            lanes = [0.0] * 256
-            for i, number in enumerate(tile):
-                lanes[i % 256] += number
-            while len(lanes) > 1:
-                lanes = [
-                    a + b for a, b in zip(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :], strict=True)
-                ]
-            sums += lanes
-        if len(sums) < 2:
-            return sums[0] if sums else 0.0
-        numbers = sums
+def exact_sum_of_squares(values: Floats) -> float:
+    """As `Ops.exact_sum_of_squares` says it, number by number."""
+    squares = [float(each) * float(each) for each in values]
+    up = 62 - len(squares).bit_length() - math.frexp(max(squares))[1]
+    return math.ldexp(sum(int(math.ldexp(each, up)) for each in squares), -up)

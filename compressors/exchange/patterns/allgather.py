@@ -1,25 +1,14 @@
 """All-gather: every worker sends its messages to all others."""
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import FeedbackCompressor, Sent
 from ...method import Method
 from ..pieces import cut
-from ..resizing import Ranges
 from ..rounds import Result, Rounds, Sending
-from .base import Pattern, Setting, refused_by
-
-
-class _Counted(TypedDict):
-    """Fields of a `Sending`."""
-
-    elements: int
-    paper_bits: int
-    refused: int | None
+from .base import Parts, Pattern, Setting, refused_by
 
 
 class AllGather(Pattern):
@@ -31,24 +20,23 @@ class AllGather(Pattern):
         self._own = self._compressor(method, self._whole)
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
-        own, counted = self._outgoing(gradients, iteration)
+        sending = self._first(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
-        received = yield Sending(to_all=own.payload, **counted)
+        received = yield sending
         return dict(received)
 
-    def _outgoing(self, gradients: Sequence[Tensor], iteration: int) -> tuple[Sent, _Counted]:
-        """What this worker sends, and the counts that go with it."""
+    def _first(self, gradients: Sequence[Tensor], iteration: int) -> Sending:
+        """What this worker sends, to all."""
         own = self._compress(self._own, self._whole.of(gradients), iteration)
         self.spent.tallies = own.tallies
-        return own, {
-            "elements": sum(tally.sent for tally in own.tallies),
-            "paper_bits": sum(tally.paper_bits for tally in own.tallies),
-            "refused": refused_by(own, self._own, self._whole.ordinals),
-        }
+        return Sending(
+            to_all=own.payload,
+            elements=sum(tally.sent for tally in own.tallies),
+            paper_bits=sum(tally.paper_bits for tally in own.tallies),
+            refused=refused_by(own, self._own, self._whole.ordinals),
+        )
 
     def assemble(self, agreed: Result) -> Tensor:
-        """See `Pattern.assemble`."""
         with self._clock("decode"):
             # The mean is over all workers, or over the members of a round that closed with a quorum.
             incoming = [self._read(self._own, rank, agreed[rank]) for rank in sorted(agreed)]
@@ -57,14 +45,5 @@ class AllGather(Pattern):
             self._own.compressor.total(incoming, divisor, total)
         return total
 
-    def unsent(self) -> list[Tensor]:
-        """See `Pattern.unsent`."""
-        return self._unsent([self._whole], [self._own])
-
-    def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`."""
-        return Ranges([self._whole], [()] * workers)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        """See `Pattern.compressors`."""
-        return [self._own]
+    def parts(self) -> Parts:
+        return {"0": (self._whole, self._own)}

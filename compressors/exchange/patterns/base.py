@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ...bucket.adding import Received
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.compressor import Outgoing
+from ...bucket.feedback import FeedbackCompressor
 from ...bucket.layout import PartTally
 from ...errors import CorruptMessage
 from ...method import CompressedMethod, Method, PowerSGD, read_config
@@ -19,8 +20,13 @@ from ...spans import RECORDER
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload
 from ..pieces import Shard
-from ..resizing import Ranges
+from ..resizing import merged, model_of, share_of
 from ..rounds import Result, Rounds
+
+BACK = "back"
+"""The part of a pattern that keeps what an owner owes to all."""
+Parts = dict[str, tuple[Shard, FeedbackCompressor]]
+"""What keeps residuals from one synchronization to the next, and of which elements."""
 
 
 @dataclass(frozen=True)
@@ -83,28 +89,23 @@ class Pattern(ABC):
         """
 
     @abstractmethod
+    def parts(self) -> Parts:
+        """What keeps what the worker owes by itself, by number; `BACK` keeps what it owes as an owner."""
+
     def compressors(self) -> list[FeedbackCompressor]:
         """All compressors that keep residuals from one synchronization to the next."""
-
-    @abstractmethod
-    def ranges_of(self, workers: int) -> Ranges:
-        """The ranges of elements that each worker's `compressors` have, for this number of workers."""
+        return [compressor for _, compressor in self.parts().values()]
 
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
 
-        Raises:
-            TypeError: residuals also hold what other workers sent.
+        What a ring's worker keeps also holds what others sent.
         """
-        raise TypeError(f"{type(self).__name__} keeps no residual of a worker's own alone")
-
-    def _unsent(self, shards: Sequence[Shard], compressors: Sequence[FeedbackCompressor]) -> list[Tensor]:
-        """The same, if there is a compressor for each shard."""
         whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
-        for shard, compressor in zip(shards, compressors, strict=True):
+        for key, (shard, compressor) in self.parts().items():
             for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
                 residual = compressor.feedback.residuals.get(self.setting.names[piece.ordinal])
-                if residual is not None:
+                if residual is not None and key != BACK:
                     values.copy_(residual)
         return whole
 
@@ -120,15 +121,55 @@ class Pattern(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What the worker keeps, as plain numbers and tensors."""
-        return {str(i): each.state_dict() for i, each in enumerate(self.compressors())}
+        names = self.setting.names
+        return {
+            key: {
+                **compressor.state_dict(),
+                "starts": {names[piece.ordinal]: piece.start for piece in shard.pieces},
+            }
+            for key, (shard, compressor) in self.parts().items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned; raises ValueError if it does not fit."""
-        expected = [str(i) for i in range(len(self.compressors()))]
-        if sorted(state) != sorted(expected):
-            raise ValueError(f"the state of {len(state)} compressors, this run has {len(expected)}")
-        for key, each in zip(expected, self.compressors(), strict=True):
-            each.load_state_dict(state[key])
+        parts = self.parts()
+        if sorted(state) != sorted(parts):
+            raise ValueError(f"the state of {len(state)} compressors, this run has {len(parts)}")
+        for key, (_, compressor) in parts.items():
+            compressor.load_state_dict(state[key])
+
+    def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
+        """Restores this worker's part of what another number of workers had (`exchange/resizing.py`).
+
+        Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
+
+        Args:
+            former: what `state_dict` returned, by rank.
+        """
+        rank, workers, names = self.setting.rank, self.setting.workers, self.setting.names
+        share, sizes = share_of(len(former), workers, self.reduction), self.setting.sizes
+        own, model = former[rank::workers], former[model_of(rank, len(former))]
+        backs = [state[BACK] for state in former if BACK in state]
+        owes: dict[str, dict[str, Tensor]] = {}
+        returns: dict[str, dict[str, Tensor]] = {}
+        for what in ("residuals", "velocities"):
+            (owes[what],) = merged([owed(state, names, sizes, what) for state in own], 1, share)
+            returns[what] = _whole(backs, names, sizes, what)
+        for key, (shard, compressor) in self.parts().items():
+            whole = returns if key == BACK else owes
+            states = backs if key == BACK else [state for each, state in model.items() if each != BACK]
+            memories = {name: each for state in states[::-1] for name, each in state["memories"].items()}
+            here = {names[ordinal] for ordinal in shard.ordinals}
+            cut_out: dict[str, Any] = {
+                what: {
+                    names[piece.ordinal]: tensors[names[piece.ordinal]][piece.start : piece.stop]
+                    for piece in shard.pieces
+                    if names[piece.ordinal] in tensors
+                }
+                for what, tensors in whole.items()
+            }
+            kept = {name: each for name, each in memories.items() if name in here or name not in names}
+            compressor.load_state_dict({**cut_out, "memories": kept})
 
     @property
     def keeps_residuals(self) -> bool:
@@ -149,7 +190,9 @@ class Pattern(ABC):
             hold_back_zeros=self.setting.hold_back_zeros,
         )
 
-    def _compress(self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int) -> Sent:
+    def _compress(
+        self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
+    ) -> Outgoing:
         with self._clock("compress"):
             return compressor.compress(gradients, iteration, self.rms)
 
@@ -179,7 +222,28 @@ class Pattern(ABC):
         RECORDER.add(what, "compute", started, ended)
 
 
-def refused_by(own: Sent, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
+def owed(
+    state: Mapping[str, Any], names: Sequence[str], sizes: Sequence[int], what: str = "residuals"
+) -> dict[str, Tensor]:
+    """What a worker owes by itself, float32 [numel] by parameter, of what `Pattern.state_dict` returned."""
+    return _whole([each for key, each in state.items() if key != BACK], names, sizes, what)
+
+
+def _whole(
+    states: Sequence[Mapping[str, Any]], names: Sequence[str], sizes: Sequence[int], what: str
+) -> dict[str, Tensor]:
+    """Tensors of whole parameters, flat, from those of their pieces; zeros where nothing was kept."""
+    whole: dict[str, Tensor] = {}
+    numel = dict(zip(names, sizes, strict=True))
+    for state in states:
+        for name, kept in state[what].items():
+            start = state["starts"][name]
+            into = whole.setdefault(name, torch.zeros(numel[name]))
+            into[start : start + kept.numel()] = kept
+    return whole
+
+
+def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
     """If a worker sends a refusal, the ordinal of the parameter that was not finite; otherwise None."""
     if not is_refusal(own.payload):
         return None

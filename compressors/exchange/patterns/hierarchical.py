@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -45,11 +46,12 @@ class Hierarchical(AllGather):
         self._hands_on = bool((sites.times_handed_over > 1).any())
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
-        own, counted = self._outgoing(gradients, iteration)
+        sending = self._first(gradients, iteration)
         del gradients  # in a simulation, many workers wait here at the same time
-        received = yield Sending(to=dict.fromkeys(self._receivers, own.payload), singly=True, **counted)
-        here: Result = {**received, self.setting.rank: own.payload}
+        own = sending.to_all
+        assert own is not None
+        received = yield replace(sending, to=dict.fromkeys(self._receivers, own), to_all=None, singly=True)
+        here: Result = {**received, self.setting.rank: own}
         if self._hands_on:
             joined = {to: _joined([here[each] for each in whose]) for to, whose in self._handed_on.items()}
             received = yield Sending(to=joined, singly=True)

@@ -11,15 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.compressor import Outgoing
 from ...method import Method
 from ...wire.message import is_refusal
 from ..carrier import Payload
 from ..pieces import cut
-from ..resizing import Ranges
 from ..rounds import Passed, Passing, Result, Rounds
 from ..traffic import HEAD, Head, Heads, Known
-from .base import Pattern, Setting, divide, refused_by
+from .base import Parts, Pattern, Setting, divide, refused_by
 
 
 class Ring(Pattern):
@@ -89,12 +88,12 @@ class Ring(Pattern):
 
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
-    ) -> Sent:
+    ) -> Outgoing:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
         if partial is not None:
             if is_refusal(partial[1]):
-                return Sent(partial[1], [])
+                return Outgoing(partial[1], compressor.layout, [])
             with self._clock("decode"):
                 shard = self._chunks[chunk]
                 total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
@@ -108,7 +107,6 @@ class Ring(Pattern):
         return own
 
     def assemble(self, agreed: Result) -> Tensor:
-        """See `Pattern.assemble`."""
         with self._clock("decode"):
             total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)
             for number, chunk in enumerate(self._chunks):
@@ -117,10 +115,5 @@ class Ring(Pattern):
                 divide(total, self.setting.workers)
         return total
 
-    def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`. A residual also holds what others sent, for the same sum."""
-        return Ranges(cut(self.setting.sizes, workers), [()] * workers)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        """See `Pattern.compressors`."""
-        return self._hops
+    def parts(self) -> Parts:
+        return {str(i): part for i, part in enumerate(zip(self._chunks, self._hops, strict=True))}

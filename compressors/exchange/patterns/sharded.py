@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.feedback import FeedbackCompressor, Sent
+from ...bucket.compressor import Outgoing
+from ...bucket.feedback import FeedbackCompressor
 from ...method import Method
 from ..pieces import Shard, cut
-from ..resizing import Ranges
 from ..rounds import Received, Result, Rounds, Sending
-from .base import Pattern, Setting, divide, refused_by
+from .base import BACK, Parts, Pattern, Setting, divide, refused_by
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -40,21 +40,11 @@ class Sharded(Pattern):
             owners: number of owners, from worker 0 on; 1 is a parameter server, None stands for all workers.
         """
         super().__init__(method, setting)
-        self._owners = owners
-        self.ranges = self._cut(setting.workers)
+        self.ranges = cut(setting.sizes, owners or setting.workers)
         self._out = [self._compressor(method, shard) for shard in self.ranges]
         self._back = [self._compressor(back, shard) for shard in self.ranges]
 
-    def _cut(self, workers: int) -> list[Shard]:
-        return cut(self.setting.sizes, self._owners or workers)
-
-    def ranges_of(self, workers: int) -> Ranges:
-        """See `Pattern.ranges_of`."""
-        ranges = self._cut(workers)
-        return Ranges(ranges, [ranges[worker : worker + 1] for worker in range(workers)])
-
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """See `Pattern.rounds`."""
         rank = self.setting.rank
         sent = [
             self._compress(compressor, shard.of(gradients), iteration)
@@ -83,7 +73,7 @@ class Sharded(Pattern):
         return dict(received)
 
     def _refused(
-        self, sent: Sequence[Sent], compressors: Sequence[FeedbackCompressor], ranges: Sequence[Shard]
+        self, sent: Sequence[Outgoing], compressors: Sequence[FeedbackCompressor], ranges: Sequence[Shard]
     ) -> int | None:
         """If a range was refused, the parameter that was not finite (of the first such range)."""
         found = map(refused_by, sent, compressors, (shard.ordinals for shard in ranges))
@@ -92,7 +82,8 @@ class Sharded(Pattern):
     def _sum(self, owner: int, incoming: Received) -> Tensor:
         """The sum, or mean, of what all workers sent of an owner's range, added in rank order."""
         with self._clock("decode"):
-            total = self._zeros(self.ranges[owner])
+            shard = self.ranges[owner]
+            total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
             for sender in range(self.setting.workers):
                 self._add(self._out[owner], sender, incoming.get(sender, _NOTHING), total)
             if self.reduction == "mean":
@@ -100,21 +91,15 @@ class Sharded(Pattern):
         return total
 
     def assemble(self, agreed: Result) -> Tensor:
-        """See `Pattern.assemble`."""
         with self._clock("decode"):
             total = torch.zeros(self.ranges[-1].stop, device=self.setting.like[0].device)
             for owner, shard in enumerate(self.ranges):
                 self._add(self._back[owner], owner, agreed[owner], total[shard.start : shard.stop])
         return total
 
-    def _zeros(self, shard: Shard) -> Tensor:
-        return torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
-
-    def unsent(self) -> list[Tensor]:
-        """See `Pattern.unsent`; what an owner has not sent back is everybody's, and not in it."""
-        return self._unsent(self.ranges, self._out)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        """See `Pattern.compressors`."""
-        rank = self.setting.rank
-        return [*self._out, *self._back[rank : rank + 1]]
+    def parts(self) -> Parts:
+        rank, out = self.setting.rank, zip(self.ranges, self._out, strict=True)
+        found = {str(i): part for i, part in enumerate(out)}
+        if rank < len(self.ranges):
+            found[BACK] = self.ranges[rank], self._back[rank]
+        return found

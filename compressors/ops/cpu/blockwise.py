@@ -2,8 +2,7 @@
 
 A quantizing pass cuts n elements into blocks, each with its own table. Threads do not share out blocks
 but pieces: some thousand elements that are either whole blocks or a part of one. Pieces depend on n
-and the block's length alone, so no result depends on the number of threads. The pieces of all parameters
-make a table for kernels, so that one call quantizes all of them.
+and the block's length alone, so no result depends on the number of threads.
 
 Where blocks fit pieces, a pass goes over memory once: a block's gradient is taken up into the residual, which
 finds its range, and then what stands in the residual is quantized in place. A sum that is not finite may turn
@@ -11,23 +10,21 @@ up behind blocks that are done; their values are added to the residual again. La
 first, all pieces of them, and then quantized.
 """
 
-from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numba import njit
 from numba.extending import intrinsic
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..array import host
 from ..interface import QuantizedPass, Quantizing
-from ..segments import PIECE, Numbers, Offsets, block_length, pieces
-from .rows import Rows, floats
+from ..segments import PIECE, block_length, pieces
 from .threads import portions, run_all
 
+T = TypeVar("T")
 LINE = 8192
 """Elements whose squares are summed in float32 before they go into a float64."""
 
@@ -96,86 +93,57 @@ def take_up(residual, gradient, keeps):  # type: ignore[no-untyped-def]
     return low, high
 
 
-# The table of pieces
-
-_COLUMNS = 7
-_RESIDUAL, _GRADIENT, ELEMENTS, _SYMBOLS, BLOCK, _TABLES, _BLOCKS = range(_COLUMNS)
-"""Of a row, int64, about one piece: the address of its residual, 0 without one, and of its gradient; its
-elements, and where its symbols begin; elements of a block; where the blocks' tables begin, and how many there
-are. Whoever makes a row keeps the arrays alive until the kernel returns."""
-
-REPORT = np.dtype([("squares", np.float64), ("done", np.int64), ("finite", np.bool_)])
-"""Of a row: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
-and gradient are finite."""
-Kernel = Callable[[Rows, NDArray[Any], NDArray[np.void]], None]
-"""Quantizes rows; fills in symbols and reports."""
-PutBack = Callable[[NDArray[Any], int, Numbers, NDArray[np.float32]], None]
-"""Adds what symbols stand for, in blocks of so many elements, to a residual; int64 [1, 4]: where they begin,
-how many there are, their first table, how many of these."""
+# Pieces of parameters
 
 
-@njit(nogil=True, cache=True)
-def opened(row, all_symbols):  # type: ignore[no-untyped-def]
-    """A row's arrays and what is known of them.
+class Share(NamedTuple):
+    """A piece of a parameter."""
 
-    Returns:
-        The residual, or the gradient where there is none; the gradient; whether there is a residual; the
-        symbols; elements of a block; the blocks' tables.
-    """
-    n, begin, first, keeps = row[ELEMENTS], row[_SYMBOLS], row[_TABLES], row[_RESIDUAL] != 0
-    gradient = floats(row[_GRADIENT], n)
-    residual = floats(row[_RESIDUAL], n) if keeps else gradient
-    symbols = all_symbols[begin : begin + n]
-    return residual, gradient, keeps, symbols, row[BLOCK], slice(first, first + row[_BLOCKS])
-
-
-@njit(nogil=True, cache=True)
-def _take_up_rows(rows, symbols, keys):  # type: ignore[no-untyped-def]
-    """`take_up` over whole rows; keys, int32 [rows, 2], receives the lowest and the highest key of each."""
-    for i in range(rows.shape[0]):
-        residual, gradient, keeps, _, _, _ = opened(rows[i], symbols)
-        keys[i, 0], keys[i, 1] = take_up(residual, gradient, keeps)
+    values: NDArray[np.float32]
+    """Of its residual; of its gradient where there is none."""
+    gradient: NDArray[np.float32]
+    keeps: bool
+    """Whether there is a residual."""
+    symbols: NDArray[Any]
+    block: int
+    """Elements of a block as far as it lies in this piece; the last one may be shorter."""
+    tables: slice
+    """The blocks' tables."""
+    parameter: int
 
 
-@lru_cache(256)  # every step asks for the same
-def _cut(sizes: tuple[int, ...], block: int, most: int) -> tuple[Rows, Numbers]:
-    """The rows of parameters of some sizes, and of which parameter each is.
-
-    Addresses are bytes from a parameter's first element.
-    """
-    shared, rows, parameters = Offsets.of(np.array(sizes, np.int64), block), [], []
-    for number, (n, symbols, tables) in enumerate(zip(sizes, shared.symbols, shared.tables, strict=True)):
-        for piece in pieces(n, block, most):
-            begin, elements = 4 * piece.elements.start, piece.elements.stop - piece.elements.start
-            symbol, table = symbols.start + piece.elements.start, tables.start + piece.blocks.start
-            blocks = piece.blocks.stop - piece.blocks.start
-            rows.append((begin, begin, elements, symbol, piece.block, table, blocks))
-            parameters.append(number)
-    return np.array(rows, np.int64).reshape(-1, _COLUMNS), np.array(parameters, np.int64)
-
-
-class Table(NamedTuple):
-    """Pieces of parameters."""
-
-    rows: Rows
-    parameters: Numbers
-    """Of which each row is."""
-    wide: list[Tensor]
-    """Gradients that must live until kernels have returned."""
-
-
-def table_of(work: Quantizing, most: int = PIECE) -> Table:
+def shares_of(work: Quantizing, most: int = PIECE) -> list[Share]:
     """The pieces of parameters, of `most` elements at most."""
-    wide = [each if each.dtype == torch.float32 else each.float() for each in work.gradients]
-    cut, by = _cut(work.sizes, work.block, most)
-    rows = cut.copy()
-    residuals = np.array([0 if each is None else each.data_ptr() for each in work.residuals], np.int64)[by]
-    rows[:, _RESIDUAL] = np.where(residuals, residuals + rows[:, _RESIDUAL], 0)
-    rows[:, _GRADIENT] += np.array([each.data_ptr() for each in wide], np.int64)[by]
-    return Table(rows, by, wide)
+    symbols, offsets, found = host(work.symbols), work.offsets, []
+    for number, (residual, gradient) in enumerate(zip(work.residuals, work.gradients, strict=True)):
+        wide = gradient.detach().float().numpy()
+        values = wide if residual is None else residual.numpy()
+        own, first = symbols[offsets.symbols[number]], offsets.tables[number].start
+        for piece in pieces(wide.size, work.block, most):
+            at, blocks = piece.elements, piece.blocks
+            tables, arrays = slice(first + blocks.start, first + blocks.stop), (values[at], wide[at])
+            found.append(Share(*arrays, residual is not None, own[at], piece.block, tables, number))
+    return found
 
 
-# Passes over it
+def run_shares(parts: Sequence[Share], kernel: Callable[[Share], T], threads: int) -> list[T]:
+    """What a kernel returns for each piece; threads share them."""
+    groups = portions(np.array([part.gradient.size for part in parts], np.int64), threads)
+    work = [partial(_run_each, kernel, parts[at]) for at in groups]
+    return [each for group in run_all(work, threads) for each in group]
+
+
+def _run_each(kernel: Callable[[Share], T], parts: Sequence[Share]) -> list[T]:
+    return [kernel(part) for part in parts]
+
+
+# Passes over them
+
+Report = tuple[float, int, bool]
+"""Of a piece: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
+and gradient are finite."""
+PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
+"""Adds what symbols stand for, in blocks of so many elements and with their tables, to a residual."""
 
 
 def fits_pieces(work: Quantizing) -> bool:
@@ -183,28 +151,26 @@ def fits_pieces(work: Quantizing) -> bool:
     return block_length(max(work.sizes, default=0), work.block) <= PIECE
 
 
-def over_rows(work: Quantizing, kernel: Kernel, put_back: PutBack, threads: int) -> list[QuantizedPass]:
+def over_pieces(
+    work: Quantizing, kernel: Callable[[Share], Report], put_back: PutBack, threads: int
+) -> list[QuantizedPass]:
     """Quantizes parameters whose blocks fit pieces.
 
     Args:
         work: the parameters.
-        kernel: takes up and quantizes rows.
+        kernel: takes up and quantizes a piece.
         put_back: for parameters that are not finite.
-        threads: how many may share the rows; no result depends on it.
+        threads: how many may share the pieces; no result depends on it.
     """
-    rows, by, _wide = table_of(work)
-    symbols, reports = host(work.symbols), np.zeros(len(rows), REPORT)
-    parts = portions(rows[:, ELEMENTS], threads)
-    run_all([partial(kernel, rows[at], symbols, reports[at]) for at in parts], threads)
-    broken = np.zeros(len(work.gradients), np.bool_)
-    broken[by[~reports["finite"]]] = True
-    for number, row, blocks in zip(by, rows, reports["done"], strict=True):
-        kept = work.residuals[number]
-        if broken[number] and kept is not None:
-            begin, count = (row[_RESIDUAL] - kept.data_ptr()) // 4, min(blocks * row[BLOCK], row[ELEMENTS])
-            taken = np.array([[row[_SYMBOLS], count, row[_TABLES], blocks]], np.int64)
-            put_back(symbols, int(row[BLOCK]), taken, kept.numpy()[begin : begin + count])
-    return passes_of(by, reports["squares"], broken)
+    parts = shares_of(work)
+    reports, broken = run_shares(parts, kernel, threads), np.zeros(len(work.gradients), np.bool_)
+    for part, (_, _, finite) in zip(parts, reports, strict=True):
+        broken[part.parameter] |= not finite
+    for part, (_, done, _) in zip(parts, reports, strict=True):
+        if broken[part.parameter] and part.keeps:
+            tables, count = slice(part.tables.start, part.tables.start + done), done * part.block
+            put_back(part.symbols[:count], part.block, tables, part.values[:count])
+    return passes_of(parts, [squares for squares, _, _ in reports], broken)
 
 
 def take_up_all(work: Quantizing, threads: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
@@ -214,47 +180,44 @@ def take_up_all(work: Quantizing, threads: int) -> tuple[NDArray[np.int32], NDAr
         The lowest and the highest order key of each block's residual + gradient, int32 [blocks, 2]; and which
         parameters are not finite, bool [parameters].
     """
-    rows, by, _wide = table_of(work)
-    symbols, keys = host(work.symbols), np.empty((len(rows), 2), np.int32)
-    parts = portions(rows[:, ELEMENTS], threads)
-    run_all([partial(_take_up_rows, rows[at], symbols, keys[at]) for at in parts], threads)
-    found = np.empty((work.offsets.all_blocks, 2), np.int32)
+    parts, found = shares_of(work), np.empty((work.offsets.all_blocks, 2), np.int32)
     found[:, 0], found[:, 1] = _NO_KEYS
-    np.minimum.at(found[:, 0], rows[:, _TABLES], keys[:, 0])
-    np.maximum.at(found[:, 1], rows[:, _TABLES], keys[:, 1])
     broken = np.zeros(len(work.gradients), np.bool_)
-    broken[by[(keys[:, 0] < LOWEST_KEY) | (keys[:, 1] > HIGHEST_KEY)]] = True
+    ends = run_shares(parts, lambda part: take_up(part.values, part.gradient, part.keeps), threads)
+    for part, (low, high) in zip(parts, ends, strict=True):
+        own = found[part.tables]
+        own[:, 0], own[:, 1] = np.minimum(own[:, 0], low), np.maximum(own[:, 1], high)
+        broken[part.parameter] |= low < LOWEST_KEY or high > HIGHEST_KEY
     return found, broken
 
 
 def over_taken_up(
     work: Quantizing,
-    kernel: Callable[[Rows, NDArray[Any], NDArray[np.float64]], None],
+    kernel: Callable[[Share], float],
     broken: NDArray[np.bool_],
     threads: int,
-    at_once: int = 0,
+    most: int = PIECE,
 ) -> list[QuantizedPass]:
     """Quantizes what stands in residuals.
 
     Args:
         work: the parameters, which were taken up.
-        kernel: quantizes rows; fills in symbols and the sums of squares kept.
+        kernel: quantizes a piece; returns the sum of squares kept.
         broken: bool [parameters], which are left out.
-        threads: how many may share the rows; no result depends on it.
-        at_once: elements of a piece, and that a kernel takes together; 0 for as many as threads make of them.
+        threads: how many may share the pieces; no result depends on it.
+        most: elements of a piece, at most.
     """
-    rows, by, _wide = table_of(work, at_once or PIECE)
-    rows, by = rows[~broken[by]], by[~broken[by]]
-    squares, elements = np.empty(len(rows)), rows[:, ELEMENTS]
-    parts = portions(elements, 2, at_once) if at_once else portions(elements, threads)
-    run_all([partial(kernel, rows[at], host(work.symbols), squares[at]) for at in parts], threads)
-    return passes_of(by, squares, broken)
+    parts = [part for part in shares_of(work, most) if not broken[part.parameter]]
+    return passes_of(parts, run_shares(parts, kernel, threads), broken)
 
 
-def passes_of(by: Numbers, squares: NDArray[np.float64], broken: NDArray[np.bool_]) -> list[QuantizedPass]:
-    """From the squares of rows and the parameters that these are of."""
+def passes_of(
+    parts: Sequence[Share], squares: Sequence[float], broken: NDArray[np.bool_]
+) -> list[QuantizedPass]:
+    """From the squares of pieces, and which parameters are not finite."""
     sums = np.zeros(broken.size)
-    np.add.at(sums, by, squares)  # in order
+    for part, each in zip(parts, squares, strict=True):
+        sums[part.parameter] += each
     sums[broken] = 0
     return list(map(QuantizedPass, sums.tolist(), broken.tolist()))
 

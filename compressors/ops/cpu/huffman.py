@@ -598,17 +598,14 @@ def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
     out[: codebook.size] = codebook
     out[codebook.size : table_end] = planned.stream_bytes.astype("<u2").view(np.uint8)
     starts = _starts(table_end, planned.stream_bytes)
-    entries, group = code_entries(planned.code.lengths), _group_of(_bits_of(planned.code.lengths))
+    lengths = planned.code.lengths
+    entries, group = code_entries(lengths), _group_of(lengths.size.bit_length() - 1)
     work = [
         partial(_write_streams, symbols, entries, group, starts, *piece, out)
         for piece in shares(planned.stream_bytes.size, threads)
     ]
     if not all(run_all(work, threads)):
         raise ValueError("these are not the symbols that were planned")
-
-
-def _bits_of(lengths: NDArray[np.uint8]) -> int:
-    return lengths.size.bit_length() - 1
 
 
 def decode(

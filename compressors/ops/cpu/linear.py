@@ -13,30 +13,30 @@ them (the paper's Quantize counts them from high downwards).
 """
 
 from collections.abc import Sequence
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..interface import Addends, QuantizedPass, Quantizing, Sample
+from ..interface import QuantizedPass, Quantizing, Ranges
+from ..segments import Numbers
 from .blockwise import (
     LINE,
     PutBack,
+    Report,
+    Share,
     accumulate,
     fits_pieces,
     from_order_key,
     keys_finite,
-    opened,
-    over_rows,
+    over_pieces,
     over_taken_up,
     squares_of,
     take_up,
     take_up_all,
 )
-from .looking import hash_of
-from .rows import floats
 
 _SMALLEST_STEP, _LARGEST = np.float32(2.0**-126), np.finfo(np.float32).max
 _HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
@@ -44,12 +44,11 @@ _NO_SYMBOLS = np.empty(0, np.uint8)
 
 
 class Extremes(NamedTuple):
-    """The range of a parameter."""
+    """See `ops.interface.Ranges`."""
 
     low: np.float32
     high: np.float32
     nonfinite: bool
-    """Whether a NaN or Inf was met; then the range means nothing."""
 
 
 @njit(nogil=True, cache=True)
@@ -62,14 +61,6 @@ def _step_between(low, high, scale):  # type: ignore[no-untyped-def]
     """The width of a bin between a block's extremes; scale is 2^-bits."""
     step = high * scale - low * scale
     return step if step >= _SMALLEST_STEP else _ZERO
-
-
-@njit(nogil=True, cache=True)
-def _fill_tables(keys, scales, lows, steps):  # type: ignore[no-untyped-def]
-    """Writes the tables of blocks whose extremes' keys, int32 [blocks, 2], are known; scales are 2^-bits."""
-    for b in range(lows.size):
-        lows[b] = _from_key(keys[b, 0])
-        steps[b] = _step_between(lows[b], _from_key(keys[b, 1]), scales[b])
 
 
 @njit(nogil=True, cache=True)
@@ -106,34 +97,21 @@ def _quantize(values, keeps, low, step, top, symbols):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True)
-def _take_up_and_quantize(lows, steps, scale, top, rows, symbols, reports):  # type: ignore[no-untyped-def]
-    """Takes up all blocks of pieces, and quantizes them up to the first that is not finite."""
-    for i in range(rows.shape[0]):
-        residual, gradient, keeps, own, block, at = opened(rows[i], symbols)
-        report, total, done = reports[i], 0.0, 0
-        for b in range(at.start, at.stop):
-            first, last = done * block, (done + 1) * block
-            r = residual[first:last]
-            low_key, high_key = take_up(r, gradient[first:last], keeps)
-            if not keys_finite(low_key, high_key):
-                take_up(residual[last:], gradient[last:], keeps)
-                break
-            lows[b] = _from_key(low_key)
-            steps[b] = _step_between(lows[b], _from_key(high_key), scale)
-            total += _quantize(r, keeps, lows[b], steps[b], top, own[first:last])
-            done += 1
-        report.squares, report.done, report.finite = total, done, done == at.stop - at.start
-
-
-@njit(nogil=True, cache=True)
-def _quantize_rows(lows, steps, tops, rows, symbols, squares):  # type: ignore[no-untyped-def]
-    """Quantizes pieces of blocks whose tables are known: what stands in residuals."""
-    for i in range(rows.shape[0]):
-        residual, _, keeps, own, block, at = opened(rows[i], symbols)
-        squares[i] = 0.0
-        for b in range(at.start, at.stop):
-            first, last = (b - at.start) * block, (b - at.start + 1) * block
-            squares[i] += _quantize(residual[first:last], keeps, lows[b], steps[b], tops[b], own[first:last])
+def _take_up_and_quantize(values, gradient, keeps, symbols, block, lows, steps, top):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of a piece, and quantizes them up to the first that is not finite."""
+    scale, total, done = np.float32(1 / (top + 1)), 0.0, 0
+    for b in range(lows.size):
+        first, last = b * block, (b + 1) * block
+        r = values[first:last]
+        low_key, high_key = take_up(r, gradient[first:last], keeps)
+        if not keys_finite(low_key, high_key):
+            take_up(values[last:], gradient[last:], keeps)
+            break
+        lows[b] = _from_key(low_key)
+        steps[b] = _step_between(lows[b], _from_key(high_key), scale)
+        total += _quantize(r, keeps, lows[b], steps[b], top, symbols[first:last])
+        done += 1
+    return total, done, done == lows.size
 
 
 @njit(nogil=True, cache=True)
@@ -150,56 +128,69 @@ def add_values(symbols, block, lows, steps, out):  # type: ignore[no-untyped-def
 def linear_rows(
     work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """See `Ops.linear_pass`; `put_back` adds what symbols stand for to a residual."""
-    scale, top = np.float32(2.0**-work.bits), np.int32((1 << work.bits) - 1)
+    """`Ops.quantize` uniformly; `put_back` adds what symbols stand for to a residual."""
+    top = np.int32((1 << work.bits) - 1)
+
+    def take_up_and_quantize(part: Share) -> Report:
+        tables = lows[part.tables], steps[part.tables]
+        return cast(Report, _take_up_and_quantize(*part[:5], *tables, top))
+
     if fits_pieces(work):
-        return over_rows(work, partial(_take_up_and_quantize, lows, steps, scale, top), put_back, threads)
+        return over_pieces(work, take_up_and_quantize, put_back, threads)
     keys, broken = take_up_all(work, threads)
-    _fill_tables(keys, np.full(lows.size, scale), lows, steps)
-    return over_taken_up(work, partial(_quantize_rows, lows, steps, np.full(lows.size, top)), broken, threads)
+    for b, (low, high) in enumerate(keys):
+        lows[b] = _from_key(low)
+        steps[b] = _step_between(lows[b], _from_key(high), np.float32(2.0**-work.bits))
+    return _quantize_all(work, lows, steps, [top] * len(work.gradients), broken, threads)
+
+
+def _quantize_all(
+    work: Quantizing,
+    lows: NDArray[np.float32],
+    steps: NDArray[np.float32],
+    tops: Sequence[np.int32],
+    broken: NDArray[np.bool_],
+    threads: int,
+) -> list[QuantizedPass]:
+    """Quantizes what stands in residuals, of which a piece lies in one block, to symbols up to `tops`."""
+
+    def quantize(part: Share) -> float:
+        (low,), (step,), top = lows[part.tables], steps[part.tables], tops[part.parameter]
+        return float(_quantize(part.values, part.keeps, low, step, top, part.symbols))
+
+    return over_taken_up(work, quantize, broken, threads)
 
 
 # What goes by the ranges of whole parameters
 
 
-def extremes(given: Sequence[Addends], threads: int) -> list[Extremes]:
+def extremes(given: Sequence[tuple[Tensor | None, Tensor]], threads: int) -> list[Extremes]:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    residuals, gradients = [each.residual for each in given], [each.gradient for each in given]
+    residuals, gradients = [each for each, _ in given], [each for _, each in given]
     keys, broken = take_up_all(Quantizing(residuals, gradients, _NO_SYMBOLS, 8), threads)
     ends = [np.array(list(map(_from_key, column)), np.float32) for column in keys.T]
     return list(map(Extremes, *ends, broken.tolist()))
 
 
 @njit(nogil=True, cache=True)
-def _count_rows(rows, lows, highs, scale, counts):  # type: ignore[no-untyped-def]
-    top = np.int32(counts.shape[1] - 1)
-    for i in range(rows.shape[0]):
-        values, m = floats(rows[i, 0], rows[i, 1]), rows[i, 2]
-        sample, symbols = np.empty(m, np.float32), np.empty(m, np.uint16)
-        for j in range(m):  # as in `looking.stratified_positions`
-            low, high = j * values.size // m, (j + 1) * values.size // m
-            sample[j] = values[low + np.int64(hash_of(j)) % (high - low)]
-        _quantize(sample, False, lows[i], _step_between(lows[i], highs[i], scale), top, symbols)
-        for symbol in symbols:
-            counts[i, symbol] += 1
+def _count(values, low, high, counts):  # type: ignore[no-untyped-def]
+    symbols, step = np.empty(values.size, np.uint16), _step_between(low, high, np.float32(1 / counts.size))
+    _quantize(values, False, low, step, np.int32(counts.size - 1), symbols)
+    for symbol in symbols:
+        counts[symbol] += 1
 
 
-def count_samples(samples: Sequence[Sample], bits: int, ranges: Sequence[Extremes]) -> NDArray[np.int64]:
-    """See `Ops.count_samples`: int64 [parameters, 2^bits]; nothing where a range is not finite."""
-    sizes = [0 if own.nonfinite else each.size for each, own in zip(samples, ranges, strict=True)]
-    rows = [
-        (each.values.data_ptr(), each.values.numel(), size) for each, size in zip(samples, sizes, strict=True)
-    ]
-    lows, highs = (np.array(column, np.float32) for column in list(zip(*ranges, strict=True))[:2])
-    counts = np.zeros((len(rows), 1 << bits), np.int64)
-    _count_rows(np.array(rows, np.int64), lows, highs, np.float32(2.0**-bits), counts)
+def count_symbols(values: NDArray[np.float32], bits: int, low: np.float32, high: np.float32) -> Numbers:
+    """How often each symbol of so many bits occurs among values, all from low to high: int64 [2^bits]."""
+    counts = np.zeros(1 << bits, np.int64)
+    _count(values, low, high, counts)
     return counts
 
 
 def quantize_between(
     work: Quantizing,
     bits: Sequence[int],
-    ranges: Sequence[Extremes],
+    ranges: Sequence[Ranges],
     lows: NDArray[np.float32],
     steps: NDArray[np.float32],
     threads: int,
@@ -207,6 +198,6 @@ def quantize_between(
     """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
     for i, (own, width) in enumerate(zip(ranges, bits, strict=True)):
         lows[i], steps[i] = own.low, _step_between(own.low, own.high, np.float32(2.0**-width))
-    tops = np.array([(1 << width) - 1 for width in bits], np.int32)
+    tops = [np.int32((1 << width) - 1) for width in bits]
     broken = np.array([each.nonfinite for each in ranges])
-    return over_taken_up(work, partial(_quantize_rows, lows, steps, tops), broken, threads)
+    return _quantize_all(work, lows, steps, tops, broken, threads)

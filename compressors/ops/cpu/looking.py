@@ -1,13 +1,8 @@
-"""What is known of gradients and residuals that no pass goes over: samples, and a sum in one order.
+"""Samples of gradients and residuals.
 
 A sample has one element in each of m equal strata. The place within a stratum comes from a hash of the
 stratum's number, so the sample needs no generator state, is the same on every machine and device, and does
 not fall into step with the rows of a layer.
-
-A sum of squares is the same to the last bit on every machine, because its order is always the same. In a tile
-of 4096 numbers lane t of 256 adds up numbers t, t + 256, ... in this order; then lanes t and t + 128 are
-added, t and t + 64, down to one. The sums of the tiles are summed up in the same way, until one is left.
-Missing numbers are zeros.
 """
 
 from functools import lru_cache
@@ -15,13 +10,6 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-
-_LANES, _ROUNDS = 256, 16
-TILE = _LANES * _ROUNDS
-_PIECE = 64 * TILE
-"""Numbers that are worked on at once, so that they stay in the caches."""
-
-_Doubles = NDArray[np.float64]
 
 
 @njit(nogil=True, cache=True)
@@ -69,30 +57,3 @@ def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
 
 
 kept_positions = lru_cache(maxsize=64)(stratified_positions)  # finding them takes as long as looking there
-
-
-def ordered_sum_of_squares(values: NDArray[np.float32]) -> float:
-    """The sum of the squares of float32 [n], in float64."""
-    sums = np.empty(-(-values.size // TILE))
-    for begin in range(0, values.size, _PIECE):
-        squares = np.square(values[begin : begin + _PIECE], dtype=np.float64)
-        found = _tile_sums(squares)
-        sums[begin // TILE : begin // TILE + found.size] = found
-    while sums.size > 1:
-        sums = _tile_sums(sums)
-    return float(sums[0]) if sums.size else 0.0
-
-
-def _tile_sums(numbers: _Doubles) -> _Doubles:
-    """The sum of each tile."""
-    tiles = -(-numbers.size // TILE)
-    padded = np.zeros((tiles, _ROUNDS, _LANES))
-    padded.reshape(-1)[: numbers.size] = numbers
-    lanes: _Doubles = padded[:, 0].copy()
-    for number in range(1, _ROUNDS):
-        lanes += padded[:, number]
-    width = _LANES
-    while width > 1:
-        width //= 2
-        lanes = lanes[:, :width] + lanes[:, width:]
-    return lanes[:, 0]

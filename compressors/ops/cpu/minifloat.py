@@ -8,21 +8,22 @@ which m 2^-e <= 448, so that it lies in (224, 448]; but -126 <= e <= 119, which 
 and e = 0 where m = 0. Every value is exact in float32.
 """
 
-from functools import partial
+from typing import cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..interface import FP8_EXPONENTS, HalfFormat, QuantizedPass, Quantizing
+from ..interface import FP8_EXPONENTS, QuantizedPass, Quantizing
 from .blockwise import (
     LINE,
     PutBack,
+    Report,
+    Share,
     accumulate,
     fits_pieces,
     keys_finite,
-    opened,
-    over_rows,
+    over_pieces,
     over_taken_up,
     squares_of,
     take_up,
@@ -63,18 +64,16 @@ def _half_line(residual, gradient, keeps, brain, symbols):  # type: ignore[no-un
 
 
 @njit(nogil=True, cache=True)
-def _round_halves(brain, rows, symbols, reports):  # type: ignore[no-untyped-def]
-    """Takes up and rounds pieces; brain is a tuple of two for bfloat16, of one for float16."""
-    for i in range(rows.shape[0]):
-        residual, gradient, keeps, own, _, at = opened(rows[i], symbols)
-        report, total, finite = reports[i], 0.0, True
-        for first in range(0, gradient.size, LINE):
-            r, s = residual[first : first + LINE], own[first : first + LINE]
-            squares, largest = _half_line(r, gradient[first : first + LINE], keeps, brain, s)
-            finite = finite and largest < _INFINITY
-            if keeps:
-                total += squares_of(squares, r)
-        report.squares, report.done, report.finite = total, at.stop - at.start, finite
+def _round_halves(brain, values, gradient, keeps, symbols):  # type: ignore[no-untyped-def]
+    """Takes up and rounds a piece; brain is a tuple of two for bfloat16, of one for float16."""
+    total, finite = 0.0, True
+    for first in range(0, gradient.size, LINE):
+        r, s = values[first : first + LINE], symbols[first : first + LINE]
+        squares, largest = _half_line(r, gradient[first : first + LINE], keeps, brain, s)
+        finite = finite and largest < _INFINITY
+        if keeps:
+            total += squares_of(squares, r)
+    return total, finite
 
 
 @njit(nogil=True, cache=True)
@@ -113,33 +112,20 @@ def _fp8_exponent(low_key, high_key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _take_up_and_round_fp8(exponents, rows, symbols, reports):  # type: ignore[no-untyped-def]
-    """Takes up all blocks of pieces, and rounds them up to the first that is not finite."""
-    for i in range(rows.shape[0]):
-        residual, gradient, keeps, own, block, at = opened(rows[i], symbols)
-        report, total, done = reports[i], 0.0, 0
-        for b in range(at.start, at.stop):
-            first, last = done * block, (done + 1) * block
-            r = residual[first:last]
-            low_key, high_key = take_up(r, gradient[first:last], keeps)
-            if not keys_finite(low_key, high_key):
-                take_up(residual[last:], gradient[last:], keeps)
-                break
-            exponents[b] = _fp8_exponent(low_key, high_key)
-            total += _round_fp8(r, keeps, exponents[b], own[first:last])
-            done += 1
-        report.squares, report.done, report.finite = total, done, done == at.stop - at.start
-
-
-@njit(nogil=True, cache=True)
-def _round_fp8_rows(exponents, rows, symbols, squares):  # type: ignore[no-untyped-def]
-    """Rounds pieces of blocks that are larger: what stands in residuals."""
-    for i in range(rows.shape[0]):
-        residual, _, keeps, own, block, at = opened(rows[i], symbols)
-        squares[i] = 0.0
-        for b in range(at.start, at.stop):
-            first, last = (b - at.start) * block, (b - at.start + 1) * block
-            squares[i] += _round_fp8(residual[first:last], keeps, exponents[b], own[first:last])
+def _take_up_and_round_fp8(values, gradient, keeps, symbols, block, exponents):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of a piece, and rounds them up to the first that is not finite."""
+    total, done = 0.0, 0
+    for b in range(exponents.size):
+        first, last = b * block, (b + 1) * block
+        r = values[first:last]
+        low_key, high_key = take_up(r, gradient[first:last], keeps)
+        if not keys_finite(low_key, high_key):
+            take_up(values[last:], gradient[last:], keeps)
+            break
+        exponents[b] = _fp8_exponent(low_key, high_key)
+        total += _round_fp8(r, keeps, exponents[b], symbols[first:last])
+        done += 1
+    return total, done, done == exponents.size
 
 
 @njit(nogil=True, cache=True)
@@ -166,18 +152,31 @@ def add_fp8(symbols, block, exponents, out):  # type: ignore[no-untyped-def]
             o[j] += from_fp8(s[j]) * up
 
 
-def half_rows(kind: HalfFormat, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
-    """See `Ops.half_pass`; `put_back` adds what symbols stand for to a residual."""
-    brain = (0, 0) if kind == "bf16" else (0,)
-    return over_rows(work, partial(_round_halves, brain), put_back, threads)
+def half_rows(form: str, work: Quantizing, put_back: PutBack, threads: int) -> list[QuantizedPass]:
+    """`Ops.quantize` to 16-bit floats; `put_back` adds what symbols stand for to a residual."""
+    brain = (0, 0) if form == "bf16" else (0,)
+
+    def take_up_and_round(part: Share) -> Report:
+        squares, finite = _round_halves(brain, *part[:4])
+        return squares, 1, finite
+
+    return over_pieces(work, take_up_and_round, put_back, threads)
 
 
 def fp8_rows(
     work: Quantizing, exponents: NDArray[np.int8], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
-    """See `Ops.fp8_pass`; `put_back` adds what symbols stand for to a residual."""
+    """`Ops.quantize` to 8-bit floats; `put_back` adds what symbols stand for to a residual."""
+
+    def take_up_and_round(part: Share) -> Report:
+        return cast(Report, _take_up_and_round_fp8(*part[:5], exponents[part.tables]))
+
+    def round_block(part: Share) -> float:
+        (exponent,) = exponents[part.tables]
+        return float(_round_fp8(part.values, part.keeps, exponent, part.symbols))
+
     if fits_pieces(work):
-        return over_rows(work, partial(_take_up_and_round_fp8, exponents), put_back, threads)
+        return over_pieces(work, take_up_and_round, put_back, threads)
     keys, broken = take_up_all(work, threads)
     exponents[:] = [_fp8_exponent(low, high) for low, high in keys]
-    return over_taken_up(work, partial(_round_fp8_rows, exponents), broken, threads)
+    return over_taken_up(work, round_block, broken, threads)

@@ -10,31 +10,30 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import ThresholdRule
+from ...method.base import Form, ThresholdRule
 from ..array import host
 from ..interface import (
-    Addends,
     Batch,
-    HalfFormat,
     Ops,
     QuantizedPass,
     Quantizing,
     Ranges,
-    Sample,
     Selected,
     Target,
 )
 from ..readback import Pending, Readback
-from ..segments import Numbers
 from . import avx512, chunked, linear, minifloat, quantile, summing, topk
-from .amounts import add_values
-from .blockwise import PutBack
-from .looking import ordered_sum_of_squares
 from .rows import floats, table
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
 T = TypeVar("T")
 _LARGEST = np.float32(np.finfo(np.float32).max)
+_HALVES: dict[str, Any] = {"fp16": minifloat.add_fp16, "bf16": minifloat.add_bf16}
+_IN_BLOCKS: dict[str, Any] = {
+    "linear": linear.add_values,
+    "quantile": quantile.add_values,
+    "fp8": minifloat.add_fp8,
+}
 _FIRST = 1024
 """Elements of which mostly one is not zero."""
 
@@ -53,20 +52,6 @@ def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
         batch.bases,
     )
     return rows, wide
-
-
-def _extremes(ranges: Sequence[Ranges]) -> list[linear.Extremes]:
-    """The ranges, which this device has made."""
-    return [each for each in ranges if isinstance(each, linear.Extremes)]
-
-
-def _put_back(form: str, *tables: NDArray[Any]) -> PutBack:
-    """What adds values to a residual again, by the tables of all blocks."""
-
-    def add(symbols: NDArray[Any], block: int, rows: Numbers, residual: NDArray[np.float32]) -> None:
-        add_values(form, symbols, block, tables, rows, residual, np.zeros(1, np.int64))
-
-    return add
 
 
 @njit(nogil=True, cache=True)
@@ -115,22 +100,18 @@ class CpuOps(Ops):
     # Memory
 
     def empty(self, size: int, dtype: Any) -> NDArray[Any]:
-        """See `Ops.empty`."""
         return np.empty(size, dtype)
 
     def zeros(self, size: int, dtype: Any) -> NDArray[Any]:
-        """See `Ops.zeros`."""
         return np.zeros(size, dtype)
 
     def array(self, tensor: Tensor) -> NDArray[Any]:
-        """See `Ops.array`."""
         tensor = tensor.detach().reshape(-1)
         halves = tensor.dtype in (torch.float16, torch.bfloat16)
         array: NDArray[Any] = tensor.view(torch.uint16).numpy() if halves else tensor.numpy()
         return array
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
-        """See `Ops.tensor`."""
         return torch.from_numpy(array)
 
     def fetch_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -142,7 +123,6 @@ class CpuOps(Ops):
         return list(arrays)
 
     def target(self, elements: int, rule: ThresholdRule) -> Target:
-        """See `Ops.target`."""
         words = self._kept_room("words", elements + SPARE, np.uint32)
         beside = 1 if rule in WITHOUT_VALUES else elements + SPARE
         return Target(words, self._kept_room("values", beside, VALUE_DTYPE[rule]))
@@ -150,20 +130,13 @@ class CpuOps(Ops):
     # Looking
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        """See `Ops.nonzero`."""
         return [bool(each[:_FIRST].any()) or bool(each.any()) for each in gradients]
 
     def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
-        """See `Ops.finite`."""
         return _now([bool(torch.isfinite(each).all()) for each in gradients])
 
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
-        """See `Ops.squares`."""
         return _now(0.0 if residual is None else float(residual.double().square().sum()))
-
-    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """See `Ops.ordered_sum_of_squares`."""
-        return _now(ordered_sum_of_squares(gradient.numpy()))
 
     # Sparse passes
 
@@ -207,26 +180,37 @@ class CpuOps(Ops):
         return _now(chunked.chunked_rows(rows, chunk, keep, words, values, self._vectorized))
 
     def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
-        """See `Ops.clear`."""
         dense.numpy()[(words >> 1).astype(np.int64) - base] = 0
 
     # Quantizing passes
 
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[Ranges]:
+    def extremes(
+        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
+    ) -> list[Ranges]:
         """See `Ops.extremes`; one call takes all."""
         return list(linear.extremes(given, self.threads))
 
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[Ranges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """See `Ops.count_samples`; one call takes all."""
-        return _now(list(linear.count_samples(samples, bits, _extremes(ranges))))
-
-    def linear_pass(
-        self, work: Quantizing, lows: NDArray[np.float32], steps: NDArray[np.float32], returned: Readback
+    def quantize(
+        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_pass`."""
-        return _now(linear.linear_rows(work, lows, steps, _put_back("linear", lows, steps), self.threads))
+
+        def put_back(symbols: NDArray[Any], block: int, at: slice, out: NDArray[np.float32]) -> None:
+            rows = np.array([[0, symbols.size, at.start, at.stop - at.start]])
+            self.add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
+
+        match form:
+            case "linear":
+                lows, steps = tables
+                return _now(linear.linear_rows(work, lows, steps, put_back, self.threads))
+            case "quantile":
+                exponents, means = tables
+                by_block = means.reshape(-1, 1 << work.bits)
+                return _now(quantile.quantile_rows(work, by_block, exponents, self.threads))
+            case "fp8":
+                (exponents,) = tables
+                return _now(minifloat.fp8_rows(work, exponents, put_back, self.threads))
+            case _:
+                return _now(minifloat.half_rows(form, work, put_back, self.threads))
 
     def linear_between(
         self,
@@ -236,31 +220,32 @@ class CpuOps(Ops):
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_between`."""
-        return _now(linear.quantize_between(work, bits, _extremes(ranges), lows, steps, self.threads))
-
-    def quantile_pass(
-        self, work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantile_pass`."""
-        tables = means.reshape(-1, 1 << work.bits)
-        return _now(quantile.quantile_rows(work, tables, exponents, self.threads))
-
-    def fp8_pass(
-        self, work: Quantizing, exponents: NDArray[np.int8], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.fp8_pass`."""
-        return _now(minifloat.fp8_rows(work, exponents, _put_back("fp8", exponents), self.threads))
-
-    def half_pass(
-        self, kind: HalfFormat, work: Quantizing, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.half_pass`."""
-        return _now(minifloat.half_rows(kind, work, _put_back(kind), self.threads))
+        return _now(linear.quantize_between(work, bits, ranges, lows, steps, self.threads))
 
     # What is sent
 
-    add_values = staticmethod(add_values)
+    def add_values(
+        self,
+        form: str,
+        symbols: NDArray[Any],
+        block: int,
+        tables: tuple[NDArray[Any], ...],
+        rows: NDArray[np.int64],
+        out: NDArray[np.float32],
+        starts: NDArray[np.int64],
+    ) -> None:
+        if form == "quantile":
+            exponents, means = tables
+            tables = means.reshape(max(exponents.size, 1), -1), exponents
+        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
+            own, into = symbols[begin : begin + n], out[start : start + n]
+            if form == "f32":
+                into += own
+            elif form in _HALVES:
+                _HALVES[form](own, into)
+            else:
+                length = block if 0 < block < n else n
+                _IN_BLOCKS[form](own, length, *[table[first : first + blocks] for table in tables], into)
 
     def add_words(
         self,

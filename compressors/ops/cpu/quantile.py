@@ -15,9 +15,6 @@ Sums of integers come out the same in any order, so neither threads nor a GPU ch
 drops is less than 2^-F 2^e; the largest magnitude is at least 2^14 2^e (but for numbers near 2^-128).
 """
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -25,23 +22,20 @@ from numpy.typing import NDArray
 from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
 from ..segments import block_length
 from .blockwise import (
-    BLOCK,
-    ELEMENTS,
     LINE,
+    Share,
     accumulate,
     from_order_key,
-    opened,
     order_key,
     over_taken_up,
     squares_of,
     take_up_all,
 )
 from .float_formats import from_fp16, round_to_fp16
-from .rows import Rows
 from .search16 import build_tree, find_bins, tree_size
 
 _SORTED_AT_ONCE = 1 << 17
-"""Elements, about, whose keys are sorted before they are looked at again: they stay in the caches."""
+"""Elements whose keys are sorted before they are looked at again: they stay in the caches."""
 _LARGEST = np.float32(np.finfo(np.float32).max)
 
 
@@ -159,61 +153,41 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _fill_rows(rows, symbols, begins, keys):  # type: ignore[no-untyped-def]
-    """Writes the order keys of what stands in residuals."""
-    for i in range(rows.shape[0]):
-        a = opened(rows[i], symbols)[0]
-        _fill_keys(a, keys[begins[i] : begins[i] + a.size])
-
-
-@njit(nogil=True, cache=True)
-def _quantize_rows(rows, symbols, begins, ordered, bits, means, exponents, tree, squares):  # type: ignore[no-untyped-def]
-    """Quantizes blocks whose sorted keys are known."""
-    values = np.empty(1 << bits, np.float32)
-    for i in range(rows.shape[0]):
-        a, _, keeps, own, block, at = opened(rows[i], symbols)
-        keys, squares[i] = ordered[begins[i] : begins[i] + a.size], 0.0
-        for b in range(at.start, at.stop):
-            first, last = (b - at.start) * block, min((b - at.start + 1) * block, a.size)
-            exponents[b] = _write_table(keys[first:last], bits, means[b])
-            _read_table(means[b], exponents[b], values)
-            build_tree(keys[first:last], bits, tree)
-            squares[i] += _assign(a[first:last], keeps, tree, bits, values, own[first:last])
+def _quantize_blocks(values, keeps, symbols, block, ordered, bits, means, exponents, tree):  # type: ignore[no-untyped-def]
+    """Quantizes a piece of blocks whose sorted keys are known."""
+    meant, squares = np.empty(1 << bits, np.float32), 0.0
+    for b in range(exponents.size):
+        first, last = b * block, min((b + 1) * block, values.size)
+        exponents[b] = _write_table(ordered[first:last], bits, means[b])
+        _read_table(means[b], exponents[b], meant)
+        build_tree(ordered[first:last], bits, tree)
+        squares += _assign(values[first:last], keeps, tree, bits, meant, symbols[first:last])
+    return squares
 
 
 def quantile_rows(
     work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], threads: int
 ) -> list[QuantizedPass]:
-    """See `Ops.quantile_pass`; means are uint16 [blocks, 2^bits].
+    """`Ops.quantize` to bins of equal population; means are uint16 [blocks, 2^bits].
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
     """
+
+    def quantize(part: Share) -> float:
+        keys, tree = np.empty(part.values.size, np.int32), np.empty(tree_size(work.bits), np.int32)
+        _fill_keys(part.values, keys)
+        even = keys.size - keys.size % part.block
+        keys[:even].reshape(-1, part.block).sort(axis=1)
+        keys[even:].sort()
+        tables = means[part.tables], exponents[part.tables]
+        given = part.values, part.keeps, part.symbols, part.block, keys
+        return float(_quantize_blocks(*given, work.bits, *tables, tree))
+
     _, broken = take_up_all(work, threads)
     # A larger block is sorted whole.
-    at_once = max(_SORTED_AT_ONCE, block_length(max(work.sizes, default=0), work.block))
-    kernel = partial(_quantize_some, work.bits, means, exponents)
-    return over_taken_up(work, kernel, broken, threads, at_once)
-
-
-def _quantize_some(
-    bits: int,
-    means: NDArray[np.uint16],
-    exponents: NDArray[np.int8],
-    rows: Rows,
-    symbols: NDArray[Any],
-    squares: NDArray[np.float64],
-) -> None:
-    sizes, blocks = rows[:, ELEMENTS], rows[:, BLOCK]
-    ends = np.cumsum(sizes)
-    keys = np.empty(int(sizes.sum()), np.int32)
-    _fill_rows(rows, symbols, ends - sizes, keys)
-    for end, size, block in zip(ends.tolist(), sizes.tolist(), blocks.tolist(), strict=True):
-        even = end - size % block
-        keys[end - size : even].reshape(-1, block).sort(axis=1)
-        keys[even:end].sort()
-    tree = np.empty(tree_size(bits), np.int32)
-    _quantize_rows(rows, symbols, ends - sizes, keys, bits, means, exponents, tree, squares)
+    most = max(_SORTED_AT_ONCE, block_length(max(work.sizes, default=0), work.block))
+    return over_taken_up(work, quantize, broken, threads, most)
 
 
 @njit(nogil=True, cache=True)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
 from ..interface import Selected
 from .looking import kept_positions
-from .rows import BASE, ELEMENTS, RESIDUAL, Rows, floats, table
-from .threshold import SPARE, threshold_rows
+from .rows import ELEMENTS, GRADIENT, Rows, floats
+from .threshold import threshold_rows
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
@@ -155,9 +155,13 @@ def topk_rows(
     ends, squares = np.array(found.ends, np.int64), np.array(found.residual_squares)
     broken = np.array(found.nonfinite, np.bool_)
     lack = (np.diff(ends, prepend=0) < ks) & (taus > np.float32(SMALLEST_TAU)) & ~broken
-    for i in np.flatnonzero(lack).tolist():
-        begin = 0 if i == 0 else int(ends[i - 1])
-        squares[i] = _take_again(rows[i], int(ks[i]), words, values, begin, ends[i:], vectorized)
+    if lack.any():
+        _give_back(rows, ks, lack, words, values, ends, taus)
+        nothing = np.full(int(rows[:, ELEMENTS].max()), -0.0, np.float32)  # adding -0.0 changes no float
+        again = rows.copy()
+        again[:, GRADIENT] = nothing.ctypes.data
+        found = threshold_rows("wgt", again, taus, words, values, threads, vectorized)
+        ends, squares = np.array(found.ends, np.int64), np.array(found.residual_squares)
     _trim_rows(rows, ks, words, values, ends, squares, broken, taus)
     return Selected(ends.tolist(), squares.tolist(), broken.tolist(), taus.tolist())
 
@@ -191,48 +195,16 @@ def _low_guess(row: NDArray[np.int64], k: int) -> np.float32:
     return np.float32(_tau_at(row, kept_positions(n, SAMPLE), rank))
 
 
-@njit(cache=True)
-def _array_at(address, elements):  # type: ignore[no-untyped-def]
-    return floats(address, elements)
-
-
-def _take_again(
-    row: NDArray[np.int64],
-    k: int,
-    words: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    begin: int,
-    ends: NDArray[np.int64],
-    vectorized: bool,
-) -> float:
-    """Takes what a guess that was too high has missed; moves what stands behind.
-
-    Args:
-        row: of the parameter.
-        k: how many it sends.
-        words: see `topk_rows`.
-        values: see `topk_rows`.
-        begin: the first of its words.
-        ends: where its words end, and those of the parameters behind it.
-        vectorized: use AVX-512.
-
-    Returns:
-        The sum of squares kept.
-    """
-    residual, end, stop = _array_at(row[RESIDUAL], row[ELEMENTS]), int(ends[0]), int(ends[-1])
-    _put_back(words[begin:end], values[begin:end], int(row[BASE]), residual)
-    tau = np.full(1, _tau_of(np.abs(residual), k), np.float32)
-    mine, beside = np.empty(residual.size + SPARE, np.uint32), np.empty(residual.size + SPARE, np.float32)
-    nothing = np.full(residual.size, -0.0, np.float32)  # adding -0.0 changes no float
-    again = table([row[RESIDUAL]], [nothing.ctypes.data], [residual.size], [row[BASE]])
-    found = threshold_rows("wgt", again, tau, mine, beside, 1, vectorized)
-    (sent,) = found.ends
-    for array, own in ((words, mine), (values, beside)):
-        behind = array[end:stop].copy()
-        array[begin : begin + sent] = own[:sent]
-        array[begin + sent : begin + sent + behind.size] = behind
-    ends += begin + sent - end
-    return found.residual_squares[0]
+@njit(nogil=True, cache=True)
+def _give_back(rows, ks, lack, words, values, ends, taus):  # type: ignore[no-untyped-def]
+    """Returns everything to the residuals; finds the exact tau of parameters whose guess was too high."""
+    begin = 0
+    for i in range(rows.shape[0]):
+        residual = floats(rows[i, 0], rows[i, 2])
+        _put_back(words[begin : ends[i]], values[begin : ends[i]], rows[i, 3], residual)
+        begin = ends[i]
+        if lack[i]:
+            taus[i] = _tau_of(np.abs(residual), ks[i])
 
 
 @njit(nogil=True, cache=True)

@@ -61,7 +61,6 @@ class CuPyRuntime(CudaOps):
         super().__init__(torch.device("cuda", self._number))
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """See `Device.launch`."""
         if not blocks:
             return
         words = tuple(np.int64(each.pointer if isinstance(each, DeviceArray) else each) for each in arguments)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import SMALLEST_TAU, ThresholdRule, check_chunks
-from ..cpu.looking import TILE
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Batch, Selected, Target
 from ..readback import Pending, Readback
@@ -36,14 +35,12 @@ class CudaOps(QuantizingOps):
     on_host = False
 
     def target(self, elements: int, rule: ThresholdRule) -> Target:
-        """See `Ops.target`."""
         beside = 0 if rule in WITHOUT_VALUES else elements
         return Target(self.empty(elements, np.uint32), self.empty(beside, VALUE_DTYPE[rule]))
 
     # Looking
 
     def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        """See `Ops.nonzero`."""
         found = torch.stack([(each != 0).any() for each in gradients]) if gradients else torch.empty(0)
         answers: list[bool] = found.tolist()
         return answers
@@ -55,33 +52,19 @@ class CudaOps(QuantizingOps):
         return lambda: float(slot.values[0])
 
     def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
-        """See `Ops.finite`."""
         found = [self._later(torch.isfinite(each).all(), returned) for each in gradients]
         return lambda: [each() > 0 for each in found]
 
     def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
-        """See `Ops.squares`."""
         if residual is None:
             return lambda: 0.0
         return self._later(torch.linalg.vector_norm(residual, dtype=torch.float64).square(), returned)
-
-    def ordered_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """See `Ops.ordered_sum_of_squares`."""
-        slot = returned.take(1, np.float64)
-        kernel, values, n = "sum_squares", self.array(gradient), gradient.numel()
-        while n:
-            tiles = -(-n // TILE)
-            sums = slot.array if tiles == 1 else self.empty(tiles, np.float64)
-            self.launch("looking", kernel, tiles, _THREADS, values, n, sums)
-            kernel, values, n = "sum_sums", sums, tiles if tiles > 1 else 0
-        return lambda: float(slot.values[0])
 
     # Sparse passes
 
     def apply_momentum(
         self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
     ) -> list[Tensor]:
-        """See `Ops.apply_momentum`."""
         advanced = []
         for velocity, gradient in zip(velocities, gradients, strict=True):
             advanced.append(velocity * momentum + gradient.float())
@@ -91,7 +74,6 @@ class CudaOps(QuantizingOps):
     def take_by_threshold(
         self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
     ) -> Pending[Selected]:
-        """See `Ops.take_by_threshold`."""
         reports = Reports(len(taus), returned)
         for tau, (residual, gradient, n, base) in zip(taus, self._arrays(batch), strict=True):
             tiles = _tiles(n)
@@ -153,7 +135,6 @@ class CudaOps(QuantizingOps):
             yield self.array(residual), self.array(gradient.float()), gradient.numel(), base
 
     def clear(self, words: Any, base: int, dense: Tensor) -> None:
-        """See `Ops.clear`."""
         dense.index_fill_(0, (_signed(words) >> 1) - base, 0)
 
     # What is sent
@@ -167,7 +148,6 @@ class CudaOps(QuantizingOps):
         values: Any,
         total: Any,
     ) -> None:
-        """See `Ops.add_words`."""
         begin, dense = 0, self.tensor(total)
         for number, (end, shift) in enumerate(zip(ends.tolist(), shifts.tolist(), strict=True)):
             own, beside = _signed(words[begin:end]), values[begin:end]

@@ -6,6 +6,7 @@ but for the elements concerned, and nothing else means anything.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cpu.bitpack import symbol_type
-from ..interface import Addends, HalfFormat, Ops, QuantizedPass, Quantizing, Sample, sampled_places
+from ...method.base import Form
+from ..interface import Ops, QuantizedPass, Quantizing
 from ..interface import Ranges as AnyRanges
 from ..readback import Pending, Readback, Slot
 from ..segments import block_count, block_length
@@ -80,14 +81,29 @@ class Ranges:
     slot: Slot | None = None
     """Where the keys stand among other results."""
 
+    @cached_property
+    def _ends(self) -> NDArray[np.float32]:
+        """The smallest and the largest element of the only block, once the slot was fetched."""
+        assert self.slot is not None
+        low, high = self.slot.values
+        keys = np.array([~low, high])
+        bits = np.where(keys >> 31, keys ^ np.uint32(1 << 31), ~keys)
+        return bits.view(np.float32) + np.float32(0)  # -0.0 + 0.0 is 0.0
+
+    @property
+    def low(self) -> np.float32:
+        """See `ops.interface.Ranges`."""
+        return np.float32(self._ends[0])
+
+    @property
+    def high(self) -> np.float32:
+        """See `ops.interface.Ranges`."""
+        return np.float32(self._ends[1])
+
     @property
     def nonfinite(self) -> bool:
-        """Whether any is not finite, once the slot was fetched."""
-        assert self.slot is not None
-        low, high = self.slot.values.reshape(-1, 2).T
-        keys = np.stack((~low, high))
-        bits = np.where(keys >> 31, keys ^ np.uint32(1 << 31), ~keys)
-        return not np.isfinite(bits.view(np.float32)).all()
+        """See `ops.interface.Ranges`."""
+        return not np.isfinite(self._ends).all()
 
 
 class QuantizingOps(Device, Ops):
@@ -122,101 +138,72 @@ class QuantizingOps(Device, Ops):
         kernel = f"quantize_pieces_{_width(one.symbols)}"
         self._pass("linear", kernel, one, ranges.keys, bits, one.symbols, lows, steps, ranges.report)
 
-    def extremes(self, given: Sequence[Addends], readback: Readback, returned: Readback) -> list[AnyRanges]:
-        """See `Ops.extremes`."""
+    def extremes(
+        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
+    ) -> list[AnyRanges]:
         return [
             self._find_ranges(self._one(*each, 0), Reports(1, returned), readback.take(2, np.uint32))
             for each in given
         ]
 
-    def count_samples(
-        self, samples: Sequence[Sample], bits: int, ranges: Sequence[AnyRanges], readback: Readback
-    ) -> Pending[list[NDArray[np.int64]]]:
-        """See `Ops.count_samples`."""
-        taken = []
-        for (values, size), own in zip(samples, _known(ranges), strict=True):
-            sample = values[sampled_places(values.numel(), size, self.device)]
-            slot, unread = readback.take(size, symbol_type(bits)), Reports(1, readback)
-            # The extremes need not come to the host for this.
-            there = Ranges(own.keys, unread.begin(), unread)
-            low, step = self.empty(1, np.float32), self.empty(1, np.float32)
-            self._linear_between(self._one(None, sample, 0, slot.array), bits, low, step, there)
-            taken.append(slot)
-        return lambda: [np.bincount(slot.values, minlength=1 << bits) for slot in taken]
-
-    def linear_pass(
-        self, work: Quantizing, lows: Any, steps: Any, returned: Readback
+    def quantize(
+        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_pass`."""
-        reports = Reports(len(work.gradients), returned)
+        reports, blocks = Reports(len(work.gradients), returned), max(1, work.offsets.all_blocks)
+        pairs = [(table, table.size // blocks) for table in tables]
         for one in self._each(work):
-            tables = lows[one.tables], steps[one.tables]
-            if one.grid.whole:
-                report, kernel = reports.begin(), f"quantize_blocks_{_width(one.symbols)}"
-                self._pass("linear", kernel, one, work.bits, one.symbols, *tables, report)
-                self._put_back("linear", one, work.block, tables, report)
-            else:
-                self._linear_between(one, work.bits, *tables, self._find_ranges(one, reports))
+            first, last = one.tables.start, one.tables.stop
+            own = tuple(table[first * width : last * width] for table, width in pairs)
+            self._quantize_one(form, one, work, own, reports)
         return lambda: _quantized(reports)
+
+    def _quantize_one(
+        self, form: Form, one: _One, work: Quantizing, tables: tuple[Any, ...], reports: Reports
+    ) -> None:
+        if form == "quantile":  # looked at first, as on the CPU
+            self._quantile(one, work.bits, tables, self._find_ranges(one, reports))
+        elif form in ("linear", "fp8") and not one.grid.whole:
+            ranges = self._find_ranges(one, reports)
+            if form == "linear":
+                lows, steps = tables
+                self._linear_between(one, work.bits, lows, steps, ranges)
+            else:
+                self._pass("minifloat", "fp8_pieces", one, ranges.keys, one.symbols, *tables, ranges.report)
+        else:
+            report = reports.begin()
+            last = one.symbols, *tables, report
+            if form == "linear":
+                self._pass("linear", f"quantize_blocks_{_width(one.symbols)}", one, work.bits, *last)
+            elif form == "fp8":
+                self._pass("minifloat", "fp8_blocks", one, *last)
+            else:
+                given = one.residual or 0, one.gradient, int(one.gradient.size)
+                self.launch("minifloat", form, one.grid.launched, one.grid.threads, *given, *last)
+            if one.residual is not None:
+                self._add(form, one.symbols, work.block, tables, one.residual, report=report)
+
+    def _quantile(self, one: _One, bits: int, tables: tuple[Any, ...], ranges: Ranges) -> None:
+        """Where a sum is not finite nothing is quantized."""
+        last, width = (one.symbols, *tables[::-1], ranges.report), _width(one.symbols)
+        if one.grid.whole:
+            padded = 1 << (one.grid.block - 1).bit_length()
+            self._pass("quantile", f"quantize_blocks_{width}", one, ranges.keys, padded, bits, *last)
+            return
+        keys = _sorted_keys(self.tensor(one.residual or one.gradient), one.grid)
+        self.launch(
+            "quantile", "find_means", one.grid.blocks << bits, _BIN_THREADS,
+            keys, int(one.gradient.size), one.grid.block, ranges.keys, bits, *last[1:],
+        )  # fmt: skip
+        self._pass("quantile", f"quantize_pieces_{width}", one, keys, bits, *last)
 
     def linear_between(
         self, work: Quantizing, bits: Sequence[int], ranges: Sequence[AnyRanges], lows: Any, steps: Any
     ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.linear_between`."""
         known = _known(ranges)
         for one, width, own in zip(self._each(work), bits, known, strict=True):
             if not own.nonfinite:
                 self._linear_between(one, width, lows[one.tables], steps[one.tables], own)
         return lambda: [passed for own in known for passed in _quantized(own.reports)]
-
-    def quantile_pass(
-        self, work: Quantizing, means: Any, exponents: Any, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.quantile_pass`."""
-        reports, bits = Reports(len(work.gradients), returned), work.bits
-        for one in self._each(work):
-            tables = means[one.tables.start << bits : one.tables.stop << bits], exponents[one.tables]
-            # Looked at first, as on the CPU: where a sum is not finite nothing is quantized.
-            ranges, width = self._find_ranges(one, reports), _width(one.symbols)
-            last = one.symbols, *tables, ranges.report
-            if one.grid.whole:
-                padded = 1 << (one.grid.block - 1).bit_length()
-                kernel = f"quantize_blocks_{width}"
-                self._pass("quantile", kernel, one, ranges.keys, padded, bits, *last)
-                continue
-            keys = _sorted_keys(self.tensor(one.residual or one.gradient), one.grid)
-            self.launch(
-                "quantile", "find_means", one.grid.blocks << bits, _BIN_THREADS,
-                keys, int(one.gradient.size), one.grid.block, ranges.keys, bits, *tables, ranges.report,
-            )  # fmt: skip
-            self._pass("quantile", f"quantize_pieces_{width}", one, keys, bits, *last)
-        return lambda: _quantized(reports)
-
-    def fp8_pass(self, work: Quantizing, exponents: Any, returned: Readback) -> Pending[list[QuantizedPass]]:
-        """See `Ops.fp8_pass`."""
-        reports = Reports(len(work.gradients), returned)
-        for one in self._each(work):
-            own = exponents[one.tables]
-            if one.grid.whole:
-                report = reports.begin()
-                self._pass("minifloat", "fp8_blocks", one, one.symbols, own, report)
-                self._put_back("fp8", one, work.block, (own,), report)
-            else:
-                ranges = self._find_ranges(one, reports)
-                self._pass("minifloat", "fp8_pieces", one, ranges.keys, one.symbols, own, ranges.report)
-        return lambda: _quantized(reports)
-
-    def half_pass(
-        self, kind: HalfFormat, work: Quantizing, returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        """See `Ops.half_pass`."""
-        reports = Reports(len(work.gradients), returned)
-        for one in self._each(work):
-            report, n = reports.begin(), int(one.gradient.size)
-            given = one.residual or 0, one.gradient, n, one.symbols, report
-            self.launch("minifloat", kind, one.grid.launched, one.grid.threads, *given)
-            self._put_back(kind, one, 0, (), report)
-        return lambda: _quantized(reports)
 
     def add_values(
         self,
@@ -228,7 +215,6 @@ class QuantizingOps(Device, Ops):
         out: Any,
         starts: NDArray[np.int64],
     ) -> None:
-        """See `Ops.add_values`."""
         if form == "quantile":
             exponents, means = tables
             width = int(means.size) // max(1, int(exponents.size))
@@ -241,13 +227,6 @@ class QuantizingOps(Device, Ops):
                 self._add(form, own, block, here, into, width.bit_length() - 1)
             else:
                 self._add(form, own, block, tuple(table[first:last] for table in tables), into)
-
-    def _put_back(
-        self, form: str, one: _One, block: int, tables: tuple[Any, ...], report: DeviceArray
-    ) -> None:
-        """Adds what symbols stand for to a residual, where a report tells of sums that are not finite."""
-        if one.residual is not None:
-            self._add(form, one.symbols, block, tables, one.residual, report=report)
 
     def _add(
         self,

@@ -20,11 +20,7 @@ _TAG = "update"
 
 
 class Mail:
-    """Steps are counted over the whole run. Between two drains, every worker makes the same number of steps.
-
-    Attributes:
-        waited_s: how long this worker has waited for the others so far.
-    """
+    """Counts steps over the whole run. Between two drains, every worker makes the same number of them."""
 
     def __init__(self, carrier: Carrier, *, most_behind: int, waits: bool) -> None:
         """Takes part; `begin` follows.
@@ -34,7 +30,6 @@ class Mail:
             most_behind: how many steps it may be ahead of what it has received from any other one.
             waits: whether to wait for others. Simulated workers do not: others must make their steps first.
         """
-        self.waited_s = 0.0
         self._carrier, self._most_behind, self._waits = carrier, most_behind, waits
         self._arrivals = Arrivals(carrier, _TAG)
         self._arrived = [0] * carrier.workers
@@ -105,9 +100,7 @@ class Mail:
         while (found := self._due(*bounds())) is None and self._waits:
             self._sort(None)
         if self._waits:
-            now = perf_counter()
-            self.waited_s += now - began
-            RECORDER.add("wait", "compute", began, now)
+            RECORDER.add("wait", "compute", began, perf_counter())
         return found
 
     def _due(self, needed: Sequence[int], taken: Sequence[int]) -> list[Message] | None:

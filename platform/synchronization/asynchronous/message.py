@@ -36,12 +36,7 @@ class Message:
     @property
     def nbytes(self) -> int:
         """Number of bytes on the wire."""
-        return nbytes_before_payload(len(self.known)) + int(self.payload.size)
-
-
-def nbytes_before_payload(workers: int) -> int:
-    """Number of bytes of a message's head and counts."""
-    return HEAD.size + _COUNT.itemsize * workers
+        return HEAD.size + _COUNT.itemsize * len(self.known) + int(self.payload.size)
 
 
 def written(message: Message) -> Payload:

@@ -1,14 +1,11 @@
 """The mode `async`: workers that send to all others and wait for nobody (Strom, 2.3 to 2.6)."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from taugrad.compressors import Totals
 from taugrad.compressors.exchange.averaging import require_own
@@ -24,7 +21,7 @@ from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
 from .mail import Mail
 from .message import Message
 from .schedule import Course, Schedule
-from .worker import Staleness, Worker
+from .worker import Worker
 
 _STATE_VERSION = 1
 _NOTES = ("refused", "applied", "ages", "most")
@@ -106,7 +103,7 @@ class AsynchronousTraining(Synchronization):
 
     def _receive(self, local: int, worker: Worker) -> bool:
         """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
-        with self._exchanging():
+        with self.ledger.waiting():
             messages = self._mails[local].receive(worker.steps)
         if messages is None:
             return False
@@ -114,12 +111,8 @@ class AsynchronousTraining(Synchronization):
         return True
 
     def _apply(self, local: int, worker: Worker, messages: Sequence[Message], number: int) -> None:
-        began, staleness = perf_counter(), Staleness()
-        worker.apply(messages, staleness)
-        note = self.ledger.note(local, number)
-        note["applied"] += staleness.messages
-        note["ages"] += staleness.ages
-        note["most"] = max(note["most"], staleness.most)
+        began = perf_counter()
+        worker.apply(messages, self.ledger.note(local, number))
         ended = perf_counter()
         self.ledger.now.step.decompress_s += (ended - began) / len(self.ranks)
         RECORDER.add("decode", "compute", began, ended)
@@ -148,19 +141,6 @@ class AsynchronousTraining(Synchronization):
             raise worker.nonfinite(stepped.refused, worker.rank)
         return stepped.loss
 
-    @contextmanager
-    def _exchanging(self) -> Iterator[None]:
-        """Adds the time that this process waits for the others inside to the iteration's ledger."""
-        before = self._waited_s
-        yield
-        waited, step = self._waited_s - before, self.ledger.now.step
-        step.exchange_s += waited
-        step.blocked_s += waited
-
-    @property
-    def _waited_s(self) -> float:
-        return sum(mail.waited_s for mail in self._mails) + self._runner.waited_s
-
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: a drain. Everything that was sent is applied everywhere."""
         if not self.ledger.begun:
@@ -172,14 +152,14 @@ class AsynchronousTraining(Synchronization):
         assert not any(self._waiting), "what a step waits for was sent before"
         for local, worker in enumerate(self.workers_here):
             while any(each < done for each in worker.received.messages):
-                with self._exchanging():
+                with self.ledger.waiting():
                     messages = self._mails[local].drain(done)
                 assert messages is not None, "simulated workers have sent everything"
                 self._apply(local, worker, messages, -1)
         last = self.ledger.now
-        with self._exchanging():
+        with self.ledger.waiting():
             self._agree()
-        notes = self.ledger.close(self._gathered, self._complete)
+        notes = self.ledger.close(self._runner.gather, self._complete)
         if self.workers <= SHOWN_WORKERS:
             # By worker only from time to time: workers differ in speed, but hardly from step to step.
             for rank, own in enumerate(notes):
@@ -188,10 +168,6 @@ class AsynchronousTraining(Synchronization):
                     last.metrics[names.worker_metric(rank, "staleness")] = staleness
         last.closing_s = (perf_counter() - began) / len(self.ranks)
         self._begin()
-
-    def _gathered(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        with self._exchanging():
-            return self._runner.gather(own)
 
     def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
         iteration.loss = sum(here["loss"].tolist()) / len(here)

@@ -4,7 +4,6 @@ It is the same wherever it is computed. Legend: K workers; a row has a value for
 link, at one step.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,8 +105,3 @@ class Schedule:
         if least == most:
             return np.full(links, least)
         return np.random.default_rng([self._course.seed, self._first + step]).uniform(least, most, links)
-
-
-def even(workers: int, step_times: Sequence[float]) -> tuple[float, ...]:
-    """Each worker's step time; all equal if none are given."""
-    return tuple(step_times) or (1.0,) * workers

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.bucket.compressor import Incoming, compressor_for
+from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.method import Method
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
@@ -28,24 +27,6 @@ from ...training.rates import rate_at
 from ...training.replica import Replica
 from .accumulator import Accumulator
 from .message import Message
-
-
-@dataclass
-class Staleness:
-    """How old messages were when they were applied.
-
-    The age of a message is the number of updates, by any workers, that were in the receiver's weights but not
-    in the weights at which the sender computed its gradient.
-    """
-
-    messages: int = 0
-    ages: int = 0
-    """Their sum."""
-    most: int = 0
-
-    def note(self, age: int) -> None:
-        """Counts one message."""
-        self.messages, self.ages, self.most = self.messages + 1, self.ages + age, max(self.most, age)
 
 
 @dataclass
@@ -121,8 +102,15 @@ class Worker:
             parameter.copy_(own.view_as(parameter))
         self._shown = True
 
-    def apply(self, messages: Sequence[Message], staleness: Staleness) -> None:
+    def apply(self, messages: Sequence[Message], note: np.void) -> None:
         """Adds what others sent.
+
+        The age of a message is the number of updates, by any workers, that were in the receiver's weights but
+        not in the weights at which the sender computed its gradient.
+
+        Args:
+            messages: theirs.
+            note: gets the number of messages applied, the sum of their ages, and the largest age.
 
         Raises:
             NonFiniteGradient: a sender's gradient was not finite, and the method refuses that.
@@ -130,8 +118,13 @@ class Worker:
         """
         for message in messages:
             pairs = zip(self.received.messages, message.known, strict=True)
-            staleness.note(sum(max(0, here - there) for here, there in pairs))
-            self._add(message.sender, message.payload, message.factor)
+            age = sum(max(0, here - there) for here, there in pairs)
+            note["applied"] += 1
+            note["ages"] += age
+            note["most"] = max(note["most"], age)
+            refused = self._add(message)
+            if refused >= 0 and self.refuses:
+                raise self.nonfinite(refused, message.sender)
 
     def step(self, batch: Batch, position: Position, *, observe: bool) -> Stepped:
         """Computes a gradient, and applies at once what is sent of it.
@@ -160,40 +153,30 @@ class Worker:
         message = Message(
             self.rank, self.steps, -rate.lr / self._share, tuple(self.received.messages), sent.payload
         )
-        refused = self._add_own(message)
+        refused = self._add(message)
         ended = perf_counter()
         RECORDER.add("compress", "compute", began, done)
         RECORDER.add("decode", "compute", done, ended)
         return Stepped(message, loss, sent.tallies, done - began, ended - done, refused, statistics)
 
-    def _add_own(self, message: Message) -> int:
-        """Dead reckoning: applies to the worker's own weights what the others will apply."""
-        incoming = self._read(message.sender, message.payload)
-        if isinstance(incoming, NonFinite):
-            self.received.add(message.sender, [], message.factor)
-            return incoming.ordinal
-        self.received.add(message.sender, incoming, message.factor)
-        self._shown = False
-        return -1
+    def _add(self, message: Message) -> int:
+        """Adds an update, a worker's own as the others will (dead reckoning).
 
-    def _add(self, sender: int, payload: Payload, factor: float) -> None:
-        incoming = self._read(sender, payload)
-        if isinstance(incoming, NonFinite):
-            if self.refuses:
-                raise self.nonfinite(incoming.ordinal, sender)
-            incoming = []
-        self.received.add(sender, incoming, factor)
+        Returns:
+            The ordinal of the parameter that was not finite, in whose place nothing is added; -1: all were.
+        """
+        try:
+            incoming = self._reader.read(message.payload, self._layout)
+        except CorruptMessage as reason:
+            raise CorruptMessage(f"the message of worker {message.sender}: {reason}") from None
+        refused = incoming.ordinal if isinstance(incoming, NonFinite) else -1
+        self.received.add(message.sender, [] if isinstance(incoming, NonFinite) else incoming, message.factor)
         self._shown = False
+        return refused
 
     def nonfinite(self, ordinal: int, rank: int) -> NonFiniteGradient:
         """The error that says which parameter of which worker was not finite."""
         return NonFiniteGradient(self.replica.names[ordinal], rank)
-
-    def _read(self, sender: int, payload: Payload) -> Incoming:
-        try:
-            return self._reader.read(payload, self._layout)
-        except CorruptMessage as reason:
-            raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
 
     def buffers(self) -> list[Tensor]:
         """The model's, such as batch-norm statistics."""

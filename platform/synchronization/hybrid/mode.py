@@ -2,36 +2,33 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns import Pattern, Spent
 from taugrad.compressors.exchange.resizing import ranks_together
 from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.traffic import Traffic
-from taugrad.compressors.observe import gradient_statistics
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...training.generators import Randomness
 from ...training.replica import Replica
 from ..base import Moment
-from ..in_rounds import InRounds
+from ..gradients import GradientsInRounds
 from ..ledger import Iteration
+from .exchange import Exchange, Side, together
 from .layers import Layer, cut_optimizer
-from .moves import Course, Moves, Post, Posts, fetched
 from .parts import Parts
-from .wire import packed, unpacked
 from .worker import Computed, Worker
 
 
-class HybridTraining(InRounds):
+class HybridTraining(GradientsInRounds):
     """Replicas of the convolutional part, and a share of the fully connected one for each worker here.
 
     Between evaluations and checkpoints no worker has the whole fully connected part: `sync_model` gathers it.
@@ -39,7 +36,6 @@ class HybridTraining(InRounds):
     Attributes:
         workers_here: by rank, this process's.
         activations: traffic of the whole run, except that of the convolutions' gradients.
-        courses: times of the latest iteration's exchanges, for each worker here.
     """
 
     def __init__(
@@ -52,7 +48,6 @@ class HybridTraining(InRounds):
         workers: Sequence[Worker],
         randomness: Randomness,
         *,
-        per_worker: bool,
         refuses: bool,
     ) -> None:
         """Takes charge.
@@ -65,22 +60,17 @@ class HybridTraining(InRounds):
             replica: of its convolutional part.
             workers: one for each of the runner's ranks.
             randomness: theirs.
-            per_worker: whether the fully connected layers take a step after each turn, within the iteration.
             refuses: whether a gradient that is not finite ends the run.
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
-        of_layers = [f"{name}.{own}" for name, own in _parameters(workers[0])]
-        names = [*replica.names, *of_layers]
-        super().__init__([Averaging(runner, patterns, names)], names)
-        self.model, self._parts, self._replica = model, parts, replica
-        self.workers_here, self._randomness, self._posts = list(workers), randomness, Posts(runner)
-        self._per_worker, self._refuses = per_worker, refuses
+        layers = [cast(Layer, each) for each in workers[0].layers]
+        others = [f"{layer.name}.{name}" for layer in layers for name, _ in layer.named_parameters()]
+        super().__init__(runner, patterns, replica, randomness, refuses=refuses, model=model, others=others)
+        self._parts, self.workers_here, self._manner = parts, list(workers), workers[0].manner
         self.activations = Traffic(runner.workers)
-        self.courses: list[Course] = []
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
-        runner.broadcast([tensor for tensor in model.state_dict().values() if tensor.numel()])
         self._deal_out()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
@@ -92,25 +82,26 @@ class HybridTraining(InRounds):
         self._broadcast(convolutional.buffers())
         for worker in self.workers_here:
             worker.forget()
-        self.courses, traffic = [Course() for _ in self.ranks], Traffic(self.workers)
-        moves = [
-            worker.iterate(batch, moment.position, _alone(self._randomness, rank))
-            for rank, worker, batch in zip(self.ranks, self.workers_here, batches, strict=True)
+        traffic = Traffic(self.workers)
+        exchanges = self._exchanges(traffic)
+        sides = [
+            worker.iterate(batch, moment.position, _alone(self._randomness, worker.rank), exchange)
+            for worker, batch, exchange in zip(self.workers_here, batches, exchanges, strict=True)
         ]
-        computed = self._posts.run(moves, self.courses, traffic)
+        computed = together(sides)
         losses = [each.loss for each in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
         participants = []
         for local, rank in enumerate(self.ranks):
             participants.append(self._convolutions_participant(local, rank, computed[local], moment))
         del computed
-        _copy(convolutional.buffers(), buffers)
+        copy_to(list(convolutional.buffers()), buffers)
         mean = self._agree(participants)
-        self._count_activations(traffic)
+        self._count_activations(traffic, exchanges)
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
-            if not self._per_worker:
+            if not self._manner.per_worker:
                 for worker in self.workers_here:
                     worker.step(moment.position)
         elif self._refuses:
@@ -126,10 +117,7 @@ class HybridTraining(InRounds):
             if computed.features is not None:
                 gradient = computed.gradient.to(computed.features.dtype)
                 torch.autograd.backward(computed.features, gradient)
-        gradients = self._replica.take_gradients()
-        if moment.observe and rank == 0:
-            seen = zip(self._replica.names, gradients, strict=True)
-            self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
+        gradients = self._taken_gradients(rank, moment)
         if computed.refused is None:
             return self._averaging.participant(local, gradients)
         ordinal = len(self._replica.names) + computed.refused
@@ -137,7 +125,16 @@ class HybridTraining(InRounds):
         pattern.spent = Spent()
         return Participant(_refusing(pattern.rounds(gradients, self._averaging.done), ordinal))
 
-    def _count_activations(self, traffic: Traffic) -> None:
+    def _exchanges(self, traffic: Traffic | None) -> list[Exchange]:
+        """For each worker here; the first one counts the traffic of all."""
+        values, waits = self._manner.values, self._runner.waits
+        counting = [traffic, *[None] * (len(self.ranks) - 1)]
+        return [
+            Exchange(carrier, values, each, waits=waits)
+            for carrier, each in zip(self._runner.carriers, counting, strict=True)
+        ]
+
+    def _count_activations(self, traffic: Traffic, exchanges: Sequence[Exchange]) -> None:
         """Adds the traffic outside the convolutions' rounds to the ledgers."""
         step = self.ledger.now.step
         self.activations.add(traffic)
@@ -146,19 +143,18 @@ class HybridTraining(InRounds):
         step.received_bytes += traffic.received_bytes
         step.messages += traffic.messages
         step.paper_bits += traffic.paper_bits
-        step.exchange_s += sum(course.exchange_s for course in self.courses) / len(self.courses)
-        step.blocked_s += sum(course.blocked_s for course in self.courses) / len(self.courses)
+        step.exchange_s += sum(each.exchange_s for each in exchanges) / len(exchanges)
+        step.blocked_s += sum(each.blocked_s for each in exchanges) / len(exchanges)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: puts the workers' shares together. It is not in the ledgers."""
         if self._is_whole:
             return
         self._runner.broadcast(list(self._parts.convolutional.buffers()))
-        participants = [_all_shares(worker) for worker in self.workers_here]
-        shares = self._posts.run(participants, [Course() for _ in participants], Traffic(self.workers))[0]
-        with torch.no_grad():
-            for whole, share in zip(self._whole_parameters(), shares, strict=True):
-                whole.data = share.to(whole.device)
+        here = zip(self.workers_here, self._exchanges(None), strict=True)
+        shares = together([_all_shares(*each) for each in here])[0]
+        for whole, share in zip(self._whole_parameters(), shares, strict=True):
+            whole.data = share
         self._is_whole = True
 
     def _let_go(self) -> None:
@@ -179,23 +175,17 @@ class HybridTraining(InRounds):
 
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`; `sync_model` comes before it."""
-        return {
-            "model": self.model.state_dict(),
-            "replica": self._replica.state_dict(),
-            "ledger": self._ledger_state(),
-            "activations": self.activations.state_dict(),
-        }
+        return {**super().shared_state(), "activations": self.activations.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`."""
         here = zip(self.ranks, self.workers_here, strict=True)
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
-        return {"patterns": self._pattern_states(), "optimizers": optimizers}
+        return {**super().own_state(), "optimizers": optimizers}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """See `Synchronization.load`."""
-        self._load_patterns(own["patterns"])
-        self._load_agreed(shared)
+        super().load(shared, own)
         self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):
             worker.optimizer.load_state_dict(own["optimizers"][str(rank)])
@@ -209,8 +199,7 @@ class HybridTraining(InRounds):
         former = ranks_together(
             [each["optimizers"] for each in workers], [each["workers"] for each in patterns]
         )
-        self._load_agreed(shared)
-        self._averaging.reshard(patterns)
+        super().reshard(shared, workers)
         for worker in self.workers_here:
             layers = [cast(Layer, each) for each in worker.layers]
             state = cut_optimizer(former, layers, worker.optimizer.state_dict())
@@ -223,16 +212,8 @@ class HybridTraining(InRounds):
                 if not self._is_whole and name in shapes:
                     parameter.data = parameter.data.new_empty(shapes[name])
         self._is_whole = True
-        self.model.load_state_dict(shared["model"])
-        self._replica.load_state_dict(shared["replica"])
-        self._load_ledger(shared["ledger"])
+        super()._load_agreed(shared)
         self._deal_out()
-
-
-def _parameters(worker: Worker) -> list[tuple[str, str]]:
-    """Layer and name of each parameter of a worker's share, in their order."""
-    layers = [cast(Layer, each) for each in worker.layers]
-    return [(layer.name, name) for layer in layers for name, _ in layer.named_parameters()]
 
 
 def _alone(randomness: Randomness, rank: int) -> Any:
@@ -251,29 +232,12 @@ def _refusing(rounds: Rounds, ordinal: int) -> Rounds:
             return dict(end.value)
 
 
-def _all_shares(worker: Worker) -> Moves[list[Tensor]]:
-    """The whole of each parameter of the fully connected part, on the CPU: every worker sends its rows."""
+def _all_shares(worker: Worker, exchange: Exchange) -> Side[list[Tensor]]:
+    """The whole of each parameter of the fully connected part: every worker sends its rows."""
     wholes: list[Tensor] = []
-    channels = count()
     for layer in (cast(Layer, each) for each in worker.layers):
         for own in layer.parameters():
-            channel, row = next(channels), own.shape[1:]
-            size = row.numel() * own.element_size()
-            sizes = [len(neurons) * size for neurons in layer.dealt]
-            yield Post.to_everybody(channel, "weights", worker.rank, packed(own), sizes, values=False)
-            received = yield from fetched(channel)
-            whole = torch.empty((layer.neurons, *row), dtype=own.dtype)
-            for rank, neurons in enumerate(layer.dealt):
-                rows = whole[neurons.start : neurons.stop]
-                if rank == worker.rank:
-                    rows.copy_(own.detach())
-                elif neurons:
-                    rows.copy_(unpacked(received[rank], rows.shape, own.dtype))
-            wholes.append(whole)
+            shapes = [(len(neurons), *own.shape[1:]) for neurons in layer.dealt]
+            coming = exchange.to_all("weights", own.detach(), shapes, values=False)
+            wholes.append(torch.cat((yield from exchange.taken(coming))))
     return wholes
-
-
-@torch.no_grad()
-def _copy(to: Any, values: Sequence[Tensor]) -> None:
-    for tensor, value in zip(to, values, strict=True):
-        tensor.copy_(value)

@@ -13,7 +13,7 @@ class AgreedModel:
     """The agreed model of this process, its outer optimizer, and their bytes."""
 
     def __init__(self, model: nn.Module, outer: torch.optim.SGD) -> None:
-        self._model, self._outer = model, outer
+        self._outer = outer
         (group,) = outer.param_groups
         self._trained: list[Tensor] = group["params"]
         self._buffers = [each for each in model.buffers() if each.numel()]
@@ -23,9 +23,9 @@ class AgreedModel:
         self.nbytes = trained * (2 if self._moves else 1) + self.buffer_bytes
         """Number of bytes of everything, after the first round."""
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self) -> Payload:
         """Weights, buffers and momentum as bytes; call it after the first round."""
-        return raw_bytes([*self._trained, *self._buffers, *self._momenta()]).tobytes()
+        return raw_bytes([*self._trained, *self._buffers, *self._momenta()])
 
     @torch.no_grad()
     def take(self, data: Payload) -> None:

@@ -4,7 +4,6 @@ import logging
 from secrets import randbits
 from time import monotonic
 
-import numpy as np
 import torch
 
 from taugrad.compressors.errors import PeerLost
@@ -12,7 +11,7 @@ from taugrad.compressors.errors import PeerLost
 from ..config import Deadline, WeightsSync
 from ..weights import OwnWorkers
 from .decisions import Decide, Decisions
-from .mailroom import Mailroom, catching_up_bytes, offer_bytes
+from .mailroom import Mailroom
 from .pace import Pace
 from .training import QuorumTraining
 
@@ -39,7 +38,7 @@ class FreeRounds(QuorumTraining):
             needed: how many workers close a round, more than half of all.
             decide: the authority that closes rounds.
         """
-        super().__init__(sync, own, [mailroom])
+        super().__init__(sync, own)
         self._mail, self._needed, self._rank = mailroom, needed, mailroom.rank
         self._decide = decide
         self._deadline = sync.deadline or Deadline()
@@ -78,7 +77,7 @@ class FreeRounds(QuorumTraining):
         if number == self._round:
             if number not in self._mail.decided and self._members[0].offer is None:
                 self._hand_in(number)
-            with self._waiting():
+            with self.ledger.waiting():
                 while self._round == number:
                     self._mail.hear(self._patience_s())
                     self._decide_members(number)
@@ -90,9 +89,8 @@ class FreeRounds(QuorumTraining):
 
     def _hand_in(self, number: int) -> None:
         body = self._offer(0, number, may_fail=True)
-        self._mail.offer(self._mail.others, number, body)
-        self._wire_bytes += offer_bytes(body)
-        self._mail.offers[number][self._rank] = np.frombuffer(bytearray(body), np.uint8)
+        self._wire_bytes += self._mail.offer(number, body)
+        self._mail.offers[number][self._rank] = body
 
     def _count_sent(self) -> None:
         nbytes, messages = self._mail.take_counts()
@@ -164,8 +162,7 @@ class FreeRounds(QuorumTraining):
         if state is not None and state[0] > number and self._members[0].offer is None:
             self._set_aside(0)
             self._whole.take(state[2])
-            _, answer_bytes = catching_up_bytes(self._whole, self.workers)
-            self.ledger.note(0)["caught_up_bytes"] += answer_bytes
+            self.ledger.note(0)["caught_up_bytes"] += self._whole.nbytes
             self._mail.state = None
             self._went(state[0], state[1])
             return True
@@ -195,17 +192,17 @@ class FreeRounds(QuorumTraining):
 
     def _finish_rounds(self) -> None:
         began, said = monotonic(), False
-        while True:
-            if self._round == self._ended and not said:
-                self._mail.say_ready(self._iterations)
-                said = True
-            if self._mail.all_ready(self._iterations) and said:
-                break
-            self._mail.hear(self._patience_s())
-            self._follow()
+        with self.ledger.waiting():
+            while not (said and self._mail.all_ready(self._iterations)):
+                self._mail.hear(self._patience_s() if said else 0)
+                self._follow()
+                if self._round == self._ended and not said:
+                    self._mail.say_ready(self._iterations)
+                    said = True
         self._mail.decided = {}
         self._joined = set()
         self._pace.pause(monotonic() - began)
+        self._count_sent()
 
     def _begin_anew(self) -> None:
         attempt = torch.tensor([randbits(62)])

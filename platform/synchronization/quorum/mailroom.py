@@ -13,7 +13,6 @@ from taugrad.compressors.exchange.carrier import Carrier, Payload
 
 from .agreed_model import AgreedModel
 from .message import (
-    HEAD,
     Kind,
     Received,
     mask_bytes,
@@ -23,21 +22,9 @@ from .message import (
     written,
 )
 
-LOOK_S = 0.05
-"""How often a waiting worker checks what has arrived, in seconds."""
 _TAG = "round"
 
 log = logging.getLogger("taugrad")
-
-
-def offer_bytes(body: bytes) -> int:
-    """Of the message in which something is handed in."""
-    return HEAD.size + len(body)
-
-
-def catching_up_bytes(whole: AgreedModel, workers: int) -> tuple[int, int]:
-    """Of the question for agreed weights, and of the answer."""
-    return HEAD.size, HEAD.size + mask_bytes(workers) + whole.nbytes
 
 
 class Mailroom:
@@ -53,16 +40,10 @@ class Mailroom:
         latest: by worker, the latest round about which it has sent anything.
     """
 
-    def __init__(self, carrier: Carrier, *, skips: bool) -> None:
-        """Takes charge of what arrives.
-
-        Args:
-            carrier: of this worker.
-            skips: whether no offer goes to a worker that is silent. None need go where a worker that misses
-                an offer takes over the round's result instead.
-        """
+    def __init__(self, carrier: Carrier) -> None:
+        """Takes charge of what arrives at the worker of this carrier."""
         self.rank, self.workers, self.others = carrier.rank, carrier.workers, carrier.others
-        self._carrier, self._skips = carrier, skips
+        self._carrier = carrier
         self._arrivals = Arrivals(carrier, _TAG)
         self._sent: NDArray[np.int64] = np.zeros((2, carrier.workers), np.int64)
         """Bytes and messages to each other worker."""
@@ -74,7 +55,7 @@ class Mailroom:
         self._ready: dict[int, int] = {}
         self._warned: set[int] = set()
 
-    def hear(self, wait_s: float = LOOK_S) -> None:
+    def hear(self, wait_s: float) -> None:
         """Handles what has arrived; waits until something has."""
         for sender, arrived in self._arrivals.take(wait_s):
             self._sort(read(sender, arrived))
@@ -128,10 +109,13 @@ class Mailroom:
         for number in [each for each in self.offers if each < before]:
             del self.offers[number]
 
-    def offer(self, to: Iterable[int], number: int, body: bytes) -> int:
-        """Sends an offer for a round; returns its bytes."""
-        silent = self.silent if self._skips else set()
-        return self._send([rank for rank in to if rank not in silent], Kind.OFFER, number, body)
+    def offer(self, number: int, body: Payload) -> int:
+        """Sends an offer for a round; returns its bytes.
+
+        None goes to a worker that is silent: who misses an offer takes over the round's result instead.
+        """
+        there = [rank for rank in self.others if rank not in self.silent]
+        return self._send(there, Kind.OFFER, number, body.tobytes())
 
     def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> int:
         """Sends the decision about a round; returns its bytes."""
@@ -154,7 +138,7 @@ class Mailroom:
 
     def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedModel) -> int:
         """Sends the agreed weights after this number of rounds; returns the bytes sent."""
-        body = members_to_bytes(members, self.workers) + whole.to_bytes()
+        body = members_to_bytes(members, self.workers) + whole.to_bytes().tobytes()
         return self._send([whom], Kind.STATE, knows, body)
 
     def say_ready(self, iterations: int) -> None:

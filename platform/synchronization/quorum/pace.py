@@ -43,9 +43,5 @@ class Pace:
         """Seconds after which a round closes without late workers."""
         if len(self._seconds) < _ENOUGH:
             return self._deadline.most
-        return deadline_of(self._deadline, self._seconds)
-
-
-def deadline_of(deadline: Deadline, seconds: deque[float]) -> float:
-    """A multiple of the usual time, within its bounds."""
-    return min(deadline.most, max(deadline.least, deadline.factor * median(seconds)))
+        usual_s = self._deadline.factor * median(self._seconds)
+        return min(self._deadline.most, max(self._deadline.least, usual_s))

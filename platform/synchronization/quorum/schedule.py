@@ -6,7 +6,6 @@ Legend: N workers, of which `needed` close a round.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 import numpy as np
 
@@ -42,26 +41,11 @@ class Fate:
         return self.kind in (Kind.AWAY, Kind.LOST)
 
 
-class Schedule(Protocol):
-    """A course of rounds. There is a quorum in each, and an absent worker is back in the round after."""
-
-    def fates(self, number: int) -> Sequence[Fate]:
-        """By worker, in a round counted from 0."""
-
-
-class Synchronous:
-    """Everybody is always here."""
-
-    def __init__(self, workers: int) -> None:
-        self._fates = (Fate(),) * workers
-
-    def fates(self, number: int) -> Sequence[Fate]:
-        """See `Schedule.fates`."""
-        return self._fates
-
-
 class Drawn:
-    """A course drawn from a seed, round by round."""
+    """A course drawn from a seed, round by round.
+
+    There is a quorum in each, and an absent worker is back in the round after.
+    """
 
     def __init__(self, course: RoundSchedule, workers: int, needed: int, every: int) -> None:
         """Draws nothing yet.
@@ -78,7 +62,7 @@ class Drawn:
         """By worker, rounds of its absence behind those that are drawn."""
 
     def fates(self, number: int) -> Sequence[Fate]:
-        """See `Schedule.fates`."""
+        """By worker, in a round counted from 0."""
         while len(self._rounds) <= number:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[number]

@@ -1,45 +1,43 @@
-"""Rounds with a quorum that follow a schedule: simulated, or by real workers that do the same."""
+"""Rounds with a quorum that follow a schedule: simulated, or by real workers that do the same.
 
-from collections.abc import Collection, Mapping, Sequence
+All workers know the schedule, so each knows what the others send, and when: nobody has to be asked.
+"""
 
-import numpy as np
+from collections.abc import Collection, Iterable
 
-from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.carrier import Payload
 
 from ..config import WeightsSync
 from ..weights import OwnWorkers
-from .mailroom import LOOK_S, Mailroom, catching_up_bytes, offer_bytes
-from .schedule import Kind, Schedule
+from .schedule import Drawn, Kind
 from .training import QuorumTraining
+
+_OFFER, _AGREED = "offer", "agreed"
 
 
 class ScheduledRounds(QuorumTraining):
     """Rounds whose members all workers know in advance, over the carriers of the workers here."""
 
-    def __init__(
-        self, sync: WeightsSync, own: OwnWorkers, mailrooms: Sequence[Mailroom], schedule: Schedule
-    ) -> None:
+    def __init__(self, sync: WeightsSync, own: OwnWorkers, schedule: Drawn) -> None:
         """Takes charge; see `QuorumTraining`.
 
         Args:
             sync: the mode.
             own: this process's workers.
-            mailrooms: theirs.
             schedule: who is late, away or lost when.
         """
-        super().__init__(sync, own, mailrooms)
+        super().__init__(sync, own)
         self._schedule = schedule
+        self._carriers = {carrier.rank: carrier for carrier in own.runner.carriers}
+        self._begin_anew()
 
     def _prepare(self, number: int, step: int) -> None:
         fates = self._schedule.fates(number)
+        self._catch_up([rank for rank, fate in enumerate(fates) if not fate.absent], number)
         for local, rank in enumerate(self.ranks):
             fate = fates[rank]
-            if not fate.absent and self._members[local].knows < number:
-                self._catch_up(local, number)
             if fate.kind is Kind.LOST and fate.begins and step == fate.steps:
                 self._lose(local)
-        self._hear(0)
 
     def _trains(self, local: int, number: int, step: int) -> bool:
         fate = self._schedule.fates(number)[self.ranks[local]]
@@ -49,102 +47,80 @@ class ScheduledRounds(QuorumTraining):
         fates = self._schedule.fates(number)
         members = [rank for rank, fate in enumerate(fates) if fate.kind is Kind.HERE]
         hearing = [rank for rank, fate in enumerate(fates) if not fate.absent]
-        own = {}
+        offers: dict[int, Payload] = {}
         for local, rank in enumerate(self.ranks):
             note, fate = self.ledger.note(local), fates[rank]
             if fate.kind is Kind.HERE:
-                own[rank] = self._offer(local, number, may_fail=False)
-                size, receivers = offer_bytes(own[rank]), len(hearing) - 1
-                note["wire_bytes"] += size if receivers else 0
-                note["received_bytes"] += size * receivers
-                note["messages"] += receivers
+                body = self._offer(local, number, may_fail=False)
+                receivers = [each for each in hearing if each != rank]
+                self._send(rank, receivers, _OFFER, body)
+                offers[rank] = body
+                note["wire_bytes"] += body.size if receivers else 0
+                note["received_bytes"] += body.size * len(receivers)
+                note["messages"] += len(receivers)
                 note["member"] = 1
                 continue
             note["left_out"] = 1
             if fate.kind is Kind.LOST and fate.begins and fate.steps > step:
                 self._lose(local)  # the run's last round may be short
             self._set_aside(local)
-        if not any(rank in hearing for rank in self.ranks):
+        for rank in hearing:
+            self._known[rank] = number + 1
+        here = [local for local, rank in enumerate(self.ranks) if rank in hearing]
+        if not here:
             return
-        with self._waiting():
-            offers = self._offers_of(number, own, members, hearing)
+        with self.ledger.waiting():
+            for member in set(members) - offers.keys():
+                offers[member] = self._carriers[self.ranks[here[0]]].receive(member, _OFFER).result()
         self._apply_round(offers)
-        for local, rank in enumerate(self.ranks):
-            if rank in own:
+        for local in here:
+            if fates[self.ranks[local]].kind is Kind.HERE:
                 self._accepted(local)
-            if rank in hearing:
-                self._go_on_knowing(local, number + 1)
+            self._go_on_knowing(local, number + 1)
 
-    def _offers_of(
-        self, number: int, own: Mapping[int, bytes], members: Collection[int], hearing: Collection[int]
-    ) -> Mapping[int, Payload]:
-        """A round's offers, by member.
+    def _catch_up(self, ranks: Iterable[int], rounds: int) -> None:
+        """Workers that were absent take over the agreed weights from one that was in the last round.
 
         Args:
-            number: of the round.
-            own: the offers of this process's workers, by worker.
-            members: the workers in the round.
-            hearing: the workers that learn of it.
+            ranks: those that shall have them.
+            rounds: how many rounds are in them.
 
         Raises:
-            PeerLost: a member is gone.
+            PeerLost: that one is gone.
         """
-        here = [mail for mail in self._mails if mail.rank in hearing]
-        for mail in here:
-            if mail.rank in own:
-                mail.offer([each for each in hearing if each != mail.rank], number, own[mail.rank])
-                mail.offers[number][mail.rank] = np.frombuffer(bytearray(own[mail.rank]), np.uint8)
-        while not all(member in mail.offers[number] for mail in here for member in members):
-            self._hear()
-            for mail in here:
-                for member, reason in mail.lost.items():
-                    if member in members and member not in mail.offers[number]:
-                        raise PeerLost(member, reason)
-        offers = {member: here[0].offers[number][member] for member in members}
-        for mail in self._mails:
-            mail.forget(number + 1)
-        return offers
-
-    def _hear(self, wait_s: float = LOOK_S) -> None:
-        """Handles what has arrived, and answers workers that asked for the agreed weights."""
-        for mail, member in zip(self._mails, self._members, strict=True):
-            mail.hear(wait_s if self._runner.waits else 0)
-            for whom, _ in mail.asked(member.knows):
-                mail.answer(whom, member.knows, range(self.workers), self._whole)
-
-    def _catch_up(self, local: int, rounds: int) -> None:
-        """A worker takes over the agreed weights from one that was in the last round."""
+        behind = [rank for rank in ranks if self._known[rank] < rounds]
+        if not behind:
+            return
         last = self._schedule.fates(rounds - 1)
-        with self._waiting():
-            giver = next(rank for rank, fate in enumerate(last) if fate.kind is Kind.HERE)
-            self._fetch(local, giver, rounds)
-        self._go_on_knowing(local, rounds)
-        asking, answering = catching_up_bytes(self._whole, self.workers)
-        note = self.ledger.note(local)
-        note["wire_bytes"] += asking + answering
-        note["received_bytes"] += asking + answering
-        note["caught_up_bytes"] += answering
-        note["messages"] += 2
+        giver = next(rank for rank, fate in enumerate(last) if fate.kind is Kind.HERE)
+        if giver in self._carriers:
+            self._send(giver, behind, _AGREED, self._whole.to_bytes())
+        for rank in behind:
+            self._known[rank] = rounds
+            if rank not in self._carriers:
+                continue
+            if giver not in self._carriers:
+                with self.ledger.waiting():
+                    self._whole.take(self._carriers[rank].receive(giver, _AGREED).result())
+            local = self.ranks.index(rank)
+            self._go_on_knowing(local, rounds)
+            note = self.ledger.note(local)
+            for each in ("wire_bytes", "received_bytes", "caught_up_bytes"):
+                note[each] += self._whole.nbytes
+            note["messages"] += 1
 
-    def _fetch(self, local: int, giver: int, rounds: int) -> None:
-        mail = self._mails[local]
-        mail.ask(giver, rounds)
-        while mail.state is None or mail.state[0] < rounds:
-            self._hear()  # what the giver needs first may depend on a worker that asks this one
-            if giver in mail.lost:
-                raise PeerLost(giver, mail.lost[giver])
-        self._whole.take(mail.state[2])
-        mail.state = None
+    def _send(self, rank: int, receivers: Collection[int], tag: str, payload: Payload) -> None:
+        """Sends to other processes, and counts; workers of this one have it already."""
+        for other in receivers:
+            self.ledger.traffic.link_bytes[rank, other] += payload.size
+            self.ledger.traffic.link_messages[rank, other] += 1
+            if other not in self._carriers:
+                self._carriers[rank].send(other, tag, payload)
 
     def _finish_rounds(self) -> None:
-        for local in range(len(self.ranks)):
-            if self._members[local].knows < self._ended:
-                self._catch_up(local, self._ended)
-        for mail in self._mails:
-            mail.say_ready(self._iterations)
-        for mail in self._mails:
-            while not mail.all_ready(self._iterations):
-                self._hear()
+        self._catch_up(range(self.workers), self._ended)
 
     def _begin_anew(self) -> None:
         """A schedule goes on where it was."""
+        self._known = [self._ended] * self.workers
+        """By worker, how many rounds are in the weights from which it continues."""

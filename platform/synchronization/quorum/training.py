@@ -1,8 +1,7 @@
 """The mode `weights` with a quorum: what a worker does, however it is decided which rounds it is in."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
@@ -28,7 +26,6 @@ from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..weights import LocalTraining, OwnWorkers
 from .agreed_model import AgreedModel
-from .mailroom import Mailroom
 
 
 @dataclass
@@ -39,8 +36,6 @@ class Offer:
     """Flat [numel] a parameter."""
     kept: dict[str, Any]
     """The pattern's state before it was compressed."""
-    body: bytes
-    """Of the message."""
 
 
 @dataclass
@@ -69,14 +64,8 @@ class QuorumTraining(LocalTraining):
     whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
     what a lost worker had not sent."""
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers, mailrooms: Sequence[Mailroom]) -> None:
-        """Takes charge of this process's workers, whose runner does what all do together.
-
-        Args:
-            sync: the mode.
-            own: the workers.
-            mailrooms: theirs.
-        """
+    def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
+        """Takes charge of this process's workers, whose runner does what all do together."""
         super().__init__(sync, own)
         replicas = own.replicas
         (self._fragment,) = own.fragments
@@ -87,7 +76,6 @@ class QuorumTraining(LocalTraining):
         ]
         """The state of a new worker."""
         self._whole = AgreedModel(self.model, self.local.outer)
-        self._mails = list(mailrooms)
         self.lost_sum = 0.0
         """The sum of all elements that lost workers had not sent."""
         self._iterations = 0
@@ -132,7 +120,7 @@ class QuorumTraining(LocalTraining):
 
     # What a worker hands in.
 
-    def _offer(self, local: int, number: int, *, may_fail: bool) -> bytes:
+    def _offer(self, local: int, number: int, *, may_fail: bool) -> Payload:
         """A worker's message for a round.
 
         Args:
@@ -150,7 +138,6 @@ class QuorumTraining(LocalTraining):
         participant = Participant(pattern.rounds([each.clone() for each in update], number))
         assert isinstance(participant.move, Sending)
         assert participant.move.to_all is not None
-        payload = participant.move.to_all.tobytes()
         step, note = self.ledger.now.step, self.ledger.note(local)
         step.compress_s += (perf_counter() - began) / len(self.ranks)
         note["elements"], note["paper_bits"] = participant.move.elements, participant.move.paper_bits
@@ -158,8 +145,8 @@ class QuorumTraining(LocalTraining):
             step.layers = pattern.spent.tallies
         pattern.spent = Spent()
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
-        member.offer = Offer(update, kept, payload + raw_bytes(buffers).tobytes())
-        return member.offer.body
+        member.offer = Offer(update, kept)
+        return np.concatenate([participant.move.to_all, raw_bytes(buffers)])
 
     @torch.no_grad()
     def _update(self, local: int) -> list[Tensor]:
@@ -247,15 +234,6 @@ class QuorumTraining(LocalTraining):
         self.local.go_on(self._fragment, local)
         copy_to(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
 
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Counts the time inside as waiting for the others."""
-        began = perf_counter()
-        yield
-        waited, step = perf_counter() - began, self.ledger.now.step
-        step.exchange_s += waited
-        step.blocked_s += waited
-
     # What all do together.
 
     def sync_model(self) -> None:
@@ -263,29 +241,16 @@ class QuorumTraining(LocalTraining):
         if not self.ledger.begun:
             return
         began, last = perf_counter(), self.ledger.now
-        with self._waiting():
-            self._finish_rounds()
-        self._count_sent()
-        notes = self.ledger.close(self._gathered, self._complete)
+        self._finish_rounds()
+        notes = self.ledger.close(self._runner.gather, self._complete)
         if self.workers <= SHOWN_WORKERS:
             for rank, own in enumerate(notes):
                 last.metrics[names.worker_metric(rank, "left_out")] = float(own["left_out"].sum())
         last.closing_s = (perf_counter() - began) / len(self.ranks)
 
-    def _gathered(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        with self._waiting():
-            return self._runner.gather(own)
-
     @abstractmethod
     def _finish_rounds(self) -> None:
         """Waits until all workers have ended the same rounds."""
-
-    def _count_sent(self) -> None:
-        """Counts on their links what the workers here have sent since this was last called."""
-        for mail in self._mails:
-            nbytes, messages = mail.take_counts()
-            self.ledger.traffic.link_bytes[mail.rank] += nbytes
-            self.ledger.traffic.link_messages[mail.rank] += messages
 
     def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
         # In rank order, on every process.

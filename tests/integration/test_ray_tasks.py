@@ -1,4 +1,4 @@
-"""Images that Ray Data reads: the same batches as those that workers read themselves, killed or not."""
+"""Images that Ray's tasks read: the same batches as those that workers read themselves, killed or not."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ray
 SPEC = """
 experiment: images
 name: {name}
-data: {{kind: image_folder, path: ray_data_images, size: 12, augment: true}}
+data: {{kind: image_folder, path: task_images, size: 12, augment: true}}
 model: {{kind: mlp, widths: [16]}}
 training: {{epochs: 4, batch_size: 8, optimizer: {{lr: 0.02}}}}
 compressor: {{kind: bgt, tau: 5e-3}}
@@ -25,7 +25,7 @@ workers: {{count: 2, cpus: {cpus}, max_restarts: {restarts}}}
 """
 CLASSES, IMAGES = 3, 80
 ITERATIONS = 4 * 24
-NOTICE = "crowded: workers hold all CPUs but 0, Ray Data needs 1"
+NOTICE = "crowded: workers hold all CPUs but 0, a task needs 1"
 CHECKPOINTS = "taugrad-runs/*/iteration_*"
 
 
@@ -48,9 +48,9 @@ def outcome(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_killed_or_without_ray_data_a_run_sees_the_same_images(one_ray):
+def test_killed_or_without_free_cpus_a_run_sees_the_same_images(one_ray):
     folder = one_ray.folder
-    write_images(folder / "ray_data_images")
+    write_images(folder / "task_images")
     cpus = len(os.sched_getaffinity(0)) / 2
     for name, share, restarts in (("killed", 0.5, 1), ("crowded", cpus, 0)):
         (folder / f"{name}.yaml").write_text(SPEC.format(name=name, cpus=share, restarts=restarts))
@@ -71,5 +71,5 @@ def test_killed_or_without_ray_data_a_run_sees_the_same_images(one_ray):
     crowded = outcome(folder, "crowded")
     assert crowded["status"] == "FINISHED"
     assert [step for step, _ in crowded["metrics"]["train/loss"]] == list(range(1, ITERATIONS + 1))
-    # Every batch of the other one came through Ray Data, before the kill and after it.
+    # Every batch of the other one came through Ray's tasks, before the kill and after it.
     assert list(differences(outcome(folder, "killed"), crowded)) == []

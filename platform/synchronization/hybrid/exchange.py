@@ -1,0 +1,187 @@
+"""How workers of the mode hybrid communicate while they compute: rows to all, or to each its part of a sum.
+
+All workers make the same exchanges in the same order and know all shapes, so nothing needs a header. A worker
+sends, continues, and takes what the others sent when it needs it. 16 bits means bfloat16. It has the range of
+float32, so gradients need no scale.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from math import prod
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from taugrad.compressors.exchange.aside import raw_bytes, take_raw_bytes
+from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.traffic import Traffic
+from taugrad.compressors.spans import RECORDER, Interval, seconds, united
+
+T = TypeVar("T")
+
+Side = Generator[None, None, T]
+"""A worker's side of an iteration. It pauses where it needs what the others have sent."""
+
+
+def together(sides: Sequence[Side[T]]) -> list[T]:
+    """Runs the sides of this process's workers in turns: what one needs, the others sent before they paused.
+
+    Returns:
+        What each side returned.
+
+    Raises:
+        PeerLost: another worker is gone, or has been silent for too long.
+    """
+    results: list[T] = []
+    while not results:
+        for side in sides:
+            try:
+                next(side)
+            except StopIteration as end:
+                results.append(end.value)
+    assert len(results) == len(sides), "every worker has as many exchanges as the others"
+    return results
+
+
+@dataclass(frozen=True)
+class Coming:
+    """What one worker has sent, and what it will take."""
+
+    label: str
+    sent_at: float
+    own: Tensor
+    """Its own part, as the others receive it."""
+    shapes: Sequence[Sequence[int]]
+    """Of what each worker sends, by rank."""
+    dtype: torch.dtype
+    """On the way."""
+    messages: Mapping[int, Future[Payload]]
+    """By sender."""
+
+
+class Exchange:
+    """One worker's exchanges of an iteration.
+
+    Attributes:
+        rank: of this worker.
+        blocked_s: the part of `exchange_s` in which nothing was computed.
+    """
+
+    def __init__(
+        self, carrier: Carrier, values: torch.dtype, traffic: Traffic | None, *, waits: bool
+    ) -> None:
+        """Begins without any.
+
+        Args:
+            carrier: of this worker.
+            values: the type in which values travel.
+            traffic: counts what all workers send; None where another worker of this process counts it.
+            waits: whether there are others to wait for; simulated workers never do.
+        """
+        self.rank, self.blocked_s = carrier.rank, 0.0
+        self._carrier, self._values, self._traffic, self._waits = carrier, values, traffic, waits
+        self._under_way: list[Interval] = []
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds during which anything was under way, from sending to taking."""
+        return seconds(united(self._under_way))
+
+    def to_all(
+        self, label: str, own: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
+    ) -> Coming:
+        """Starts to send a tensor to all other workers, as all do.
+
+        Args:
+            label: for timelines.
+            own: this worker's.
+            shapes: of each worker's, by rank.
+            values: whether they are activations or their gradients, not labels or numbers.
+        """
+        sent = own.to(self._values) if values else own
+        assert tuple(sent.shape) == tuple(shapes[self.rank]), "the others expect another shape"
+        sizes = np.array([prod(shape) for shape in shapes], np.int64) * sent.element_size()
+        lengths = np.repeat(sizes[:, None], len(shapes), axis=1)
+        np.fill_diagonal(lengths, 0)
+        self._count(lengths, handed_over=lengths.max(axis=1), values=values)
+        payloads = dict.fromkeys(self._carrier.others, raw_bytes([sent]))
+        return self._send(label, payloads, lengths, sent.to(own.dtype), shapes, sent.dtype)
+
+    def to_owners(self, label: str, parts: Sequence[Tensor]) -> Coming:
+        """Starts to send each other worker its part of a sum, as all do.
+
+        Args:
+            label: for timelines.
+            parts: values, by receiver; a receiver's part has the same shape on all workers.
+        """
+        sent = [part.to(self._values) for part in parts]
+        lengths = np.repeat(np.array([[each.nbytes for each in sent]]), len(parts), axis=0)
+        np.fill_diagonal(lengths, 0)
+        self._count(lengths, handed_over=lengths.sum(axis=1), values=True)
+        own = sent[self.rank].to(parts[self.rank].dtype)
+        payloads = {other: raw_bytes([sent[other]]) for other in self._carrier.others}
+        return self._send(label, payloads, lengths, own, [own.shape] * len(parts), self._values)
+
+    def _send(
+        self,
+        label: str,
+        payloads: Mapping[int, Payload],
+        lengths: NDArray[np.int64],
+        own: Tensor,
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype,
+    ) -> Coming:
+        for other in self._carrier.others:
+            if lengths[self.rank, other]:
+                self._carrier.send(other, label, payloads[other])
+        senders = [each for each in self._carrier.others if lengths[each, self.rank]]
+        messages = {sender: self._carrier.receive(sender, label) for sender in senders}
+        return Coming(label, perf_counter(), own, shapes, dtype, messages)
+
+    def _count(self, lengths: NDArray[np.int64], handed_over: NDArray[np.int64], *, values: bool) -> None:
+        """Counts what all workers send; what goes to all is handed over once."""
+        if (traffic := self._traffic) is None:
+            return
+        nbytes = int(handed_over.sum())
+        traffic.wire_bytes += nbytes
+        traffic.paper_bits += 8 * nbytes * values
+        traffic.received_bytes += int(lengths.sum())
+        traffic.messages += int((lengths > 0).sum())
+        traffic.link_bytes += lengths
+        traffic.link_messages += lengths > 0
+
+    def taken(self, coming: Coming) -> Side[list[Tensor]]:
+        """Waits for what each worker sent, by rank; its own is rounded as for the others.
+
+        Raises:
+            CorruptMessage: what arrived has a wrong length.
+        """
+        yield
+        asked = perf_counter()
+        arrived = {sender: message.result() for sender, message in coming.messages.items()}
+        if arrived and self._waits:
+            now = perf_counter()
+            self.blocked_s += now - asked
+            self._under_way.append((coming.sent_at, now))
+            RECORDER.add("exchange", "wire", coming.sent_at, now, coming.label)
+            RECORDER.add("wait", "compute", asked, now)
+        found = {self.rank: coming.own}
+        for rank in self._carrier.others:
+            received = torch.empty(tuple(coming.shapes[rank]), dtype=coming.dtype)
+            if rank in arrived:
+                take_raw_bytes(arrived[rank], [received])
+            found[rank] = received.to(coming.own.device, coming.own.dtype)
+        return [found[rank] for rank in range(len(found))]
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """Adds up what workers sent, from zeros and in rank order, so that all workers get the same bits."""
+    total = torch.zeros_like(parts[0])
+    for part in parts:
+        total += part
+    return total
