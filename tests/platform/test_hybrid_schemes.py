@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 import torch
 from cases import in_turn
-from taugrad.compressors.exchange.memory import in_memory
 from torch import Tensor, nn
 
+from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.lenet import lenet
