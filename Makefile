@@ -51,7 +51,6 @@ bench-network: $(READY)
 	$(BIN)/python -m benchmarks.network.network_sites $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_adapt $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.plan $(if $(WRITE),--write)
-	$(BIN)/python -m benchmarks.network.network_growth $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_target $(if $(WRITE),--write)
 
 # Kills, stops and fills everything that takes part in runs, and compares them with undisturbed ones: hours, as

@@ -18,7 +18,10 @@ def printed(
         text: the places of columns of text; the others are numbers.
         title: above it; may be empty.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
+    near = (0, 1, 0, 0)  # so that 80 columns hold more
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=near, pad_edge=False, title=title or None, title_justify="left"
+    )
     for place, heading in enumerate(headings):
         if place in text:
             table.add_column(heading, overflow="fold")

@@ -37,10 +37,6 @@ class Sizes:
     """Numbers of simulated workers that are trained with all-gather and shards only."""
     epochs: int
     """Of the runs whose accuracy is shown."""
-    far_epochs: int
-    far_workers: tuple[int, ...]
-    seeds: int
-    """Of the runs that send 10,000 times less."""
     data: Mapping[str, Any]
     """Fields of the spec; none: the digits."""
 

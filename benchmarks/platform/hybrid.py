@@ -26,10 +26,6 @@ PLACE = Place(
     "<!-- benchmarks/platform/hybrid.py writes from here -->",
     "<!-- to here: hybrid -->",
 )
-SPARSE_BYTES = 8
-"""Of an element by `topk(...) | packed32`."""
-APART = 1.25
-"""How far from the crossing's density both sides are measured."""
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 INTRODUCTION = (
     "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
@@ -86,15 +82,12 @@ ROWS = (
 )
 
 
-def case(
-    sizes: Sizes, model: str, sync: dict[str, str], workers: int, line: str = "none", *, real: bool = True
-) -> Case:
+def case(sizes: Sizes, model: str, sync: dict[str, str], workers: int, *, real: bool = True) -> Case:
     """A few steps of one mode."""
     spec = RunSpec.model_validate(
         {
             "model": sizes.models[model],
             "sync": sync if real else {"mode": "simulated", "of": sync},
-            "compressor": line,
             "workers": {"count": workers},
             "training": {"optimizer": {"kind": "sgd", "lr": 1e-4}},
         }
@@ -170,37 +163,6 @@ def crossings(sizes: Sizes, nets: dict[str, Net]) -> Table:
     return Table("The crossing: by what ratio data parallelism has to be compressed", columns, rows, notes)
 
 
-def measure_crossing(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]) -> Table:
-    """Both sides of it, with real workers and a method whose bytes have a formula."""
-    rows = []
-    model, net = next(iter(nets.items()))
-    workers, each = 2, sizes.examples[model]
-    crossing = formulas.crossing_ratio(net, workers, workers * each, VALUE_BYTES["bf16"])
-    at = formulas.FLOAT_BYTES / SPARSE_BYTES / crossing
-    for density in (at * APART, at / APART):
-        line = f"topk(density={density:.6f}) | packed32"
-        hybrid = {"mode": "hybrid", "scheme": "b", "activations": "bf16"}
-        say(f"{model}, {line}")
-        steps = measure([case(sizes, model, sync, workers, line) for sync in ({"mode": "sharded"}, hybrid)])
-        both = [each.received for each in steps]
-        fewer = "hybrid" if both[1] < both[0] else "data parallelism"
-        ratio = formulas.FLOAT_BYTES / SPARSE_BYTES / density
-        rows.append((f"`{line}`", f"{ratio:.0f}", f"{crossing:.0f}", _mb(both[0]), _mb(both[1]), fewer))
-    columns = (
-        "method",
-        "times smaller",
-        "crossing",
-        "data parallel, MB",
-        "hybrid b, bf16, MB",
-        "fewer bytes",
-    )
-    notes = (
-        f"{model}, {workers} real workers with {each} examples each: received by a worker in a step. Data "
-        f"parallel: sharded. {SPARSE_BYTES} bytes an element sent, and headers.",
-    )
-    return Table("On both sides of the crossing, measured", columns, rows, notes)
-
-
 def _mb(size: float) -> str:
     return number(size / 1e6)
 
@@ -216,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
     nets = {}
     for name in sizes.models:
         nets[name] = Net.of(build(case(sizes, name, {"mode": "sharded"}, 2).spec.model, sizes.shape))
-    tables = [measure_bytes(sizes, nets, say), crossings(sizes, nets), measure_crossing(sizes, nets, say)]
+    tables = [measure_bytes(sizes, nets, say), crossings(sizes, nets)]
     weights = " and ".join(f"{(net.conv + net.fc) / 1e6:.1f}" for net in nets.values())
     introduction = INTRODUCTION.format(
         sizes=weights, image=" x ".join(map(str, sizes.shape.inputs)), classes=sizes.shape.outputs

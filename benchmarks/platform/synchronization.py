@@ -1,4 +1,4 @@
-"""What each way to synchronize moves, beside its formula; 10,000 times fewer bytes.
+"""What each way to synchronize moves, beside its formula.
 
     python -m benchmarks.platform.synchronization [--quick] [--write]
 
@@ -16,7 +16,6 @@ from taugrad.compressors.exchange.traffic import HEAD
 
 from ..harness.report import RESULTS, Options, Place, Table, load, number, publish, read_options
 from ..harness.sync_runs import Outcome, Sizes, make_spec, train
-from .sync_goal import measure_goal
 
 FEW_STEPS: dict[str, Any] = {
     "data": {"kind": "synthetic", "train_examples": 128, "test_examples": 64, "height": 28, "width": 28},
@@ -55,9 +54,6 @@ FULL = Sizes(
     simulated=(8, 16, 64),
     many=(64,),
     epochs=2,
-    far_epochs=10,
-    far_workers=(2, 4),
-    seeds=5,
     data={},
 )
 QUICK = Sizes(
@@ -65,9 +61,6 @@ QUICK = Sizes(
     simulated=(3,),
     many=(3,),
     epochs=1,
-    far_epochs=1,
-    far_workers=(2,),
-    seeds=2,
     data={"data": FEW_STEPS["data"]},
 )
 
@@ -204,7 +197,6 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
 
     tables, parameters = measure_modes(sizes, say)
-    tables.append(measure_goal(sizes, say))
     introduction = INTRODUCTION.format(parameters=parameters)
     publish("synchronization", options, introduction, tables, load_before, PLACE)
 

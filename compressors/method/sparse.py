@@ -108,6 +108,7 @@ class WholeValues(SparseMethod):
 
     @property
     def value_bits(self) -> float:
+        """About what an element sent takes, besides its position, to plan by."""
         return 32.0 if self.quantize is None else self.quantize.value_bits
 
     @model_validator(mode="after")

@@ -22,12 +22,10 @@ from torch import Tensor
 
 from ..method.base import Form, ThresholdRule
 from .array import Array
-from .cpu.looking import stratified_positions
+from .cpu.looking import scaled_squares, stratified_positions
 from .readback import Pending, Readback
 from .segments import Offsets
 
-_IN_CACHE = 1 << 16
-"""Elements that a CPU squares, scales and adds up before it takes the next ones."""
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block of 8-bit floats."""
 QUANTILE_EXPONENTS = (-128, 113)
@@ -193,9 +191,10 @@ class Ops(ABC):
         _, exponent = torch.frexp(largest.double().square())
         up = 62 - gradient.numel().bit_length() - exponent.long()
         scale = ((up + 1023) << 52).view(torch.float64)  # 2^up, which no library rounds
-        whole = torch.zeros((), dtype=torch.int64, device=self.device)
-        for piece in gradient.split(_IN_CACHE if self.on_host else gradient.numel()):
-            whole += piece.double().square_().mul_(scale).long().sum()
+        if self.on_host:
+            whole = torch.tensor(scaled_squares(self.array(gradient), scale.item()))
+        else:
+            whole = (gradient.double().square() * scale).long().sum()
         total = whole.double() / scale
         self.tensor(slot.array.view(np.uint8)).view(torch.float64).copy_(total)
         return lambda: float(slot.values[0])
@@ -216,8 +215,10 @@ class Ops(ABC):
                 sampled_places(gradient.numel(), size, self.device),
                 readback.take(size, np.float32),
             )
-            sample = gradient[places].float()
-            self.tensor(slot.array).copy_(sample if residual is None else residual[places] + sample)
+            sample = gradient.index_select(0, places).float()
+            if residual is not None:
+                sample = residual.index_select(0, places) + sample
+            self.tensor(slot.array).copy_(sample)
             slots.append(slot)
         return lambda: [slot.values for slot in slots]
 

@@ -52,14 +52,14 @@ class EntropyBins(Quantization):
             for each, (_, gradient) in zip(given, added, strict=True)
         ]
         work.readback.fetch()
-        found = [
-            (one.rms or 0.0) if total is None else math.sqrt(total() / gradient.numel())
-            for one, (_, gradient), total in zip(given, added, squares, strict=True)
-        ]
-        return [
-            1 if own.nonfinite else rms_bits(rms, c0=self.config.c0, c1=self._floor_of(one))
-            for one, rms, own in zip(given, found, ranges, strict=True)
-        ]
+        bits = []
+        for one, (_, gradient), total, own in zip(given, added, squares, ranges, strict=True):
+            if own.nonfinite:
+                bits.append(1)
+                continue
+            rms = (one.rms or 0.0) if total is None else math.sqrt(total() / gradient.numel())
+            bits.append(rms_bits(rms, c0=self.config.c0, c1=self._floor_of(one)))
+        return bits
 
     def _bits_by_entropy(
         self,

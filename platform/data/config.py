@@ -184,7 +184,7 @@ class ImageFolder(_Images):
 
 
 class Parquet(_Images):
-    """Rows of Parquet files, larger than memory: images or numbers; read through Ray Data."""
+    """Rows of Parquet files, larger than memory: images or numbers; read by tasks of Ray."""
 
     kind: Literal["parquet"] = "parquet"
     path: Path

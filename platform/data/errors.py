@@ -1,4 +1,4 @@
-"""Data that cannot be used, and packages that only some data need. Needs no torch, as Ray Data's tasks do."""
+"""Data that cannot be used, and packages that only some data need. Needs no torch: Ray's tasks import it."""
 
 from importlib import import_module
 from typing import Any

@@ -94,6 +94,58 @@ def test_a_step_takes_what_its_timeline_by_hand_takes(method, sync, link, worker
         assert found.received == pytest.approx(2 * 3e4)
 
 
+def test_islands_exchange_shards_of_what_is_reduced_inside():
+    # 2 islands of 2: half of the work for each. Compressed at 0.305, 5 kB to 0.31; compressed at 0.415, 10 kB
+    # to 0.425; read in half of 0.003 + 2 * 0.004; half of the optimizer.
+    pairs = AllGatherSync(island=2)
+    found = step_time(CALIBRATION, FEW, pairs, MEGABYTE_A_SECOND, 4)
+    assert found.seconds == pytest.approx(0.425 + 0.0055 + 0.05, abs=1e-4)
+    assert found.utilization == pytest.approx(0.45 / found.seconds)
+    assert found.received == pytest.approx(1.5e4)
+    # Inside, a bucket of 400 kB takes 20 ms at 10 MB/s: all before the forward pass, each before the backward
+    # pass and after it. 2 shards share 1 MB/s between sites. Compressed at 0.385 and 0.535; 20 kB come at
+    # 0.555.
+    sites = Link(rate=8e7, headers=0.0, trunk=Trunk(link=MEGABYTE_A_SECOND))
+    by_host = AllGatherSync(island="host")
+    assert seconds(FEW, sites, 4, by_host) == pytest.approx(0.555 + 0.0055 + 0.05, abs=1e-4)
+    narrow = by_host.model_copy(update={"island_reduce": "bf16"})
+    assert seconds(FEW, sites, 4, narrow) == pytest.approx(0.535 + 0.0055 + 0.05, abs=1e-4)
+    # Whole shards: 2 of 200 kB, one after the other on the sites' link, from 0.38 on; 0.4 s a bucket.
+    assert seconds(DENSE, sites, 4, pairs) == pytest.approx(0.38 + 0.8 + 0.05, abs=1e-4)
+    # A rate for islands is of the link between them.
+    assert rate_for(CALIBRATION, Candidate(SPARSE, pairs), sites, 4, 0.5) < 8e5
+    assert rate_for(CALIBRATION, Candidate(SPARSE, pairs), sites, 4, 0.9) is None  # the passes inside
+
+
+def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
+    def islands(spec, **fields):
+        return {each.method: each for each in candidates_of(spec, **fields) if "islands" in each.mode}
+
+    plain = RunSpec(compressor="linear(8)", workers={"count": 4})
+    assert not islands(plain)
+    found = islands(plain, sites=True)
+    assert {"none", "linear", "linear(bits=4)"} <= found.keys()
+    assert {each.mode for each in found.values()} == {"islands by host"}
+    assert not found["none"].compresses
+    own = RunSpec.model_validate({**plain.model_dump(), "sync": {"mode": "allgather", "island": 2}})
+    pairs = islands(own, methods=["linear(bits=4)"])
+    assert {str(each) for each in pairs.values()} == {
+        *("none (islands of 2)", "linear (islands of 2)", "linear(bits=4) (islands of 2)")
+    }
+    given = CALIBRATION.model_copy(
+        update={"methods": {**CALIBRATION.methods, "linear": FEW, "linear(bits=4)": FEW}}
+    )
+    rows = plan(given, candidates_of(own, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
+    counts = [sum("islands" in row.candidate.mode for row in each.predictions) for each in rows]
+    assert counts == [0, 0, 3]  # one island of 2; 3 are no islands
+    memory = {str(row.candidate): row.memory for row in rows[2].predictions}
+    assert (
+        memory["linear (islands of 2)"]
+        == 8e5 + (3 * 8e5 + 8e5 + 8e5 + 2 * 3e4) / 2
+        < memory["linear(bits=4)"]
+    )
+
+
 @pytest.mark.parametrize(
     ("rate", "delay", "waited"),
     [
@@ -127,12 +179,14 @@ def test_between_sites_messages_cross_once():
     straight, by_site = (seconds(FEW, link, 8, each) for each in local)
     assert straight - by_site == pytest.approx((16 * 3 - 4 * 3) / 4, rel=0.01)
     candidates = candidates_of(RunSpec(), [SPARSE], sites=True)
-    modes = [(each.method, each.mode) for each in candidates]
-    sparse = modes[-1][0]
-    assert modes[-2:] == [(sparse, "allgather"), (sparse, "hierarchical")]
+    sparse = candidates[-1].method
+    modes = [each.mode for each in candidates if each.method == sparse]
+    assert modes == ["allgather", "hierarchical", "islands by host"]
     known = CALIBRATION.model_copy(update={"methods": {**CALIBRATION.methods, sparse: FEW}})
     (comparison,) = plan(known, candidates, [link], [8])
-    assert comparison.best.candidate.mode == "hierarchical"
+    found = [each.candidate.mode for each in comparison.predictions if each.candidate.method == sparse]
+    assert found == modes[::-1]
+    assert comparison.best.candidate.mode == "islands by host"
     assert "At 8mbit,0ms; 2 sites, 80kbit,0ms between, 8 workers: " in table.sentence(comparison)
 
 

@@ -1,4 +1,4 @@
-"""Samples of gradients and residuals.
+"""Samples of gradients and residuals, and a sum of squares.
 
 A sample has one element in each of m equal strata. The place within a stratum comes from a hash of the
 stratum's number, so the sample needs no generator state, is the same on every machine and device, and does
@@ -57,3 +57,12 @@ def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
 
 
 kept_positions = lru_cache(maxsize=64)(stratified_positions)  # finding them takes as long as looking there
+
+
+@njit(nogil=True, cache=True)
+def scaled_squares(values, scale):  # type: ignore[no-untyped-def]
+    """The sum of the squares of float32 [n] times a power of two, each as a whole number."""
+    total = np.int64(0)
+    for value in values:
+        total += np.int64(np.float64(value) * np.float64(value) * scale)
+    return total
