@@ -66,6 +66,7 @@ def work(rank: int, workers: int, folder: Path) -> None:
                 }
                 torch.save(found, folder / f"met_{rank}.pt")
                 print("met", MEETING, flush=True)
+                sleep(TIMEOUT_S if rank == 0 else 0)  # until it is killed
         training.sync_model()
     except PeerLost as error:
         print(f"{type(error).__name__}: {error}", flush=True)
