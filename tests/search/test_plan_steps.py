@@ -61,26 +61,37 @@ def seconds(method, link, workers, sync=None):
     return step_time(CALIBRATION, method, sync or AllGatherSync(), link, workers).seconds
 
 
-def test_buckets_queue_for_the_link_beside_the_backward_pass():
-    # 2 workers: each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
-    assert seconds(DENSE, MEGABYTE_A_SECOND, 2) == pytest.approx(1.2)
+MB, SLOWER = MEGABYTE_A_SECOND, Link(rate=8e4, delay=0.2, headers=0.0)
+BY_HAND = [
+    # Each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
+    (DENSE, AllGatherSync(), MB, 2, 1.2),
     # At 100 MB/s only the last bucket's 4 ms are seen.
-    assert seconds(DENSE, Link(rate=8e8, headers=0.0), 2) == pytest.approx(0.504)
+    (DENSE, AllGatherSync(), Link(rate=8e8, headers=0.0), 2, 0.504),
+    # Who blocks: 0.3 to 0.7 on the link, 0.1 of backward pass, 0.4 on the link, 0.1 of optimizer.
+    (DENSE.model_copy(update={"blocks": True}), AllGatherSync(), MB, 2, 1.3),
+    # Compress to 0.31; 20 kB on the link to 0.33. Second: ready at 0.41, compressed at 0.43, 40 kB to 0.47.
+    # First read 0.43 .. 0.437; second 0.47 + 0.003 + 3 * 0.004; optimizer 0.1.
+    (FEW, AllGatherSync(), MB, 3, 0.47 + 0.015 + 0.1),
+    # Without a hook nothing overlaps. Whole: 0.03 to compress. Shards: half out, half back, half of the sum
+    # is compressed.
+    (FEW, ShardedSync(), MB, 2, 0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004),
+    (FEW, ParameterServerSync(), MB, 4, 0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004),
+    (DENSE, RingSync(), MB, 4, 0.5 + 6 / 4 * 0.8),
+    # Local steps share an exchange; by default an epoch's 100.
+    *((FEW, WeightsSync(every=n), MB, 2, 0.5 + (0.06 + 2 * 0.006 + 0.004) / (n or 100)) for n in (1, 32, 0)),
+    # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004. Then the link binds.
+    (FEW, AsyncSync(), MB, 4, 0.552),
+    (FEW, AsyncSync(), SLOWER, 4, 9.0),
+]
 
 
-def test_compressing_delays_the_backward_pass_and_reading_comes_after_it():
-    # 3 workers. Compress to 0.31; 20 kB on the link to 0.33. Second: ready at 0.41, compressed at 0.43, 40 kB
-    # to 0.47. First read 0.43 .. 0.437; second 0.47 + 0.003 + 3 * 0.004; optimizer 0.1.
-    found = step_time(CALIBRATION, FEW, AllGatherSync(), MEGABYTE_A_SECOND, 3)
-    assert found.seconds == pytest.approx(0.47 + 0.015 + 0.1, abs=1e-4)
-    assert found.utilization == pytest.approx(0.5 / 0.585, abs=1e-3)
-    assert found.received == pytest.approx(2 * 3e4)
-
-
-def test_who_blocks_computes_nothing_meanwhile():
-    blocking = DENSE.model_copy(update={"blocks": True})
-    # 0.3 to 0.7 on the link, 0.1 of backward pass, 0.4 on the link, 0.1 of optimizer
-    assert seconds(blocking, MEGABYTE_A_SECOND, 2) == pytest.approx(1.3)
+@pytest.mark.parametrize(("method", "sync", "link", "workers", "expected"), BY_HAND)
+def test_a_step_takes_what_its_timeline_by_hand_takes(method, sync, link, workers, expected):
+    found = step_time(CALIBRATION, method, sync, link, workers)
+    assert found.seconds == pytest.approx(expected, abs=1e-3)
+    assert found.utilization == pytest.approx(0.5 / expected, abs=1e-2)
+    if method is FEW and sync == AllGatherSync():
+        assert found.received == pytest.approx(2 * 3e4)
 
 
 def test_islands_exchange_shards_of_what_is_reduced_inside():
@@ -135,23 +146,6 @@ def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     )
 
 
-def test_without_a_hook_nothing_overlaps():
-    # Whole: 0.03 to compress. Shards: half out, half back, and half of the sum is compressed.
-    sharded = seconds(FEW, MEGABYTE_A_SECOND, 2, ShardedSync())
-    assert sharded == pytest.approx(0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004, abs=1e-3)
-    server = seconds(FEW, MEGABYTE_A_SECOND, 4, ParameterServerSync())
-    assert server == pytest.approx(0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004, abs=1e-3)
-    ring = seconds(DENSE, MEGABYTE_A_SECOND, 4, RingSync())
-    assert ring == pytest.approx(0.5 + 6 / 4 * 0.8, abs=1e-3)
-
-
-def test_local_steps_share_an_exchange():
-    each = seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync(every=1)) - 0.5
-    assert each == pytest.approx(0.03 + 0.03 + 2 * 0.006 + 0.004, abs=1e-3)
-    assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync(every=32)) - 0.5 == pytest.approx(each / 32)
-    assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync()) - 0.5 == pytest.approx(each / 100)
-
-
 @pytest.mark.parametrize(
     ("rate", "delay", "waited"),
     [
@@ -168,12 +162,6 @@ def test_a_delay_hides_what_computing_takes(rate, delay, waited):
     assert late == pytest.approx(0.5 + own + waited / 2, abs=1e-2)
     whole, halves = (seconds(FEW, link, 2, WeightsSync(every=4, fragments=each)) for each in (1, 2))
     assert halves - whole == pytest.approx(delay / 4, abs=1e-2)  # two delays in place of one
-
-
-def test_async_is_bound_by_the_processor_or_by_the_link():
-    # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004.
-    assert seconds(FEW, MEGABYTE_A_SECOND, 4, AsyncSync()) == pytest.approx(0.552)
-    assert seconds(FEW, Link(rate=8e4, delay=0.2, headers=0.0), 4, AsyncSync()) == pytest.approx(9.0)
 
 
 def test_a_mode_without_a_model_is_refused():
