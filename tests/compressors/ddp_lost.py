@@ -46,8 +46,7 @@ def lose(line: str, exchange: Any, groups: tuple[Any, Any], how: signal.Signals)
     assert monotonic() - began < PATIENCE_S + 30  # not half an hour
     failure, stopped = run.state.failure, how == signal.SIGSTOP
     assert isinstance(failure, PeerLost)
-    sentence = str(failure)
-    assert sentence in said
+    sentence = str(failure)  # of the first bucket that failed; DDP quotes that of the one it waits for first
     assert "\n" not in sentence
     # Who fails first may be what another one misses.
     assert "is gone: " in sentence or "has sent nothing" in sentence
