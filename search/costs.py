@@ -143,6 +143,8 @@ def _estimable(spec: RunSpec) -> RealSync:
         raise CannotEstimate(
             "sync.exchange = hierarchical: bytes can be estimated only if sync.sites is given"
         )
+    if (island := getattr(sync, "island", None)) is not None:
+        raise CannotEstimate(f"sync.island = {island}: bytes can be estimated without islands only")
     if codec not in ("auto", "golomb_rice"):
         raise CannotEstimate(
             f"compressor.codec = {codec}: bytes can be estimated for auto and golomb_rice only"

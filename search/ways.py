@@ -124,6 +124,8 @@ def left_out(spec: RunSpec) -> str | None:
     """Why the spec's own way is not among its ways; None where it is."""
     if isinstance(spec.compressor, PowerSGD):
         return f"{spec.compressor}: cannot be simulated, so it cannot be probed"
+    if (island := getattr(real(spec.sync), "island", None)) is not None:
+        return f"sync.island = {island}: cannot be simulated, so it cannot be probed"
     return None
 
 
@@ -131,7 +133,8 @@ def uncompressed(spec: RunSpec) -> RunSpec:
     """The run by DDP's own all-reduce, with momentum in the optimizer."""
     tree = in_optimizer(spec)
     sync = real(spec.sync)
-    tree["sync"] = (sync if sync.exchanges == "buckets" else AllGatherSync()).model_dump(mode="json")
+    plain = sync.exchanges == "buckets" and getattr(sync, "island", None) is None
+    tree["sync"] = (sync if plain else AllGatherSync()).model_dump(mode="json")
     tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
     return RunSpec.model_validate(tree)
 

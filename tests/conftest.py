@@ -29,7 +29,7 @@ took 32 minutes in place of 26. The dashboards' tests read one experiment.
 """
 FIRST = (
     *(start for starts in TOGETHER for start in starts),
-    *("tests/compressors/test_ddp.py", "tests/test_benchmarks.py", "tests/platform/"),
+    *("tests/compressors/test_ddp.py", "tests/platform/"),
 )
 """What others wait for, then what takes longest: nobody waits for it at the end."""
 
@@ -88,7 +88,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_store(tmp_path_factory):
     """A database without runs, to be copied: to make one takes MLflow seconds."""
     from taugrad.platform.tracking.store import open_client
 

@@ -10,6 +10,7 @@ import pytest
 from forked import run_script
 from needs import missing
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 600
 TRIES = 3
@@ -65,7 +66,7 @@ def assert_spread(cell: str) -> None:
     assert all(value > 0 and math.isfinite(value) for value in values)
 
 
-def test_hook(tmp_path: Path) -> None:
+def test_hook(tmp_path):
     buckets, fixed, inside, steps = tables(run("hook", tmp_path))
     methods = ["`strom(density(0.01)) | golomb_rice`", "`wgt(density(0.01))`"]
     assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`", "`linear(bits=8) | raw`"]
@@ -88,8 +89,7 @@ def test_hook(tmp_path: Path) -> None:
         assert blocked >= 0  # what has arrived in time is not waited for
 
 
-@pytest.mark.long
-def test_network_target(tmp_path: Path) -> None:
+def test_network_target(tmp_path):
     needs_network()
     found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
     half, strom, steps, times, choices, whole = found
@@ -116,8 +116,7 @@ def test_network_target(tmp_path: Path) -> None:
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.long
-def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path: Path) -> None:
+def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path):
     needs_network()
     for attempt in range(TRIES):
         ((row,),) = tables(run("network_adapt", tmp_path / str(attempt)))
@@ -149,11 +148,8 @@ TABLES = {
 """By name, the tables that a benchmark writes."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", TABLES)
-def test_a_benchmark_runs_and_its_tables_are_complete(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_benchmark_runs_and_its_tables_are_complete(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if name == "strom_speech" and find_library("espeak-ng") is None:
         pytest.skip("espeak-ng is not installed")

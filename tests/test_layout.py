@@ -56,7 +56,7 @@ def modules() -> dict[str, tuple[str, str]]:
     return found
 
 
-def test_a_public_method_has_a_docstring_or_inherits_one() -> None:
+def test_a_public_method_has_a_docstring_or_inherits_one():
     lacking = []
     for name in modules():
         if not name.startswith("taugrad.compressors") or name.startswith(ADAPTERS):
@@ -74,13 +74,13 @@ def test_a_public_method_has_a_docstring_or_inherits_one() -> None:
     assert lacking == []
 
 
-def test_a_room_imports_only_what_it_may() -> None:
+def test_a_room_imports_only_what_it_may():
     found = {name: wrong(*module) for name, module in modules().items()}
     assert {name: problems for name, problems in found.items() if problems} == {}
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
-def test_only_main_knows_the_command_line(name: str) -> None:
+def test_only_main_knows_the_command_line(name):
     source = (ROOT / "src" / "taugrad" / name).read_text(encoding="utf-8")
     knows = any(each.startswith("taugrad.cli") for each in imported(source, "taugrad"))
     assert knows == (name == "__main__.py")
@@ -109,7 +109,7 @@ def test_only_main_knows_the_command_line(name: str) -> None:
         ("search", "from taugrad.platform.spec import Spec\nfrom taugrad.compressors import hook", True),
     ],
 )
-def test_the_checker_tells_what_is_allowed(package: str, source: str, allowed: bool) -> None:
+def test_the_checker_tells_what_is_allowed(package, source, allowed):
     assert len(wrong(source, f"taugrad.{package}")) == (not allowed)
 
 
@@ -122,7 +122,7 @@ def circles(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def test_no_imports_go_round_in_circles() -> None:
+def test_no_imports_go_round_in_circles():
     known = modules()
     graph = {}
     for name, module in known.items():
@@ -134,7 +134,7 @@ def test_no_imports_go_round_in_circles() -> None:
     assert circles({one: {other}, other: {one}}) == sorted([one, other])
 
 
-def test_adapters_are_imported_by_those_who_use_them() -> None:
+def test_adapters_are_imported_by_those_who_use_them():
     known = modules()
     assert any(name.startswith(f"{ADAPTERS}.") for name in known)
     for name, (source, package) in known.items():
@@ -142,19 +142,19 @@ def test_adapters_are_imported_by_those_who_use_them() -> None:
         assert package == ADAPTERS or not found, name
 
 
-def test_nothing_hides_the_standard_librarys_platform() -> None:
+def test_nothing_hides_the_standard_librarys_platform():
     assert not [path for path in ("platform/__init__.py", "platform.py") if (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_the_package_reaches_a_room_through_a_link(room: str) -> None:
+def test_the_package_reaches_a_room_through_a_link(room):
     link = ROOT / "src" / "taugrad" / room
     assert link.is_symlink()
     assert link.resolve() == ROOT / room
     assert len(list((ROOT / room).rglob("*.py"))) > 5
 
 
-def test_no_page_holds_what_a_merge_left() -> None:
+def test_no_page_holds_what_a_merge_left():
     pages = [path for path in ROOT.rglob("*.md") if not {".venv", "build", "node_modules"} & set(path.parts)]
     assert len(pages) > 20
     for page in pages:

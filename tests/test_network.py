@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from benchmarks.network import Link, Network, NetworkError, Topology, two_sites, uniform, why_not
+from benchmarks.network import Link, Network, NetworkError, two_sites, uniform, why_not
 from benchmarks.network.namespaces import namespaces
 from needs import missing
+from waiting import program, until
 
 pytestmark = pytest.mark.long  # real rates and delays, which a busy machine changes
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +24,7 @@ TRIES = 3
 
 
 @pytest.fixture(scope="module", autouse=True)
-def may_be_made() -> None:
+def may_be_made():
     if reason := why_not():
         missing(reason)
     try:
@@ -45,7 +44,7 @@ def may_be_made() -> None:
     ],
     ids=["rate", "delay", "loss", "two sites"],
 )
-def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) -> None:
+def test_links_are_what_was_asked_for(topology, source, to):
     asked = topology.path(source, to)
     with Network(topology) as network:
         for _ in range(TRIES):
@@ -62,13 +61,6 @@ def test_links_are_what_was_asked_for(topology: Topology, source: int, to: int) 
         assert found.rate > 0.5 * asked.rate
 
 
-def until(true: Callable[[], bool]) -> bool:
-    end = time.monotonic() + TIMEOUT_S
-    while not true() and time.monotonic() < end:
-        time.sleep(0.05)
-    return true()
-
-
 PROGRAM = """
 import signal, subprocess, sys, time
 from benchmarks.network import Link, Network, uniform
@@ -81,30 +73,20 @@ with Network(uniform(2, Link.parse(sys.argv[1]))) as network:
 
 
 @pytest.mark.parametrize("killed", ["the program", "the keeper", "both"])
-def test_nothing_stays_behind_where_processes_are_killed(killed: str) -> None:
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "100mbit,5ms"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert program.stdout is not None
-        keeper, inside = map(int, program.stdout.readline().split())
+def test_nothing_stays_behind_where_processes_are_killed(killed):
+    with program(PROGRAM, "100mbit,5ms", cwd=ROOT) as command:
+        keeper, inside = map(int, command.stdout.readline().split())
         assert sum(whose == keeper for whose in namespaces().values()) >= 2
         if killed != "the program":
             os.kill(keeper, signal.SIGKILL)
-        if killed != "the keeper":
-            program.kill()
-        else:
-            program.send_signal(signal.SIGINT)
-        program.wait(TIMEOUT_S)
+        command.send_signal(signal.SIGINT if killed == "the keeper" else signal.SIGKILL)
+        command.wait(TIMEOUT_S)
         if killed == "both":  # the next network does it, that of another test, too
-            assert until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
+            until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
             with Network(uniform(1, Link(1e9))):
                 pass
-        assert until(lambda: keeper not in namespaces().values())
-        assert until(lambda: not os.path.exists(f"/proc/{inside}/exe"))
-    finally:
-        program.kill()
-        program.communicate()
+        until(lambda: keeper not in namespaces().values())
+        until(lambda: not os.path.exists(f"/proc/{inside}/exe"))
 
 
 ASKING = """import socket, sys
@@ -117,7 +99,7 @@ except OSError:
 """
 
 
-def test_a_link_that_is_cut_carries_nothing_until_it_is_mended() -> None:
+def test_a_link_that_is_cut_carries_nothing_until_it_is_mended():
     with Network(uniform(2, Link(1e9))) as network:
 
         def reached() -> bool:
@@ -127,10 +109,10 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_mended() -> None:
         network.unplug(1)
         assert not reached()
         network.plug_in(1)
-        assert until(reached)
+        until(reached)
 
 
-def test_the_command_runs_another_in_the_first_host() -> None:
+def test_the_command_runs_another_in_the_first_host():
     command = [sys.executable, "-m", "benchmarks.network", "--hosts", "2", "--link", "1gbit,1ms", "--"]
     inside = [
         sys.executable,

@@ -23,7 +23,7 @@ Refuse = Callable[[list[str], str], None]
 
 
 @pytest.fixture
-def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refuse:
+def refuse(tmp_path, monkeypatch, capsys):
     """Gives a command, which must say so."""
     for name in [name for name in os.environ if name.startswith(("RAY_", "MLFLOW_", "TAUGRAD_"))]:
         monkeypatch.delenv(name)
@@ -50,12 +50,12 @@ def give(refuse: Refuse, command: str, text: str, words: list[str], said: str) -
 
 
 @pytest.mark.parametrize("table", ["files", "searches", "cannot_run"])
-def test_what_cannot_be_read_or_run(table: str, refuse: Refuse) -> None:
+def test_what_cannot_be_read_or_run(table, refuse):
     command = "search" if table == "searches" else "train"
     run_all((f"{each[0]} {each[1]}", partial(give, refuse, command, *each)) for each in TABLES[table])
 
 
-def test_specs_that_cannot_be(refuse: Refuse) -> None:
+def test_specs_that_cannot_be(refuse):
     """Each of them for real workers; where a model has two parts for simulated ones, too."""
     run_all((fields, partial(_specs, refuse, fields, said)) for fields, said in TABLES["specs"])
 
@@ -69,7 +69,7 @@ def _specs(refuse: Refuse, fields: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES["commands"], ids=lambda table: table["run"])
-def test_options(table: dict[str, Any], refuse: Refuse) -> None:
+def test_options(table, refuse):
     for name in {"spec", "find"} & table.keys():
         Path(f"{name}.yaml").write_text(table[name])
     then = shlex.split(table.get("then", ""))
@@ -86,9 +86,7 @@ def test_options(table: dict[str, Any], refuse: Refuse) -> None:
     )
 
 
-def test_the_command_is_installed_beside_python_and_says_where_to_begin(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_is_installed_beside_python_and_says_where_to_begin(capsys):
     assert Path(sys.executable).with_name("taugrad").exists()
     assert cli.main(["train"]) == cli.WRONG_INPUT
     assert "experiments/quickstart" in capsys.readouterr().err

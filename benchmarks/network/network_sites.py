@@ -1,4 +1,4 @@
-"""The exchange between two sites that a slow link joins: `exact`, `hierarchical` and `sharded`.
+"""The exchange between two sites that a slow link joins: `exact`, `hierarchical`, `sharded`, and islands.
 
     python -m benchmarks.network.network_sites [--quick] [--write]
 
@@ -19,7 +19,7 @@ from . import Link, Network, two_sites, why_not
 from .network_workers import found_by
 
 LINE = "wgt(density(0.01))"
-WAYS = ("exact", "hierarchical", "sharded")
+WAYS = ("exact", "hierarchical", "sharded", "islands", "dense", "dense islands")
 INSIDE = "1gbit"
 CELLS = ((2, "50mbit,0ms"), (2, "50mbit,20ms"), (2, "100mbit,0ms"), (4, "50mbit,0ms"))
 """Hosts at each of the two sites, and the link between these."""
@@ -34,11 +34,13 @@ PLACE = Place(
 INTRODUCTION = (
     "Two sites of hosts with links of " + INSIDE + ", connected by one slow link that all their traffic "
     "shares. `" + LINE + "`, {elements} elements in 12 tensors, gradients as in the benchmark "
-    "network_exchange. `exact` and `hierarchical` are forms of exchange of `allgather`: a step is a backward "
-    "pass under DDP with hardly any computing. `sharded` exchanges the same gradients after the backward "
-    "pass; its step is that exchange alone, including compression. Median of {steps} steps of the slowest "
-    "host; in brackets the 10th to the 90th percentile. Every host is a network namespace with one thread, "
-    "and all share this machine's processors."
+    "network_exchange. `exact` and `hierarchical` are forms of exchange of `allgather`: a step is a forward "
+    "and a backward pass under DDP with hardly any computing. `sharded` exchanges the same gradients after "
+    "the backward pass; its step is that exchange alone, including compression. With `islands` each site is "
+    "one: FSDP2 shards the model over its hosts, gathers weights and reduces gradients there in 32 bits, and "
+    "shards are exchanged between the sites. `dense` is DDP's all-reduce, and `dense islands` sends shards "
+    "in whole. Median of {steps} steps of the slowest host; in brackets the 10th to the 90th percentile. "
+    "Every host is a network namespace with one thread, and all share this machine's processors."
 )
 
 
@@ -60,19 +62,31 @@ def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = []
     for way, found in cell["ways"].items():
         crossing = float(np.array(found["links"])[crosses].sum()) / 2
-        formula = at_each * message * (at_each if way == "exact" else 1)
+        formula = formulas(way, at_each, message, cell["elements"])
         middle = float(np.median(found["seconds"]))
         rows.append(
             (
                 *(str(at_each), cell["between"], cell["probe"], f"`{way}`"),
                 number(crossing / 1000),
-                number(formula / 1000) if way != "sharded" else "",
+                "" if formula is None else number(formula / 1000),
                 number(1000 * 8 * crossing / cell["rate"]),
                 str(Spread.of([1000 * each for each in found["seconds"]])),
                 number(base / middle),
             )
         )
     return rows
+
+
+def formulas(way: str, at_each: int, message: float, elements: int) -> float | None:
+    """Bytes that cross the slow link in one direction; None where they depend on what owners send back."""
+    whole, hosts = 4 * elements, 2 * at_each
+    return {
+        "exact": at_each * at_each * message,
+        "hierarchical": at_each * message,
+        "islands": message,
+        "dense": 2 * (hosts - 1) / hosts * whole,
+        "dense islands": whole,
+    }.get(way)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     rows: list[tuple[str, ...]] = []
     for at_each, between in QUICK_CELLS if options.quick else CELLS:
         asked = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}
-        found = kept.of(asked, partial(measured, **asked))
+        found = kept.of({**asked, "compared": ", ".join(WAYS)}, partial(measured, **asked))
         rows += rows_of(found)
     table = Table(
         "A step between two sites",
@@ -97,9 +111,10 @@ def main(arguments: Sequence[str]) -> int:
         rows,
         (
             "KB one way: what crosses the slow link in a step, by the ledger, mean of both directions. "
-            "Formula, with m hosts at each site and messages of M bytes: m m M for `exact`, m M for "
-            "`hierarchical`. On the link: the time that these bytes take at the rate of the probe. Times "
-            "faster: than `exact`.",
+            "Formula, with m hosts at each site, messages of M bytes, P elements: m m M for `exact`, m M for "
+            "`hierarchical`, M for `islands`, 4P for `dense islands`, and (2m - 1)/m 4P for `dense`, a ring. "
+            "Shards' messages differ from M, since an island's mean has other values. On the link: the time "
+            "that these bytes take at the rate of the probe. Times faster: than `exact`.",
         ),
     )
     introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)

@@ -1,14 +1,18 @@
 """What a worker of network/network_sites.py does, at the first of two sites or at the second."""
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compress_replicas, compressed_allgather
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import Setting, Sharded, Spent
 from taugrad.compressors.exchange.rounds import Participant
@@ -21,7 +25,7 @@ from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
 
 
 def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[str, Any]:
-    """Seconds of each backward pass of the slowest worker, and bytes over each link in the last one."""
+    """Seconds of each step of the slowest worker, and bytes over each link in the last one."""
     workers = dist.get_world_size()
     sites = Sites.of([range(workers // 2), range(workers // 2, workers)], workers)
     torch.manual_seed(0)
@@ -30,27 +34,57 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
         ddp, line, exchange=form, sites=sites.members if form == "hierarchical" else None
     )
     ddp.register_comm_hook(state, compressed_allgather)
-    drawn = drawn_gradients(ddp.module.weights)
-    seconds = torch.zeros(steps, dtype=torch.float64)
-    messages = []
-    for step in range(-WARM_UP, steps):
-        ddp.zero_grad()
-        loss = ddp(drawn[step % DRAWN])
-        dist.barrier()
+    before = np.zeros(())
+
+    def remember() -> None:
+        nonlocal before
         before = np.zeros(()) if state.exchange.link_bytes is None else state.exchange.link_bytes.copy()
+
+    seconds = timed(ddp, drawn_gradients(ddp.module.weights), steps, remember)
+    # To all others goes the same: received by all, over the links that there are.
+    message = state.last_step.received_bytes / (workers * (workers - 1))
+    if line == "none":  # the transport's ring
+        links = np.roll(np.eye(workers), 1, axis=1) * message * (workers - 1)
+    elif state.exchange.link_bytes is None:
+        links = np.where(np.eye(workers, dtype=bool), 0, message)
+    else:
+        links = state.exchange.link_bytes - before
+    return {"seconds": seconds, "message": [message], "links": links.tolist()}
+
+
+def in_islands(line: str, elements: int, steps: int) -> dict[str, Any]:
+    """The same where each site is an island: FSDP2 inside, shards between them."""
+    workers, rank = dist.get_world_size(), dist.get_rank()
+    mesh = init_device_mesh("cpu", (2, workers // 2), mesh_dim_names=("islands", "shards"))
+    torch.manual_seed(0)
+    model = Given(elements)
+    drawn = drawn_gradients(model.weights)
+    fully_shard(model, mesh=mesh["shards"])
+    state = compress_replicas(model, mesh["islands"], line)
+    seconds = timed(model, drawn, steps)
+    links = torch.zeros((workers, workers), dtype=torch.float64)
+    links[rank, (rank + workers // 2) % workers] = state.last_step.received_bytes / 2
+    dist.all_reduce(links)
+    return {"seconds": seconds, "message": [], "links": links.tolist()}
+
+
+def timed(
+    model: nn.Module, drawn: list[Any], steps: int, before_each: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Seconds of forward and backward passes of the slowest worker."""
+    seconds = torch.zeros(steps, dtype=torch.float64)
+    for step in range(-WARM_UP, steps):
+        model.zero_grad()
+        before_each()
+        dist.barrier()
         started = perf_counter()
-        loss.backward()
+        model(drawn[step % DRAWN]).backward()
         taken = perf_counter() - started
         if step >= 0:
             seconds[step] = taken
-            # To all others goes the same: received by all, over the links that there are.
-            messages.append(state.last_step.received_bytes / (workers * (workers - 1)))
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    if state.exchange.link_bytes is None:
-        links = np.where(np.eye(workers, dtype=bool), 0, messages[-1])
-    else:
-        links = state.exchange.link_bytes - before
-    return {"seconds": seconds.tolist(), "message": messages[-1:], "links": links.tolist()}
+    found: list[float] = seconds.tolist()
+    return found
 
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
@@ -84,10 +118,15 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
 
 
 def sites(line: str, ways: list[str], elements: int, steps: int) -> dict[str, Any]:
-    """Both of a compressor's line; a way is a form of exchange, or sharded."""
-    return {
-        way: sharded(line, elements, steps)
-        if way == "sharded"
-        else through_the_hook(line, way, elements, steps)
-        for way in ways
-    }
+    """Each of these ways; see `network_sites.WAYS`."""
+    found = {}
+    for way in ways:
+        sent = "none" if "dense" in way else line
+        if way == "sharded":
+            found[way] = sharded(sent, elements, steps)
+        elif "island" in way:
+            found[way] = in_islands(sent, elements, steps)
+        else:
+            form = "hierarchical" if way == "hierarchical" else "exact"
+            found[way] = through_the_hook(sent, form, elements, steps)
+    return found

@@ -173,4 +173,5 @@ def _value_text(value: Any) -> str:
         return text if text.endswith(")") else f"{text}()"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_value_text(each)}" for key, each in value.items()) + "}"
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else repr(value)
+    short = f"{value:g}" if isinstance(value, float) else "-0"  # which would be read as the integer 0
+    return short if short != "-0" and float(short) == value else repr(value)

@@ -99,12 +99,12 @@ def _listen(address: str) -> socket.socket:
 
 
 def with_sites(spec: RunSpec) -> RunSpec:
-    """The spec with the workers' sites by their nodes, if it asks for sites and does not name them.
+    """The spec with the workers' sites by their nodes, if it asks for sites or hosts and does not name them.
 
     All workers must call this together, in torch's process group.
     """
     sync = spec.sync
-    if sync.is_simulated or real(sync).pattern_name != "hierarchical" or real(sync).site_ranks is not None:
+    if sync.is_simulated or not real(sync).asks_for_hosts:
         return spec
     sites = Sites.by_place(places_of(place=own_address())).members
     return spec.model_copy(update={"sync": sync.model_copy(update={"sites": sites})})

@@ -111,11 +111,13 @@ class RunSpec(Config):
     def _left_out(self) -> set[str]:
         """Groups of fields that a `sync` may have and this one has not."""
         mode = real(self.sync)
-        fields = ("adapt", "quorum", "deadline", "schedule")
+        fields = ("adapt", "quorum", "deadline", "schedule", "island")
         left_out = {field for field in fields if getattr(mode, field, None) is None}
         if isinstance(mode, WeightsSync):
             left_out |= set() if mode.delay_steps else {"delay_steps", "blend"}
             left_out |= {"fragments"} if mode.fragments == 1 else set()
+        if getattr(mode, "island", None) is None:
+            left_out.add("island_reduce")
         return left_out
 
     def fingerprint(self) -> str:

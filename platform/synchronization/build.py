@@ -41,6 +41,7 @@ from .hybrid.mode import HybridTraining
 from .hybrid.parts import two_parts
 from .hybrid.worker import Manner
 from .hybrid.worker import Worker as HybridWorker
+from .islands import IslandGradients
 from .quorum.decisions import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.mailroom import Mailroom
@@ -91,6 +92,9 @@ class _Build:
         """See `build_synchronization`."""
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
         key = self._key() if mode.authenticated else None
+        if isinstance(mode, AllGatherSync) and mode.island is not None:
+            islands = IslandGradients(spec, self.method, self.model, self.task, self.device, key)
+            return islands, Randomness(spec.seed, islands.ranks)
         if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.method import CompressorConfig
 from taugrad.compressors.method.base import Share
@@ -86,6 +86,12 @@ class _Mode(Config):
         """The ranks of each site, where the mode has sites and the spec names them."""
         return getattr(self, "sites", None)
 
+    @property
+    def asks_for_hosts(self) -> bool:
+        """Whether it goes by who is on which host, which only the workers know."""
+        by_host = self.pattern_name == "hierarchical" or getattr(self, "island", None) == "host"
+        return by_host and self.site_ranks is None
+
 
 class _WithRemovedFields(_Mode):
     """Takes specs of earlier versions that leave removed fields at their defaults, as stored ones do."""
@@ -117,9 +123,22 @@ class AllGatherSync(_WithRemovedFields):
     site of workers, where a worker forwards them."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
-    are a site; a simulation needs this field."""
+    are a site; a simulation needs this field. For island = host likewise those of each host."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
+    island: int | Literal["host"] | None = None
+    """Islands of workers with fast links: FSDP2 shards the model over an island, and reduces gradients there
+    in whole. What the compressor makes of an island's mean goes to the other islands. A number: so many
+    workers, with consecutive ranks; host: those of a node."""
+    island_reduce: Literal["fp32", "bf16"] = "fp32"
+    """Precision in which gradients are reduced inside an island: 32 or 16 bits."""
+
+    @field_validator("island", mode="before")
+    @classmethod
+    def _several(cls, island: Any) -> Any:
+        if island in (None, "host") or (str(island).isdecimal() and int(island) > 1):
+            return island
+        raise ValueError("give a number of workers, 2 or more, or host")
 
     @property
     def pattern_name(self) -> str:

@@ -87,6 +87,10 @@ class GradientsInRounds(InRounds):
             self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
         return gradients
 
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`. Buffers become worker 0's before the next pass only."""
+        self._runner.broadcast(list(self.model.buffers()))
+
     def shared_state(self) -> dict[str, Any]:
         """See `Synchronization.shared_state`."""
         ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}

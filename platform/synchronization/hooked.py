@@ -87,7 +87,9 @@ class HookedGradients(Synchronization):
         return Iteration(step, loss, statistics, metrics, whole=True)
 
     def sync_model(self) -> None:
-        """See `Synchronization.sync_model`."""
+        """See `Synchronization.sync_model`. DDP makes buffers worker 0's before the next pass only."""
+        for buffer in self.model.buffers():
+            dist.broadcast(buffer, 0)
         if self.adapter is not None:
             self.adapter.hear()
 

@@ -5,7 +5,7 @@ cannot be with one kind of mode, one sentence after the other: the fields, their
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taugrad.compressors.exchange.site_ranks import check_site_ranks
@@ -59,7 +59,8 @@ class Asked:
 
 def check_sync(asked: Asked) -> None:
     """Refuses what cannot be, with a ValueError that names the fields, their values and what would do."""
-    for problems in (*_METHODS, _hybrid, _async, _quorum, _sites, _authenticated, _adapt, _stages):
+    others = (_hybrid, _async, _quorum, _sites, _islands, _authenticated, _adapt, _stages)
+    for problems in (*_METHODS, *others):
         for problem in problems(asked):
             raise ValueError(problem)
 
@@ -76,6 +77,16 @@ def needed_of(quorum: float, workers: int) -> int:
     """How many workers close a round: always more than half of all."""
     # A share such as 0.6 of 5 is a hair above 3 in floating point.
     return max(workers // 2 + 1, math.ceil(quorum * workers - 1e-9))
+
+
+def why_no_islands(island: object, sizes: Sequence[int]) -> str | None:
+    """Why `sync.island` cannot make islands of these numbers of workers; None if it can."""
+    if len(sizes) > 1 and min(sizes) == max(sizes) > 1:
+        return None
+    return (
+        f"sync.island = {island}: islands have {', '.join(map(str, sizes))} of {sum(sizes)} workers; there "
+        "must be two or more, of equally many workers, two or more each"
+    )
 
 
 Problems = Callable[[Asked], Iterator[str]]
@@ -316,7 +327,7 @@ def _sites(asked: Asked) -> Iterator[str]:
         return
     field = "pattern" if isinstance(mode, WeightsSync) else "exchange"
     field, value = f"{where}.{field}", getattr(mode, field)
-    if mode.sites is not None and value != "hierarchical":
+    if mode.sites is not None and value != "hierarchical" and getattr(mode, "island", None) != "host":
         yield (f"{where}.sites with {field} = {value}: they need {field}: hierarchical; leave them out")
     if mode.sites is not None:
         try:
@@ -328,6 +339,38 @@ def _sites(asked: Asked) -> Iterator[str]:
             f"{field} = hierarchical without {where}.sites: simulated workers are not on nodes; give the "
             "ranks of each site, such as [[0, 1], [2, 3]]"
         )
+
+
+def _islands(asked: Asked) -> Iterator[str]:
+    mode, training, workers = asked.mode, asked.training, asked.workers
+    if not isinstance(mode, AllGatherSync):
+        return
+    if mode.island is None:
+        if mode.island_reduce != "fp32":
+            yield f"{asked.where}.island_reduce = {mode.island_reduce}: needs {asked.where}.island"
+        return
+    sizes = [len(each) for each in mode.sites or ()]
+    if isinstance(mode.island, int):
+        sizes = [min(mode.island, workers - first) for first in range(0, workers, mode.island)]
+    if sizes and (reason := why_no_islands(mode.island, sizes)):
+        yield reason
+    clips_own = training.clip.norm and training.clip.of == "worker"
+    kind, norms = training.optimizer.kind, "it needs the norms of whole layers; use sgd, adam or adamw"
+    for cannot, what, why in (
+        (asked.sync.is_simulated, "sync.mode = simulated", "FSDP2 needs real workers; leave it out"),
+        (mode.exchange != "exact", f"sync.exchange = {mode.exchange}", "islands are the sites; use exact"),
+        (mode.adapt is not None, "sync.adapt", "it knows no islands; leave one of them out"),
+        (
+            isinstance(asked.method, PowerSGD),
+            "compressor.kind = powersgd",
+            "its memory is DDP's; use another",
+        ),
+        (training.compile, "training.compile = true", "it cannot be sharded then; use false"),
+        (isinstance(training.optimizer, Lars | Lamb), f"training.optimizer.kind = {kind}", norms),
+        (clips_own, "training.clip.of = worker", "no worker has its own gradient; use mean"),
+    ):
+        if cannot:
+            yield f"{asked.where}.island = {mode.island} with {what}: {why}"
 
 
 def _authenticated(asked: Asked) -> Iterator[str]:

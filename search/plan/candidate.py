@@ -56,6 +56,8 @@ class Candidate:
             return f"weights every {when}, {sync.pattern_name}"
         if sync.pattern_name == "hierarchical":
             return sync.pattern_name
+        if (island := getattr(sync, "island", None)) is not None:
+            return f"islands by {island}" if island == "host" else f"islands of {island}"
         return "all-reduce" if self.method in ("none", HALF) and sync.mode == "allgather" else sync.mode
 
     def __str__(self) -> str:

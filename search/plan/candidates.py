@@ -1,6 +1,7 @@
 """The ways to train that a plan compares."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from taugrad.compressors.method import CompressedMethod, Method, read_config
 from taugrad.platform.spec import RunSpec
@@ -18,6 +19,8 @@ POWERSGD = "powersgd(rank=4)"
 
 def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = False) -> list[Candidate]:
     """The spec's own way, all-reduce in float32 and 16 bits, and others, without duplicates.
+
+    With sites, or where the spec has islands, what exchanges in each step is also compared with islands.
 
     Args:
         spec: the run to plan for.
@@ -42,6 +45,10 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
     else:
         others = [way.planned for way in ways_of(spec, sites=sites)]
         others.append(given(read_config(POWERSGD), exchange))
+    island = getattr(real(spec.sync), "island", None) or ("host" if sites else None)
+    if island is not None:
+        plain = [each for each in (dense[0], *others) if each.sync == exchange and each.method != POWERSGD]
+        others += [replace(each, sync=AllGatherSync(island=island), family="") for each in plain]
     known = {each.key: each for each in (*dense, *others)}
     return list({each.key: known.get(each.key, each) for each in (*own, *dense, *others)}.values())
 

@@ -126,6 +126,9 @@ def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison], 
     for each in comparisons:
         best, ways = each.best.candidate, ways_of(spec, each.workers, sites=sites)
         found = next((way.spec for way in ways if str(way) == str(best)), None)
+        if getattr(best.sync, "island", None) is not None:
+            alike = (way.spec for way in ways if str(way) == best.method)
+            found = next((way.model_copy(update={"sync": best.sync}) for way in alike), None)
         lines = [] if found is None else changes(spec, found)
         if lines and lines not in printed:
             printed.append(lines)
@@ -218,6 +221,14 @@ def check_plannable(spec: RunSpec, source: str) -> None:
 
 def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bool) -> list[Candidate]:
     check_plannable(spec, source)
+    if getattr(real(spec.sync), "island", None) == "host" and not sites:
+        raise SpecError(
+            source,
+            [
+                "sync.island = host: a plan does not know how many workers hosts have; give a number, or "
+                "--between, so that the workers of a site are an island"
+            ],
+        )
     try:
         candidates = candidates_of(spec, methods, sites=sites)
         check_candidates(candidates)

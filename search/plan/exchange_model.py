@@ -110,6 +110,40 @@ def between_sites(link: Link, workers: int, nbytes: float) -> Exchange:
     return _straight(link, workers - 1, nbytes, crossing) + handed_on
 
 
+def in_an_island(link: Link, workers: int, size: int, nbytes: float, processing_s: float = 0.0) -> Exchange:
+    """A reduce-scatter and an all-gather of a tensor among an island's workers, as in an all-reduce.
+
+    Without sites, the link is the one between islands, and only the processor counts.
+
+    Args:
+        link: of every worker.
+        workers: of all islands.
+        size: workers of an island.
+        nbytes: of the tensor.
+        processing_s: processor seconds to move and add the whole tensor.
+    """
+    if size == 1 or link.trunk is None:
+        return Exchange(0.0, 0.0 if size == 1 else processing_s, 0.0, 0.0)
+    own = link.model_copy(update={"trunk": None}) if size <= link.trunk.workers_of_site(workers) else link
+    return all_reduce(own, size, nbytes, processing_s)
+
+
+def between_islands(link: Link, workers: int, size: int, nbytes: float) -> Exchange:
+    """Every worker's message about its shard, to those that have the same shard in the other islands.
+
+    Args:
+        link: of every worker.
+        workers: of all islands.
+        size: workers of an island.
+        nbytes: of the messages about all shards of an island.
+    """
+    count, crossing = workers // size, 0
+    if link.trunk is not None:
+        here = max(1, link.trunk.workers_of_site(workers) // size)
+        crossing = link.crossing(count - here, workers)
+    return _straight(link, count - 1, nbytes / size, crossing)
+
+
 def gathered(link: Link, workers: int, nbytes: float, form: str = "exact") -> Exchange:
     """One bucket's messages through the hook.
 

@@ -7,7 +7,9 @@ from .calibrated import Calibration, MethodWork
 _FLOAT = 4
 
 
-def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, workers: int) -> float:
+def worker_bytes(
+    calibration: Calibration, work: MethodWork, sync: RealSync, workers: int, island: int = 1
+) -> float:
     """Weights, gradients and DDP's buckets, the optimizer's state, residuals, and messages of all workers.
 
     Args:
@@ -15,8 +17,13 @@ def worker_bytes(calibration: Calibration, work: MethodWork, sync: RealSync, wor
         work: of the method.
         sync: the mode.
         workers: how many.
+        island: how many of them share one copy of the model.
     """
     whole = _FLOAT * calibration.parameters
+    if island > 1:
+        # A shard of each: weights, gradients and the copy that is exchanged; and weights that are gathered.
+        messages = work.nbytes if work.all_reduces else workers // island * work.nbytes
+        return whole + (3 * whole + calibration.optimizer_bytes + work.kept_bytes + messages) / island
     kept = 2 * whole + calibration.optimizer_bytes + work.kept_bytes
     hooked = sync.exchanges == "buckets"
     if hooked:

@@ -9,7 +9,7 @@ from .calibrated import HALF, Calibration
 from .candidate import Candidate
 from .link import Link
 from .memory import worker_bytes
-from .step_model import StepTime, step_time
+from .step_model import StepTime, island_size, step_time
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,13 @@ def _compared(
 
 
 def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
-    """Whether it is to be compared there: the advice says who sends to whom after local steps."""
+    """Whether it is to be compared there: the advice says who sends to whom after local steps.
+
+    Islands have two workers or more each, equally many, and there are two or more.
+    """
+    if getattr(candidate.sync, "island", None) is not None:
+        size = island_size(candidate.sync, link, workers)
+        return 1 < size < workers and workers % size == 0
     if candidate.each_step or not candidate.family:
         return True
     trunk = link.trunk
@@ -143,5 +149,5 @@ def predict(calibration: Calibration, candidate: Candidate, link: Link, workers:
         link,
         workers,
         step_time(calibration, work, candidate.sync, link, workers),
-        worker_bytes(calibration, work, candidate.sync, workers),
+        worker_bytes(calibration, work, candidate.sync, workers, island_size(candidate.sync, link, workers)),
     )

@@ -1,7 +1,8 @@
 """Seconds of a training step: computing, and the part of the exchange that does not overlap with it.
 
 In the mode allgather, buckets become ready during the backward pass, and the link sends them in this order
-while the rest is computed. In all other modes, the exchange starts after the backward pass.
+while the rest is computed. With islands, their weights are gathered before both passes, and they are reduced
+inside the island before. In all other modes, the exchange starts after the backward pass.
 
 A worker has one processor for everything: compressing delays the rest of its backward pass, and messages are
 read after the backward pass.
@@ -61,7 +62,7 @@ def step_time(
     link = link.model_copy(update={"delay": link.delay + calibration.message_s})
     match sync.exchanges:
         case "buckets":
-            return _hooked(calibration, work, sync.pattern_name, link, workers)
+            return _hooked(calibration, work, sync, link, workers)
         case "updates":
             return _async(calibration, work, link, workers)
         case "gradients" | "weights":
@@ -75,15 +76,33 @@ def step_time(
             )
 
 
-def _hooked(calibration: Calibration, work: MethodWork, form: str, link: Link, workers: int) -> StepTime:
+def island_size(sync: RealSync, link: Link, workers: int) -> int:
+    """Workers of an island: 1 where there are none, those of a site where a host is one."""
+    island = getattr(sync, "island", None)
+    if island == "host":
+        return 1 if link.trunk is None else link.trunk.workers_of_site(workers)
+    return island or 1
+
+
+def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Link, workers: int) -> StepTime:
     """The mode allgather: an event for each bucket."""
-    now = computed = free = 0.0
+    size = island_size(sync, link, workers)
+    width = 2 if getattr(sync, "island_reduce", "fp32") == "bf16" else 4
+
+    def inside(elements: int, width: int) -> float:
+        """Seconds of a reduce-scatter or of an all-gather."""
+        processing_s = calibration.reduce_s * elements / calibration.parameters * width / 4
+        return model.in_an_island(link, workers, size, width * elements, processing_s).seconds / 2
+
+    now = sum(inside(bucket.elements, 4) for bucket in calibration.buckets)  # weights, to compute forward
+    computed = free = 0.0
     arrivals: list[float] = []
     total = NOTHING
     for bucket, each in zip(calibration.buckets, work.buckets, strict=True):
-        now += bucket.ready_s - computed + each.compress_s
+        now += bucket.ready_s - computed + each.compress_s / size
+        now += inside(bucket.elements, 4) + inside(bucket.elements, width)
         computed = bucket.ready_s
-        exchange = _of_bucket(calibration, work, bucket.elements, each.nbytes, form, link, workers)
+        exchange = _of_bucket(calibration, work, bucket.elements, each.nbytes, sync, link, workers)
         started = max(now, free)
         free = started + exchange.link_s
         arrivals.append(free + exchange.wait_s)
@@ -92,9 +111,12 @@ def _hooked(calibration: Calibration, work: MethodWork, form: str, link: Link, w
             now = arrivals[-1]
     now += calibration.backward_end_s - computed + work.hook_s
     for arrived, each in zip(arrivals, work.buckets, strict=True):
-        messages = 0 if work.all_reduces else workers
-        now = max(now, arrived) + each.fill_s + messages * each.read_s
-    return StepTime(now + calibration.optimizer_s, calibration.compute_s, total.seconds, total.received)
+        messages = 0 if work.all_reduces else workers // size
+        now = max(now, arrived) + (each.fill_s + messages * each.read_s) / size
+    optimizer_s = calibration.optimizer_s / size
+    return StepTime(
+        now + optimizer_s, calibration.backward_end_s + optimizer_s, total.seconds, total.received
+    )
 
 
 def _of_bucket(
@@ -102,12 +124,19 @@ def _of_bucket(
     work: MethodWork,
     elements: int,
     nbytes: float,
-    form: str,
+    sync: RealSync,
     link: Link,
     workers: int,
 ) -> Exchange:
+    size = island_size(sync, link, workers)
     if not work.all_reduces:
-        return model.gathered(link, workers, nbytes, form)
+        if size > 1:
+            return model.between_islands(link, workers, size, nbytes)
+        return model.gathered(link, workers, nbytes, sync.pattern_name)
+    if size > 1 and (trunk := link.trunk) is not None:  # a site's workers share it, each for its shard
+        shared = trunk.link.model_copy(update={"rate": trunk.link.rate / trunk.workers_of_site(workers)})
+        link = link.model_copy(update={"trunk": trunk.model_copy(update={"link": shared})})
+    workers, nbytes = workers // size, nbytes / size
     whole_s = calibration.reduce_half_s if work.half else calibration.reduce_s
     width = 2 if work.half else 4
     processing_s = whole_s * nbytes / (width * calibration.parameters)

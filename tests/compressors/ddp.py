@@ -1,4 +1,4 @@
-"""Scenarios of the hook, in real DDP over gloo: what they share, and their list.
+"""Scenarios of real workers over gloo: what they share, and their list.
 
 A scenario is a function that all workers of a group call. It trains, asks the others what they found
 (`everyone`), and asserts; each has process groups of its own. `ddp_process.py` runs them one after the other,
@@ -9,6 +9,7 @@ import gc
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,8 @@ TINY_BUCKETS = 0.0002
 
 SCENARIOS: dict[int, dict[str, Callable[[], None]]] = {workers: {} for workers in (1, 2, 3, 4)}
 """By the number of workers, all that they run."""
-
+KILLED: dict[str, tuple[int, ...]] = {}
+"""By the name of a scenario, the ranks whose processes it kills; it is its group's last."""
 
 RUNS: list["Run"] = []
 GROUPS: list[dist.ProcessGroup] = []
@@ -45,14 +47,19 @@ def clean_up() -> None:
     RUNS.clear()
     gc.collect()
     for group in GROUPS:
-        dist.destroy_process_group(group)
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            dist.destroy_process_group(group)
     GROUPS.clear()
 
 
-def scenario(*workers: int, each: Iterable[Any] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def scenario(
+    *workers: int, each: Iterable[Any] = (), kills: tuple[int, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Lists a function as a scenario of groups of so many workers, once or for each of some values."""
 
     def listed(run: Callable[..., None]) -> Callable[..., None]:
+        if kills:
+            KILLED[run.__name__] = kills
         cases = {f"{run.__name__}[{value}]": partial(run, value) for value in each} or {run.__name__: run}
         for count in workers:
             SCENARIOS[count] |= cases
@@ -61,10 +68,16 @@ def scenario(*workers: int, each: Iterable[Any] = ()) -> Callable[[Callable[...,
     return listed
 
 
-def everyone(value: Any) -> list[Any]:
+def new_group(ranks: Sequence[int] | None = None, timeout_s: float = 240) -> Any:
+    """A group that ends with the scenario; all workers must call this."""
+    GROUPS.append(dist.new_group(ranks and [*ranks], timeout=timedelta(seconds=timeout_s)))
+    return GROUPS[-1]
+
+
+def everyone(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """What each worker gives, by rank; every worker gets all of it."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group)
     return found
 
 
@@ -179,8 +192,7 @@ class Run:
         self.model = make_model() if model is None else model
         self.loss = loss
         if "process_group" not in ddp_options:
-            ddp_options["process_group"] = dist.new_group()
-            GROUPS.append(ddp_options["process_group"])
+            ddp_options["process_group"] = new_group()
         self.ddp = DistributedDataParallel(self.model, **ddp_options)
         self.state: CompressionState = None  # type: ignore[assignment]
         if config is not None:

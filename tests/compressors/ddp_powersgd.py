@@ -1,4 +1,4 @@
-"""PowerSGD, torch's hook under our state; see ddp.py."""
+"""PowerSGD, torch's hook under our state, beside what holds of every method (ddp_methods.py); see ddp.py."""
 
 import logging
 import math
@@ -10,7 +10,6 @@ from ddp import (
     Run,
     Tensors,
     assert_alike,
-    assert_same,
     batch_of,
     everyone,
     gradients,
@@ -24,21 +23,16 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.method import PowerSGD, read_config
 from taugrad.compressors.peers import powersgd
 
-STEPS, STOP = 8, 4
+STEPS = 8
 SEVERAL = {"bucket_cap_mb": 0.0006}
 """Options of DDP that give a bucket to every two or three parameters."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rank 1": ("powersgd(start=2)", {}),
     "rank 2": ("powersgd(2, start=2)", {}),
-    "several buckets": ("powersgd(start=2)", SEVERAL),
-    "several buckets, rank 3": ("powersgd(3, start=3)", SEVERAL),
-    "cold start": ("powersgd(2, start=2, warm_start=False)", SEVERAL),
+    "several buckets": ("powersgd(3, start=3)", SEVERAL),
+    "cold start": ("powersgd(2, start=2, warm_start=False)", {**SEVERAL, "gradient_as_bucket_view": True}),
     "no feedback": ("powersgd(start=2, feedback=False)", SEVERAL),
-    "neither": ("powersgd(start=2, feedback=False, warm_start=False)", {}),
-    "stopped at start": (f"powersgd(start={STOP})", SEVERAL),
-    "stopped before start": (f"powersgd(start={STOP + 1})", SEVERAL),
-    "bucket view": ("powersgd(start=2)", {**SEVERAL, "gradient_as_bucket_view": True}),
-    "other rate": ("powersgd(start=2, min_rate=3.5, seed=5)", {}),
+    "other rate": ("powersgd(start=2, min_rate=3.5, seed=5, feedback=False, warm_start=False)", {}),
 }
 """By name, the line and options of DDP."""
 
@@ -113,12 +107,10 @@ def made(variant: str) -> tuple[PowerSGD, Counted]:
     return config, Counted(line, **options)
 
 
-@scenario(2, 3, each=VARIANTS)
-def replicas_are_identical_and_nothing_is_lost_but_without_feedback(variant: str) -> None:
+@scenario(2, each=VARIANTS)
+def what_it_remembers_is_alike_but_for_each_workers_errors(variant: str) -> None:
     config, run = made(variant)
     check_counts(config, run.steps(STEPS))
-    assert_alike(run.digests)
-    assert len(set(run.digests)) == STEPS
     memory = run.memory
     assert_alike(
         {**memory, "errors": None, "qs": {name: each.tolist() for name, each in memory["qs"].items()}}
@@ -126,19 +118,8 @@ def replicas_are_identical_and_nothing_is_lost_but_without_feedback(variant: str
     assert bool(memory["errors"]) == config.feedback
     assert bool(memory["qs"]) == config.warm_start
     for name, errors in memory["errors"].items():
-        first, second, *_ = everyone(errors)
+        first, second = everyone(errors)
         assert not torch.equal(first, second), name
-    given, kept = everyone(run.local), everyone(memory["errors"])
-    missing = {
-        name: float((applied - sum(each[name] for each in given) / len(given)).abs().max())
-        for name, applied in run.applied.items()
-    }
-    assert max(missing.values()) > (1e-4 if config.feedback else 1e-3)  # it is an approximation
-    if config.feedback:
-        for name, applied in run.applied.items():
-            owed = sum(each[name] for each in given) / len(given)
-            found = applied + sum(each[name].double().view_as(applied) for each in kept) / len(kept)
-            torch.testing.assert_close(found, owed, rtol=0, atol=2e-6)
 
 
 def check_counts(config: PowerSGD, run: Counted) -> None:
@@ -158,20 +139,6 @@ def check_counts(config: PowerSGD, run: Counted) -> None:
             after += due
     assert after < 0.75 * before
     assert (run.memory["elements_before"], run.memory["elements_after"]) == (before, after)
-
-
-@scenario(2, each=VARIANTS)
-def a_run_that_goes_on_meets_other_buckets_and_ends_the_same(variant: str) -> None:
-    _, run = made(variant)
-    _, again = made(variant)
-    again.go_on(run.steps(STOP))
-    assert_same(again.memory, run.memory)
-    run.steps(STEPS - STOP)
-    assert again.steps(STEPS - STOP).digests == run.digests[STOP:]
-    assert_same(again.memory, run.memory)
-    # The trap was set: the buckets of a first step are not those of others.
-    assert again.buckets[0] != again.buckets[1] == again.buckets[2] == run.buckets[STOP]
-    assert (len(again.buckets[1]) > 2) == ("bucket_cap_mb" in VARIANTS[variant][1])
 
 
 @scenario(2, each=["rank 1", "rank 2", "several buckets", "no feedback"])

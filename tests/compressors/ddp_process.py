@@ -3,23 +3,31 @@
 It runs those of these names in a row, and writes after each how many it has done into FOLDER/done-RANK.
 """
 
+import os
 import sys
 import warnings
 from datetime import timedelta
 from pathlib import Path
 
+import ddp_local_steps
+import ddp_lost
+import ddp_mesh
 import ddp_methods
 import ddp_models
 import ddp_passes
 import ddp_powersgd
+import ddp_replicas
 import ddp_scripts
 import ddp_sites
 import ddp_training
 import torch
 import torch.distributed as dist
-from ddp import SCENARIOS, clean_up
+from ddp import KILLED, SCENARIOS, clean_up
 
-MODULES = (ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts)
+MODULES = (
+    *(ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts),
+    *(ddp_local_steps, ddp_replicas, ddp_mesh, ddp_lost),
+)
 """All that list scenarios."""
 
 
@@ -35,9 +43,11 @@ def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:
     )
     for done, name in enumerate(names, start=1):
         SCENARIOS[workers][name]()
+        (folder / f"done-{rank}").write_text(str(done))
+        if name in KILLED:
+            os._exit(0)  # there is nobody left to say goodbye to
         clean_up()
         dist.barrier()
-        (folder / f"done-{rank}").write_text(str(done))
     dist.destroy_process_group()
 
 

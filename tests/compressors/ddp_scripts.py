@@ -1,11 +1,10 @@
 """Training as people write it: DDP alone, and with one line for a method that sends everything; see ddp.py.
 
 Each cell of the matrix in docs/how-to/own-script.md trains a model, and calls `compress` on what the script
-has.
+has; several passes a step, static graphs, unused and frozen parameters are in ddp_passes.py.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -100,22 +99,6 @@ def scaler_at_one(compress: Compress) -> nn.Module:
     return ddp
 
 
-def scaler_and_two_passes(compress: Compress) -> nn.Module:
-    """Two exchanges before gradients are cleared."""
-    ddp = DistributedDataParallel(network(), **OPTIONS)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    compress(ddp, scaler=scaler)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
-    batches = list(inputs(8))
-    for first, second in zip(batches[::2], batches[1::2], strict=True):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(ddp, first)).backward()
-        scaler.scale(loss_of(ddp, second)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    return ddp
-
-
 def autocast(compress: Compress) -> nn.Module:
     ddp = DistributedDataParallel(network(), **OPTIONS)
     compress(ddp)
@@ -133,33 +116,6 @@ class Mixed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         head: Tensor = self.head(self.body(x.bfloat16()).float())
         return head
-
-
-def two_passes(compress: Compress, *, exchanges: bool) -> nn.Module:
-    """Of two passes a step, the first is exchanged, too, or is not."""
-    ddp = DistributedDataParallel(network(), **OPTIONS)
-    compress(ddp)
-    optimizer, batches = torch.optim.SGD(ddp.parameters(), lr=0.1), list(inputs(8))
-    for first, second in zip(batches[::2], batches[1::2], strict=True):
-        optimizer.zero_grad()
-        with nullcontext() if exchanges else ddp.no_sync():
-            loss_of(ddp, first).backward()
-        loss_of(ddp, second).backward()
-        optimizer.step()
-    return ddp
-
-
-class Forked(nn.Module):
-    """One of two branches by turns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branches, self.turn = nn.ModuleList([network(), network()]), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.turn += 1
-        branch: Tensor = self.branches[self.turn % 2](x)
-        return branch
 
 
 class Checkpointed(nn.Module):
@@ -201,21 +157,6 @@ def tied() -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def frozen_parameters(compress: Compress) -> nn.Module:
-    """Two layers are frozen before the model is wrapped, and trained from the fourth step on by a new DDP."""
-    model = network()
-    for each in model[0].parameters():
-        each.requires_grad_(False)
-    ddp = DistributedDataParallel(model, **OPTIONS)
-    compress(ddp)
-    train(ddp, 3)
-    for each in model.parameters():
-        each.requires_grad_(True)
-    thawed = DistributedDataParallel(model, **OPTIONS)
-    compress(thawed)
-    return train(thawed, 3)
-
-
 def two_models(compress: Compress) -> nn.Module:
     first, second = (DistributedDataParallel(network(), **OPTIONS) for _ in range(2))
     compress(first), compress(second)
@@ -249,20 +190,14 @@ CELLS: dict[str, Callable[[Compress], nn.Module]] = {
     "plainly": cell(),
     "scaler and clipping": scaler_and_clipping,
     "scaler at one": scaler_at_one,
-    "scaler and two passes": scaler_and_two_passes,
     "autocast": autocast,
     "bf16 parameters": cell(partial(network, dtype=torch.bfloat16), dtype=torch.bfloat16, lr=0.01),
     "mixed types": cell(Mixed, lr=0.01),
-    "accumulation": partial(two_passes, exchanges=False),
-    "second backward": partial(two_passes, exchanges=True),
-    "static graph": cell(options={**OPTIONS, "static_graph": True}),
-    "unused parameters": cell(Forked, options={**OPTIONS, "find_unused_parameters": True}),
     "activation checkpointing": cell(Checkpointed),
     "compiled inside": cell(lambda: compiled(network()), options={}),
     "compiled outside": cell(wrap=compiled, options={}),
     "wrapped subclass": cell(wrap=Wrapper, kind=Derived),
     "tied weights": cell(tied),
-    "frozen parameters": frozen_parameters,
     "two models": two_models,
     "subgroup": alone,
     "uneven inputs": uneven_inputs,

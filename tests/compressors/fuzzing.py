@@ -220,7 +220,7 @@ def check_update(update: Update, n: int, room: Guarded) -> None:
     require(bool((room.before(4 * n, 64) == 0xA5).all()), "something before the array was written")
 
 
-def check_rewritten(update: Update, data: bytearray) -> None:
+def check_rewritten(update: Update, data: bytes | bytearray) -> None:
     """Fails unless the update, written by the same codec, is read as the same update."""
     codec = "auto" if data[4] == EVERY else codec_by_code(data[4]).name
     chunked = codec == "chunked"

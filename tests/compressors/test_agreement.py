@@ -1,4 +1,4 @@
-"""What workers that disagree are told; that they find out is in test_hook.py."""
+"""What workers that disagree are told; that they find out is in ddp_training.py."""
 
 import torch
 from cases import in_turn

@@ -14,12 +14,13 @@ from updates import assert_same_update, check_by_the_page, draw_update, random_u
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method.base import Form
+from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS, codec_by_code, codec_by_name
-from taugrad.compressors.wire.update import Update
+from taugrad.compressors.wire.update import Chunks, Update
 
 FORM_NAMES: tuple[Form, ...] = tuple(FORMS)
 SYMBOLS = ("auto", "raw", "huffman")
@@ -233,3 +234,44 @@ def test_an_empty_update_is_a_header_and_perhaps_a_tau(form: Form) -> None:
     written = messages.write(update)
     assert written.size == message.HEADER_BYTES + (4 if FORMS[form].has_tau else 0)
     assert message.read(written, segments).amounts(CPU).size == 0
+
+
+# What the kernels refuse of their callers; what readers refuse is in test_message.py.
+
+
+@in_turn(("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)])
+def test_chunks_out_of_range_are_refused(chunk: int, keep: int) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Chunks(chunk, keep).count(10)
+
+
+@in_turn("bits", range(1, 17))
+@in_turn("place", [0, 63, 64, 66])
+def test_symbols_are_packed_as_one_large_integer_and_refused_if_they_do_not_fit(
+    bits: int, place: int
+) -> None:
+    """Between bytes that must be left alone, over bytes that must not be trusted."""
+    size = packed_bytes(67, bits)
+    symbols = (np.random.default_rng(place).integers(0, 1 << 16, 67) % (1 << bits)).astype(symbol_type(bits))
+    fenced = np.full(size + 32, 0xA5, np.uint8)
+    pack(symbols, bits, fenced[16 : 16 + size], 2)
+    whole = sum(int(symbol) << bits * i for i, symbol in enumerate(symbols))
+    assert fenced.tobytes() == b"\xa5" * 16 + whole.to_bytes(size, "little") + b"\xa5" * 16
+    if bits not in (8, 16):
+        symbols[place] = 1 << bits
+        with pytest.raises(ValueError, match="more than"):
+            pack(symbols, bits, fenced[16 : 16 + size], 2)
+
+
+def test_wrong_arguments_of_packing_are_refused() -> None:
+    symbols, out = np.zeros(8, np.uint8), np.zeros(8, np.uint8)
+    with pytest.raises(ValueError, match="1 to 16"):
+        pack(symbols, 0, out)
+    with pytest.raises(ValueError, match="1 to 16"):
+        unpack(out, 17, 4)
+    with pytest.raises(ValueError, match="uint16"):
+        pack(symbols, 9, out)
+    with pytest.raises(ValueError, match="contiguous"):
+        pack(np.zeros(16, np.uint8)[::2], 8, out)
+    with pytest.raises(ValueError, match="do not make"):
+        pack(symbols, 7, out)

@@ -1,4 +1,4 @@
-"""The hook in real DDP over gloo, on the loopback interface: every scenario of ddp_*.py."""
+"""Real workers over gloo, on the loopback interface: every scenario of ddp_*.py."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import ddp_process
 import pytest
-from ddp import SCENARIOS
+import torch
+from ddp import KILLED, SCENARIOS
 from forked import run_workers
+from torch import nn
+
+from taugrad.compressors import LocalSteps, compress_replicas
 
 SCRIPT = Path(ddp_process.__file__)
 TIMEOUT_S = 1200
@@ -21,7 +25,8 @@ def failures(
 ) -> Callable[[int], Failures]:
     """What failed, with what the workers said, of so many workers; each group runs once."""
     done: dict[int, Failures] = {}
-    asked = [item.callspec.params for item in request.session.items if item.path == request.path]
+    items = [each for each in request.session.items if each.path == request.path]
+    asked = [each.callspec.params for each in items if hasattr(each, "callspec")]
 
     def found(workers: int) -> Failures:
         if workers not in done:
@@ -42,7 +47,9 @@ def run_all(workers: int, names: list[str], folders: pytest.TempPathFactory) -> 
     while names:
         folder = folders.mktemp(f"ddp-{workers}")
         try:
-            run_workers(SCRIPT, partial(arguments, workers, folder, names), workers, timeout_s=TIMEOUT_S)
+            killed = KILLED.get(names[-1], ())
+            given = partial(arguments, workers, folder, names)
+            run_workers(SCRIPT, given, workers, timeout_s=TIMEOUT_S, killed=killed)
             return failed
         except AssertionError as error:
             counts = [int(each.read_text()) for each in folder.glob("done-*")]
@@ -55,8 +62,22 @@ def run_all(workers: int, names: list[str], folders: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize(
-    ("workers", "name"), [(workers, name) for workers, names in SCENARIOS.items() for name in names]
+    ("workers", "name"),
+    [
+        (workers, name)
+        for workers, names in SCENARIOS.items()
+        for name in sorted(names, key=KILLED.__contains__)
+    ],
 )
 def test_scenario(workers: int, name: str, failures: Callable[[int], Failures]) -> None:
     found = failures(workers)
     assert name not in found, found.get(name)
+
+
+def test_without_a_process_group_a_sentence_says_what_to_call() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"no process group: call torch.distributed.init_process_group"):
+        LocalSteps(model, optimizer, every=1)
+    with pytest.raises(ValueError, match=r"no process group: call torch.distributed.init_process_group"):
+        compress_replicas(model, None, "none")  # type: ignore[arg-type]

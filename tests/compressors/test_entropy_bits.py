@@ -52,10 +52,6 @@ def test_positions_do_what_the_definition_says(n: int, m: int) -> None:
     assert m == 0 or 0 <= found[0] <= found[-1] < n
 
 
-def test_all_of_them_is_every_position() -> None:
-    assert stratified_positions(100, 100).tolist() == list(range(100))
-
-
 @in_turn(("n", "m"), [(3, 4), (3, -1), (-1, -1), (2**32, 1)])
 def test_impossible_samples_are_refused(n: int, m: int) -> None:
     with pytest.raises(ValueError, match="cannot take"):
@@ -93,26 +89,14 @@ def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, f
     return bits_of_sample(count_symbols(sample, sample_bits, values.min(), values.max()), floor)
 
 
-def test_evenly_spread_values_get_m_more_bits_than_the_floor() -> None:
+def test_evenly_spread_values_get_m_more_bits_than_the_floor_and_equal_ones_none() -> None:
     spread = np.random.default_rng(0).random(100_000, dtype=np.float32)
     assert bits_for(spread) == 10
     assert bits_for(spread, sample_bits=6, floor=3) == 9
     assert bits_for(spread, floor=15) == 16
     assert bits_for(spread, floor=-9) == 1
-
-
-@in_turn("value", [0.0, -0.0, 3.0, -1e-45])
-def test_a_constant_layer_gets_the_floor(value: float) -> None:
-    assert bits_for(np.full(1000, value, np.float32)) == 6
-
-
-def test_a_bell_gets_what_its_histogram_says() -> None:
-    """All of the layer sampled: the histogram is NumPy's own, over [low, high] in 16 bins."""
-    bell = np.random.default_rng(1).standard_normal(4000).astype(np.float32)
-    share = np.histogram(bell, 16, (bell.min(), bell.max()))[0] / 4000
-    entropy = -(share[share > 0] * np.log2(share[share > 0])).sum()
-    assert bits_for(bell, fraction=1.0) == round(entropy + 6)
-    assert bits_for(bell, fraction=0.1) == round(entropy + 6)
+    for value in (0.0, -0.0, 3.0, -1e-45):
+        assert bits_for(np.full(1000, value, np.float32)) == 6
 
 
 def test_sample_sizes() -> None:
@@ -131,14 +115,6 @@ def test_rms_bits_are_the_logarithm_rounded(rms: float, c0: float, c1: float) ->
     exact = math.log2(rms + c0) + c1
     near = {min(max(math.floor(exact + 0.5 + slip), 1), 16) for slip in (-1e-7, 1e-7)}
     assert rms_bits(rms, c0, c1) in near
-
-
-def test_rms_bits_by_hand() -> None:
-    assert rms_bits(0.0, 1.0, 4) == 4  # log2(1) = 0
-    assert rms_bits(3.0, 1.0, 4) == 6
-    assert rms_bits(3.0, 1.0, 4.5) == 7  # a half goes up
-    assert rms_bits(1e9, 1.0, 4) == 16
-    assert rms_bits(1e-9, 1e-9, 4) == 1
 
 
 @in_turn(("rms", "c0", "c1"), [(math.nan, 1, 1), (math.inf, 1, 1), (0, 0, 1), (0, -1, 1), (1, 1, math.inf)])

@@ -1,15 +1,33 @@
 """docs/extending.md and its package: installed as anybody's, run, trained with; wrong ones are refused."""
 
-import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from cases import in_turn
+from pydantic import ValidationError
+from torch._C._distributed_c10d import HashStore
+
+from taugrad.cli import main
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.method import chain, read_config
+from taugrad.compressors.method.registry import FAMILIES
+from taugrad.compressors.wire import positions
+from taugrad.platform.data import load
+from taugrad.platform.doctor import _extensions
+from taugrad.platform.spec.reading import read_spec
+from taugrad.platform.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "extension"
@@ -29,32 +47,40 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def python(code: str, *folders: Path, cwd: Path | None = None) -> str:
-    """What a fresh interpreter prints, with packages from some folders besides."""
-    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "error::UserWarning",
-    }
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+Install = Callable[..., None]
 
 
-TELL = """
-from pydantic import ValidationError
-from taugrad.compressors.method import read_config
-for line in {lines}:
-    try: print("taken as", read_config(line))
-    except ValidationError as error: print(error.errors()[0]["msg"])
-"""
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install]:
+    """Packages of some folders are installed, and none of them has been used yet; until the test ends."""
+    before, by_name, by_code = set(sys.modules), dict(positions._BY_NAME), dict(positions._BY_CODE)
+    ours = {family.what: dict(family._loaded) for family in FAMILIES}
+
+    def put(*folders: Path) -> None:
+        for folder in folders:
+            monkeypatch.syspath_prepend(folder)
+        for name in set(sys.modules) - before:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path.parent)):
+                del sys.modules[name]
+        for family in FAMILIES:
+            vars(family).pop("others", None)
+            monkeypatch.setattr(family, "_loaded", dict(ours[family.what]))
+        monkeypatch.setattr(positions, "_BY_NAME", dict(by_name))
+        monkeypatch.setattr(positions, "_BY_CODE", dict(by_code))
+
+    yield put
+    put()
 
 
-def told(lines: list[str], *folders: Path) -> list[str]:
+def told(lines: list[str]) -> list[str]:
     """What each line is refused with, or what it is taken as."""
-    return python(TELL.format(lines=json.dumps(lines)), *folders).splitlines()
+    found = []
+    for line in lines:
+        try:
+            found.append(f"taken as {read_config(line)}")
+        except ValidationError as error:
+            found.append(error.errors()[0]["msg"])
+    return found
 
 
 def test_the_page_shows_every_file_of_the_example() -> None:
@@ -79,28 +105,32 @@ def test_without_the_package_its_names_are_unknown() -> None:
         assert "is unknown: choose" in refused
 
 
-ROUND_TRIPS = """
-import numpy as np, torch
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.method import chain, read_config
-
 SIZES = (1000, 77, 1)
-for line in (
-    "rotating(4)",
-    "rotating(stripes=4) | varint",
-    "rotating(4, momentum=0.5, exempt=exempt(smaller_than=2)) | ternary | varint | huffman",
-    "wgt(tau=mean(factor=2)) | varint",
-    "wgt(tau=0.5) | ternary",
-    "qgt(tau=mean(factor=1, keep=0)) | varint | huffman",
-    "strom(tau=layers(default=0.1, patterns={'a*': mean(factor=1)})) | varint",
-):
-    config = read_config(line)
+
+
+@in_turn(
+    "line",
+    [
+        "rotating(4)",
+        "rotating(stripes=4) | varint",
+        "rotating(4, momentum=0.5, exempt=exempt(smaller_than=2)) | ternary | varint | huffman",
+        "wgt(tau=mean(factor=2)) | varint",
+        "wgt(tau=0.5) | ternary",
+        "qgt(tau=mean(factor=1, keep=0)) | varint | huffman",
+        "strom(tau=layers(default=0.1, patterns={'a*': mean(factor=1)})) | varint",
+    ],
+)
+def test_methods_of_the_package_come_back_from_messages_and_lose_nothing(
+    line: str, site: Path, install: Install
+) -> None:
+    install(site)
+    config: Any = read_config(line)
     for same in (str(config), config.model_dump(), config.model_dump(mode="json"), config):
-        assert read_config(same) == config, line
+        assert read_config(same) == config
     assert eval(repr(config), {"chain": chain}) == config
     like = [torch.zeros(size) for size in SIZES]
-    worker, resumed = (FeedbackCompressor(config, "abc", like, threads=1) for _ in range(2))
-    owed = [np.zeros(size) for size in SIZES]
+    worker, resumed = (FeedbackCompressor(config, list("abc"), like, threads=1) for _ in range(2))
+    owed = torch.zeros(sum(SIZES), dtype=torch.float64)
     for step in range(9):
         torch.manual_seed(step)
         gradients = [torch.randn(size) for size in SIZES]
@@ -109,123 +139,91 @@ for line in (
         payload = worker.compress([each.clone() for each in gradients], step).payload
         if step >= 5:
             again = resumed.compress([each.clone() for each in gradients], step).payload
-            assert payload.tobytes() == again.tobytes(), line
+            assert payload.tobytes() == again.tobytes()
         total = torch.zeros(sum(SIZES))
         worker.compressor.total([worker.read(payload)], 1, total)
-        for each, gradient, got in zip(owed, gradients, total.split(SIZES)):
-            each += gradient.double().numpy() - got.double().numpy()
+        owed += torch.cat(gradients).double() - total.double()
     if "momentum" not in line:
-        for each, name in zip(owed, "abc"):
-            assert np.abs(each - worker.feedback.residuals[name].numpy()).max() < 1e-5, line
-    print("good")
-"""
+        kept = torch.cat([worker.feedback.residuals[name] for name in "abc"])
+        assert (owed - kept).abs().max() < 1e-5
 
 
-def test_methods_of_the_package_come_back_from_messages_and_lose_nothing(site: Path) -> None:
-    assert python(ROUND_TRIPS, site).split() == ["good"] * 7
+def test_the_codec_of_the_package_refuses_what_it_did_not_write(site: Path, install: Install) -> None:
+    install(site)
+    from taugrad_extension.varint import decode, encode
+
+    rng = np.random.default_rng(0)
+    for n, most in ((1, 1), (40, 40), (2**31 - 1, 999)):
+        for k in (0, 1, most):
+            places = np.unique(rng.integers(0, n, k)).astype(np.uint32)
+            words = places << np.uint32(1) | rng.integers(0, 2, places.size).astype(np.uint32)
+            section = np.frombuffer(encode(words), np.uint8)
+            found, used = decode(np.append(section, np.uint8(7)), n, words.size)
+            assert used == section.size
+            assert found.tolist() == words.tolist()
+            bodies = [section[:-1], np.append(section[:-1], np.uint8(128)), np.zeros(9, np.uint8)]
+            for body in bodies if words.size > 1 else ():
+                with pytest.raises(CorruptMessage):
+                    decode(body, n, words.size)
+    for foreign in ([0x80, 0x00], [0x0A], [0x80] * 5 + [1]):
+        with pytest.raises(CorruptMessage):
+            decode(np.array(foreign, np.uint8), 5, 1)
 
 
-DAMAGED = """
-import numpy as np
-from taugrad.compressors.errors import CorruptMessage
-from taugrad_extension.varint import decode, encode
+def test_a_message_of_a_codec_that_no_method_asked_for_is_refused(site: Path, install: Install) -> None:
+    """Though it is installed: a message makes nothing be imported."""
 
-rng = np.random.default_rng(0)
-for n in (1, 40, 2**31 - 1):
-    for k in (0, 1, min(n, 999)):
-        positions = np.unique(rng.integers(0, n, k)).astype(np.uint32)
-        words = positions << np.uint32(1) | rng.integers(0, 2, positions.size).astype(np.uint32)
-        section = np.frombuffer(encode(words), np.uint8)
-        found, used = decode(np.append(section, np.uint8(7)), n, words.size)
-        assert used == section.size and found.tolist() == words.tolist()
-        for body in (section[:-1], np.append(section[:-1], np.uint8(128)), np.zeros(9, np.uint8)):
-            if words.size > 1:
-                try: decode(body, n, words.size)
-                except CorruptMessage: continue
-                raise AssertionError(body)
-for body, n, k in (([0x80, 0x00], 5, 1), ([0x0A], 5, 1), ([0x80] * 5 + [1], 5, 1)):
-    try: decode(np.array(body, np.uint8), n, k)
-    except CorruptMessage: continue
-    raise AssertionError(body)
-print("good")
-"""
+    def worker(line: str) -> FeedbackCompressor:
+        config: Any = read_config(line)
+        return FeedbackCompressor(config, ["a"], [torch.zeros(100)], threads=1)
+
+    install(site)
+    payload = worker("wgt(0.5) | varint").compress([torch.randn(100)], 0).payload.copy()
+    install()
+    with pytest.raises(CorruptMessage, match=r"codec 200 is unknown; known are \[0, 1, 2, 3, 4, 5\]"):
+        worker("wgt(0.5)").read(payload)
+    assert "taugrad_extension" not in sys.modules
 
 
-def test_the_codec_of_the_package_refuses_what_it_did_not_write(site: Path) -> None:
-    assert python(DAMAGED, site) == "good\n"
+def test_a_spec_trains_with_the_package(
+    site: Path, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site)
+    monkeypatch.syspath_prepend(ROOT / "tests" / "platform")
+    from recorder import Recorder
 
-
-UNKNOWN_CODE = """
-import torch
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.method import read_config
-from taugrad.compressors.errors import CorruptMessage
-
-worker = FeedbackCompressor(read_config("wgt(0.5)"), ["a"], [torch.zeros(100)], threads=1)
-try: worker.read(torch.load("payload.pt").numpy())
-except CorruptMessage as error: print(error)
-"""
-
-
-def test_a_message_of_a_codec_that_no_method_asked_for_is_refused(site: Path, tmp_path: Path) -> None:
-    """Installed or not: a message makes nothing be imported."""
-    write = (
-        "import torch\n"
-        "from taugrad.compressors.bucket.feedback import FeedbackCompressor\n"
-        "from taugrad.compressors.method import read_config\n"
-        "config, like = read_config('wgt(0.5) | varint'), [torch.zeros(100)]\n"
-        "worker = FeedbackCompressor(config, ['a'], like, threads=1)\n"
-        "payload = worker.compress([torch.randn(100)], 0).payload\n"
-        "torch.save(torch.from_numpy(payload.copy()), 'payload.pt')"
-    )
-    python(write, site, cwd=tmp_path)
-    for folders in ((), (site,)):
-        said = python(UNKNOWN_CODE, *folders, cwd=tmp_path)
-        assert said == "codec 200 is unknown; known are [0, 1, 2, 3, 4, 5]\n"
-
-
-TRAINING = """
-import json, torch, torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
-from pathlib import Path
-from recorder import Recorder
-from taugrad.platform.data import load
-from taugrad.platform.spec.reading import read_spec
-from taugrad.platform.training.trainer import Trainer
-
-spec = read_spec(Path("spec.yaml"), ["--compressor.decay", "0.9"])
-assert spec.compressor.decay == 0.9 and spec.compressor.kind == "rotating"
-dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-heard = Recorder(Path("."))
-Trainer(spec, load(spec.data), torch.device("cpu"), heard).fit()
-print(json.dumps([metrics for _, metrics in heard.logged if "train/loss" in metrics]))
-"""
-
-
-def test_a_spec_trains_with_the_package(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "spec.yaml").write_text(
+    path = tmp_path / "spec.yaml"
+    path.write_text(
         "compressor: rotating(4) | varint\n"
         "data: {kind: synthetic, train_examples: 300, test_examples: 60, height: 6, width: 6}\n"
         "model: {kind: mlp, widths: [16]}\n"
         "training: {iterations: 40, batch_size: 30, optimizer: {kind: sgd, lr: 0.1}}\n"
         "workers: {count: 2}\nsync: {mode: simulated}\ncheckpoint: {interval: 1000}\n"
     )
-    found = json.loads(python(TRAINING, site, ROOT / "tests" / "platform", cwd=tmp_path).splitlines()[-1])
+    spec: Any = read_spec(path, ["--compressor.decay", "0.9"])
+    assert (spec.compressor.decay, spec.compressor.kind) == (0.9, "rotating")
+    heard = Recorder(tmp_path)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        Trainer(spec, load(spec.data), torch.device("cpu"), heard).fit()
+    finally:
+        dist.destroy_process_group()
+    found = [metrics for _, metrics in heard.logged if "train/loss" in metrics]
     assert len(found) == 40
     assert found[-1]["train/loss"] < 0.7 * found[0]["train/loss"]
     assert all(step["comm/fraction"] == pytest.approx(0.25, abs=0.02) for step in found)
 
 
-def test_help_names_the_package_and_imports_none_of_it(site: Path) -> None:
-    code = (
-        "import sys; from taugrad.cli import main\n"
-        "try: main(['train', '--help'])\n"
-        "except SystemExit: print('taugrad_extension' in sys.modules)"
-    )
-    said = " ".join(python(code, site).replace("-\n", "-").split())
+def test_help_names_the_package_and_imports_none_of_it(
+    site: Path, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(site)
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.replace("-\n", "-").split())
     for what in ("rule rotating", "quantizer ternary", "policy mean", "codec varint"):
         assert f"{what} of the package taugrad-" in said
-    assert said.endswith("False")
+    assert "taugrad_extension" not in sys.modules
 
 
 # Wrong packages.
@@ -312,7 +310,7 @@ WRONG = {
 }
 
 
-def test_wrong_packages_are_refused(site: Path, tmp_path: Path) -> None:
+def test_wrong_packages_are_refused(site: Path, install: Install, tmp_path: Path) -> None:
     modules = {name: code.replace("{name}", name) for name, (_, code, _, _) in WRONG.items()}
     entries: dict[str, list[str]] = {"rules": ["gone = nowhere:Mine"]}
     for name, (group, *_) in WRONG.items():
@@ -320,38 +318,35 @@ def test_wrong_packages_are_refused(site: Path, tmp_path: Path) -> None:
     wrong = package(tmp_path, "wrong", modules, entries)
     due = {line: words for _, _, line, words in WRONG.values()}
     due |= {"gone": "rule gone of the package wrong cannot be loaded: ModuleNotFoundError"}
-    for found, words in zip(told([*due], wrong, site), due.values(), strict=True):
+    install(wrong, site)
+    for found, words in zip(told([*due]), due.values(), strict=True):
         assert words in found
 
 
-def test_two_packages_cannot_bring_one_name(site: Path, tmp_path: Path) -> None:
-    other = package(tmp_path, "other", {}, {"rules": ["rotating = a:B"], "policies": ["density = a:B"]})
-    twice, ours, *fine = told(["rotating(3)", "wgt(mean(3))", "wgt(1)", "wgt(density(0.1))"], other, site)
+def test_two_packages_cannot_bring_one_name(site: Path, install: Install, tmp_path: Path) -> None:
+    install(
+        site, package(tmp_path, "other", {}, {"rules": ["rotating = a:B"], "policies": ["density = a:B"]})
+    )
+    twice, ours, *fine = told(["rotating(3)", "wgt(mean(3))", "wgt(1)", "wgt(density(0.1))"])
     assert "rule rotating of the package taugrad-extension: the package other has one of that name" in twice
     assert "policy density of the package other: taugrad itself has one of that name" in ours
     assert fine == ["taken as wgt(tau=1)", "taken as wgt(tau=density(target=0.1))"]  # ours go on
 
 
-def test_two_codecs_with_one_code_cannot_be_used_together(site: Path, tmp_path: Path) -> None:
+def test_two_codecs_with_one_code_cannot_be_used_together(
+    site: Path, install: Install, tmp_path: Path
+) -> None:
     code = CODEC.replace("{name}", "mine")
-    other = package(tmp_path, "other", {"other": code}, {"codecs": ["mine = other:Mine"]})
-    both = (
-        "from taugrad.compressors.bucket.compressor import Compressor\n"
-        "from taugrad.compressors.method import read_config\n"
-        "Compressor(read_config('wgt(1) | varint'))\n"
-        "try: Compressor(read_config('wgt(1) | mine'))\n"
-        "except ValueError as error: print(error)"
-    )
-    assert python(both, other, site) == "codec mine has the code 200, which varint has: choose another\n"
+    install(site, package(tmp_path, "other", {"other": code}, {"codecs": ["mine = other:Mine"]}))
+    first, second = (read_config(f"wgt(1) | {name}") for name in ("varint", "mine"))
+    Compressor(first)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="codec mine has the code 200, which varint has: choose another"):
+        Compressor(second)  # type: ignore[arg-type]
 
 
-def test_the_doctor_looks_at_packages(site: Path, tmp_path: Path) -> None:
+def test_the_doctor_looks_at_packages(site: Path, install: Install, tmp_path: Path) -> None:
     code = RULE.replace("{name}", "mine")
-    wrong = package(tmp_path, "wrong", {"wrong": code}, {"rules": ["mine = wrong:Mine"]})
-    examine = (
-        "from taugrad.platform.doctor import _extensions\n"
-        "for each in _extensions(): print(each.state, each.detail)"
-    )
-    said = python(examine, wrong, site)
+    install(site, package(tmp_path, "wrong", {"wrong": code}, {"rules": ["mine = wrong:Mine"]}))
+    said = "".join(f"{each.state} {each.detail}\n" for each in _extensions())
     assert "ok policy mean of the package taugrad-extension\n" in said
     assert re.search("wrong rule mine of the package wrong: Mine.rule = None", said)

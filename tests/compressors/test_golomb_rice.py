@@ -94,13 +94,6 @@ def test_any_words_come_back(drawn: tuple[int, Words], signed: bool, block_log2:
     assert decode(section, n, words.size, signed).size == words.size
 
 
-@in_turn("signed", [True, False])
-@in_turn("k", [4096, 4097, 9001])
-@in_turn("p", [0.9, 0.0001])
-def test_whole_blocks_and_tails(k: int, p: float, signed: bool) -> None:
-    check(random_words(k, p, seed=k), signed)
-
-
 def test_golden_blocks() -> None:
     # 17 positions in a row from 0 on, all plus, in blocks of 16: gaps are 0 and b is 0. The first block is
     # 16 signs and 16 ones; the second, whose last position is 16, one of each, in a byte each.
@@ -142,27 +135,19 @@ def test_no_block_passes_what_its_size_field_holds(block_log2: int) -> None:
 
 
 @in_turn("signed", [True, False])
-def test_many_blocks_come_back(signed: bool) -> None:
-    words = random_words(16 * 100 + 5, 0.02)
-    section = encode(words, signed, block_log2=4)
-    n = int(words[-1] >> 1) + 1
-    assert size_of(words, signed, 4) == len(section)
-    expected = words if signed else words & ~np.uint32(1)
-    np.testing.assert_array_equal(decode(section, n, words.size, signed), expected)
-    with pytest.raises(CorruptMessage):
-        decode(section[:-1] + b"\0", n, words.size, signed)
-
-
-def test_bytes_behind_the_section_are_not_read() -> None:
-    words = random_words(5000, 0.01)
-    section = encode(words, True)
+@in_turn(("k", "p", "block_log2"), [(4097, 0.9, 12), (9001, 0.0001, 12), (16 * 100 + 5, 0.02, 4)])
+def test_many_blocks_come_back_and_bytes_behind_them_are_not_read(
+    k: int, p: float, block_log2: int, signed: bool
+) -> None:
+    words = random_words(k, p)
+    section = check(words, signed, block_log2)
     body = np.frombuffer(b"x" + section + b"values", np.uint8)[1:]
-    found, used = golomb_rice.read(body, LAST_N, words.size, True)
-    assert used == len(section)
-    np.testing.assert_array_equal(found, words)
+    found, used = golomb_rice.read(body, LAST_N, k, signed)
+    assert used == len(section) == size_of(words, signed, block_log2)
+    np.testing.assert_array_equal(found, words if signed else words & ~np.uint32(1))
     for cut in (0, 1, 7, 12, 13, len(section) - 1):
         with pytest.raises(CorruptMessage):
-            golomb_rice.read(body[:cut], LAST_N, words.size, True)
+            golomb_rice.read(body[:cut], LAST_N, k, signed)
 
 
 @in_turn("positions", [[5, 5], [5, 4], [2, 1, 9], [*range(16), 15], [*range(16), 7, 99]])
@@ -181,67 +166,7 @@ def test_the_plan_has_the_blocks_of_the_shortest_section() -> None:
         assert golomb_rice.plan(words, True).size == min(size_of(words, True, log2) for log2 in tried)
 
 
-# --- bytes from anywhere -----------------------------------------------------------------------
-
-
-def refused_or_canonical(section: bytes, n: int, k: int, signed: bool) -> bool:
-    """Decodes bytes; what is not refused must be words that encode to the same bytes."""
-    try:
-        words = decode(section, n, k, signed)
-    except CorruptMessage:
-        return True
-    positions = (words >> 1).astype(np.int64)
-    assert words.size == k
-    assert (np.diff(positions) > 0).all()
-    assert k == 0 or positions[-1] < n
-    assert encode(words, signed, block_log2=section[0]) == section
-    return False
-
-
-@in_turn("signed", [True, False])
-def test_every_bit_of_a_section_flipped(signed: bool) -> None:
-    words = random_words(37, 0.05)
-    section = encode(words, signed, block_log2=4)
-    n = int(words[-1] >> 1) + 30
-    accepted = 0
-    for bit in range(8 * len(section)):
-        changed = bytearray(section)
-        changed[bit >> 3] ^= 1 << (bit & 7)
-        accepted += not refused_or_canonical(bytes(changed), n, words.size, signed)
-    # A sign that is flipped is another valid section; anything else breaks a sum or a length.
-    assert accepted == (37 if signed else 0)
-
-
-def section(last: int, *coded: int, size: int | None = None, block_log2: int = 12) -> bytes:
-    """A section of one block, for four words unless its bytes say otherwise."""
-    stated = len(coded) if size is None else size
-    return bytes([block_log2]) + last.to_bytes(4, "little") + stated.to_bytes(2, "little") + bytes(coded)
-
-
-@in_turn(
-    "bad",
-    [
-        section(11, 0b01100110, 0b1010011, block_log2=3),
-        section(11, 0b01100110, 0b1010011, block_log2=15),
-        section(12, 0b01100110, 0b1010011),  # past n; and not where the gaps lead
-        section(10, 0b01100110, 0b1010011),  # not where the gaps lead; b is the same
-        section(2, 0b01100110, 0b1010011),  # four positions up to 2
-        section(11, 0b01100110, 0b1010011, size=1),
-        section(11, 0b01100110, 0b1010011, size=3),
-        section(11, 0b01100110, 0b1010011, 0),  # a byte of zeros behind the last one
-        section(11, 0b01100110, 0b1010011, 1),  # a fifth one
-        section(11, 0b01100110, 0b1010001),  # three ones
-        section(11, 0b01100110, 0b11010011),  # five ones
-        section(11, 0b01100110, 0b0101011),  # a zero fewer among the quotients
-        section(11, 0b01100110, 0),  # nothing but zeros
-        section(11, 0b01100100, 0b1010011),  # another remainder
-        section(11, 0b01100110),
-    ],
-)
-def test_corrupt_blocks(bad: bytes) -> None:
-    assert decode(section(11, 0b01100110, 0b1010011), 12, 4, True).size == 4
-    with pytest.raises(CorruptMessage):
-        decode(bad, 12, 4, True)
+# --- bytes from anywhere: most of it is in test_message.py ---------------------------------------
 
 
 def test_blocks_whose_last_positions_do_not_ascend_are_refused() -> None:
@@ -253,12 +178,6 @@ def test_blocks_whose_last_positions_do_not_ascend_are_refused() -> None:
 
 
 def test_a_long_run_of_zeros_is_refused() -> None:
-    zeros = [0] * 60_000
+    section = bytes([12]) + (LAST_N - 1).to_bytes(4, "little") + (60_001).to_bytes(2, "little")
     with pytest.raises(CorruptMessage):
-        decode(section(LAST_N - 1, *zeros, 1), LAST_N, 1, True)
-
-
-@in_turn("k", [5, 4096, 2**20, 2**40])
-def test_more_words_than_bytes_can_hold_are_refused_before_memory_is_asked_for(k: int) -> None:
-    with pytest.raises(CorruptMessage):
-        decode(section(LAST_N - 1, 0b01100110, 0b1010011), LAST_N, k, True)
+        decode(section + bytes(60_000) + b"\1", LAST_N, 1, True)

@@ -1,13 +1,9 @@
-"""The carriers: messages between processes, and between simulated workers, in whatever order."""
+"""Carriers between simulated workers, and addresses; the mesh between processes is in ddp_mesh.py."""
 
 import pickle
-from pathlib import Path
 
-import forked
-import mesh_process
 import numpy as np
 import pytest
-from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,27 +11,6 @@ from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address
 from taugrad.compressors.exchange.arrivals import Arrivals
 from taugrad.compressors.exchange.carrier import in_memory
-
-SCRIPT = Path(mesh_process.__file__)
-ENDED_S = 240
-
-
-@in_turn("case", mesh_process.CASES)
-def test_of_three_processes(case: str, tmp_path: Path) -> None:
-    folder = tmp_path / case  # all cases have one path, and each its own rendezvous
-    folder.mkdir()
-    logs = [folder / f"{rank}.txt" for rank in range(mesh_process.WORKERS)]
-    workers = [forked.start(SCRIPT, (case, rank, folder), log, log) for rank, log in enumerate(logs)]
-    try:
-        for worker in workers:
-            worker.join(ENDED_S)
-        codes = [worker.exitcode for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.join()
-    expected = [0, 0, -9 if "killed" in case else 0]
-    assert codes == expected, "\n".join(log.read_text()[-3000:] for log in logs)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))

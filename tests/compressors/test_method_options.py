@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from copy import copy
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import oracles
@@ -10,7 +11,7 @@ import pytest
 import torch
 import workbench
 from cases import in_turn
-from numpy.typing import NDArray
+from workbench import with_fields
 
 from taugrad.compressors.bucket.compressor import is_exempt
 from taugrad.compressors.bucket.layout import Part
@@ -18,14 +19,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.method.methods import Exempt
 from taugrad.compressors.rules.base import rule_of
 
-Floats = NDArray[np.float32]
-
-
-def with_fields(line: str, fields: str) -> str:
-    """The line of a method with more fields in its head."""
-    head, *links = line.split(" | ")
-    head = f"{head[:-1]}, {fields})" if head.endswith(")") else f"{head}({fields})"
-    return " | ".join([head, *links])
+RULES = ("wgt", "bgt", "qgt", "strom")
 
 
 @in_turn("fields", ["exempt={'smaller_than': 42}", "exempt={'names': ['p1', 'p2']}"])
@@ -67,26 +61,6 @@ def test_names_and_sizes_that_are_exempt() -> None:
     assert not is_exempt(Exempt(), "a", 0)
 
 
-@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
-def test_taus_by_layer(kind: str) -> None:
-    line = f"{kind}(layers(0.5, patterns={{'p1': 0.25, '*3': schedule({{0: 0.1, 2: 1.0}}, between='step')}}))"
-    worker = workbench.Worker(line)
-    kept = [np.zeros(size, np.float32) for size in workbench.SIZES]
-    for iteration in range(4):
-        gradients = workbench.random_gradients(iteration)
-        step = worker.step(gradients)
-        taus = np.array([0.5, 0.25, 0.5, 0.1 if iteration < 2 else 1.0], np.float32)
-        assert [tally.tau for tally in step.tallies] == taus.tolist()
-        for i, gradient in enumerate(gradients):
-            due = oracles.threshold(kind, kept[i], gradient, taus[i])
-            kept[i] = due.residual
-            assert step.decoded[i].tobytes() == due.dense.tobytes()
-            assert worker.residual(i).tobytes() == due.residual.tobytes()
-        if kind != "wgt":  # tau is what a value means
-            (update,) = step.incoming[0]
-            assert update.taus.tolist() == taus.tolist()
-
-
 def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
     line = "wgt(density(0.05, every=7))"
     worker = workbench.Worker(line, (500, 400))
@@ -113,16 +87,6 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
         assert memory.target == 0.05
         due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
         assert due == [False, False, True]
-    # What is remembered is all there is: another worker goes on from it, in other buckets.
-    other = workbench.Worker(line, (500, 400), buckets=[[1], [0]])
-    other.context.memories = {name: copy(memory) for name, memory in worker.memories.items()}
-    other.context.iteration = worker.context.iteration
-    other.residuals = [residual.clone() for residual in worker.residuals]
-    for seed in range(22, 30):
-        gradients = workbench.random_gradients(seed, (500, 400))
-        found, due = other.step(gradients), worker.step(gradients)
-        assert [tally.tau for tally in found.tallies] == [tally.tau for tally in due.tallies]
-    assert other.memories == worker.memories
 
 
 def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
@@ -144,17 +108,30 @@ def test_methods_warm_up(line: str) -> None:
     assert sent == [160, 160, 40, 40, 10, 10]
 
 
-@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
-def test_momentum_is_corrected_as_deep_gradient_compression_says(kind: str) -> None:
+@in_turn(
+    ("line", "select"),
+    [
+        *((f"{rule}(0.5{{}})", partial(oracles.threshold, rule, tau=0.5)) for rule in RULES),
+        ("topk(0.1{})", lambda kept, given: oracles.largest(kept, given, max(1, kept.size // 10))),
+        (
+            "chunked_topk(2, chunk=8, quantize=None, decay=1{})",
+            partial(oracles.largest_of_chunks, chunk=8, keep=2),
+        ),
+    ],
+    ids=[*RULES, "topk", "chunked_topk"],
+)
+def test_momentum_is_corrected_as_deep_gradient_compression_says(
+    line: str, select: Callable[..., oracles.Sent]
+) -> None:
     """Section 3.2 and Algorithm 3: u = m u + g; v = v + u; what is sent leaves v, and its u begins anew."""
-    worker = workbench.Worker(f"{kind}(0.5, momentum=0.9)")
+    worker = workbench.Worker(line.replace("{}", ", momentum=0.9"))
     velocities, accumulated = ([np.zeros(n, np.float32) for n in workbench.SIZES] for _ in range(2))
     for seed in range(12):
         gradients = workbench.random_gradients(seed, scale=0.1)
         step = worker.step(gradients)
         for i, gradient in enumerate(gradients):
             velocities[i] = np.float32(0.9) * velocities[i] + gradient
-            due = oracles.threshold(kind, accumulated[i], velocities[i], 0.5)
+            due = select(accumulated[i], velocities[i])
             accumulated[i] = due.residual
             velocities[i][due.positions] = 0
             assert np.array_equal(step.decoded[i], due.dense)
@@ -162,20 +139,7 @@ def test_momentum_is_corrected_as_deep_gradient_compression_says(kind: str) -> N
             assert np.array_equal(worker.velocities[i].numpy(), velocities[i])
 
 
-@in_turn("line", ["topk(0.1, momentum=0.5)", "chunked_topk(2, chunk=8, momentum=0.5, decay=1)"])
-def test_momentum_of_what_is_sent_begins_anew(line: str) -> None:
-    worker = workbench.Worker(line)
-    velocity = [np.zeros(size, np.float32) for size in workbench.SIZES]
-    for seed in range(5):
-        gradients = workbench.random_gradients(seed)
-        step = worker.step(gradients)
-        for i, gradient in enumerate(gradients):
-            velocity[i] = np.float32(0.5) * velocity[i] + gradient
-            velocity[i][step.decoded[i] != 0] = 0
-            assert np.array_equal(worker.velocities[i].numpy(), velocity[i])
-
-
-@in_turn("kind", ["wgt", "bgt", "qgt", "strom"])
+@in_turn("kind", RULES)
 def test_clip_cuts_the_residual_every_few_iterations(kind: str) -> None:
     tau, most = np.float32(0.01), np.float32(0.03)
     worker = workbench.Worker(f"{kind}(0.01, clip={{'every': 3, 'to': 3.0}})")

@@ -20,14 +20,12 @@ from needs import missing
 from numpy.typing import NDArray
 from oracles import F32, MAX, Floats, Quantized, Sent
 
-from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu import blockwise, topk
 from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.interface import (
-    LARGEST_MEAN,
     Batch,
     Ops,
     QuantizedPass,
@@ -35,7 +33,7 @@ from taugrad.compressors.ops.interface import (
     Selected,
 )
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.wire.forms import require_written, table_layout
+from taugrad.compressors.wire.forms import table_layout
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
 TAU = 0.3
@@ -682,36 +680,3 @@ def test_a_sample_gives_a_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
     close = (1 + np.arange(3000) * np.finfo(F32).eps).astype(F32)
     for rank in (1, 2, 1500, 3000):
         assert topk.rank_of(close, rank) == np.sort(close)[-rank]
-
-
-@in_turn(
-    ("low", "step"),
-    [
-        (np.nan, 1),
-        (np.inf, 1),
-        (-0.0, 1),
-        (0, -1),
-        (0, -0.0),
-        (0, 1e-39),
-        (0, np.nan),
-        (0, np.inf),
-        (MAX, 1e36),
-    ],
-)
-def test_ranges_that_no_pass_writes_are_told(low: float, step: float) -> None:
-    good = np.array([-1.0, 0.0], F32), np.array([0.01, 0.0], F32)
-    require_written("linear", np.full(2, 8), good)
-    good[0][1], good[1][1] = low, step
-    with pytest.raises(CorruptMessage, match="range is not finite, or its width"):
-        require_written("linear", np.full(2, 8), good)
-
-
-def test_means_that_no_pass_writes_are_told() -> None:
-    tables, exponents = np.zeros((2, 4), np.uint16), np.zeros(2, np.int8)
-    tables[1, 2] = 0x8000 | LARGEST_MEAN
-    exponents[1] = 113
-    bits = np.full(2, 2)
-    require_written("quantile", bits, (exponents, tables))
-    for wrong in ((exponents, tables + np.uint16(1)), (exponents + np.int8(1), tables)):
-        with pytest.raises(CorruptMessage, match="a bin's value is not finite"):
-            require_written("quantile", bits, wrong)

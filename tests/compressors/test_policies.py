@@ -94,6 +94,7 @@ def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -
 @in_turn(
     ("values", "expected"),
     [
+        ([], SMALLEST_TAU),
         ([0.0] * 50, SMALLEST_TAU),
         ([1e-45] * 50, SMALLEST_TAU),
         ([3e38] * 50, LARGEST_TAU),
@@ -112,11 +113,6 @@ def test_tau_stays_in_its_range_whatever_the_gradient(
         tau = tau_of(policy_of(line), part, 0)
         assert SMALLEST_TAU <= tau <= LARGEST_TAU
         assert tau == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_parameter_without_elements_has_some_tau() -> None:
-    tau = tau_of(policy_of("density(0.1)"), part_of(torch.zeros(0)), 0)
-    assert SMALLEST_TAU <= tau <= LARGEST_TAU
 
 
 @in_turn(

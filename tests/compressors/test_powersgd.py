@@ -88,17 +88,6 @@ def test_memory_that_a_run_does_not_keep_is_refused(
 
 
 @in_turn(
-    ("options", "words"),
-    [({"rank": 0}, "rank"), ({"seed": -1}, "seed"), ({"start": 1}, "start")],
-)
-def test_settings_out_of_range_are_refused(
-    options: dict[str, Any], words: str, make: Callable[..., PowerSGD]
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        make(**options)
-
-
-@in_turn(
     "parameter",
     [
         torch.zeros(()),

@@ -90,7 +90,7 @@ def random_update(
         return Update(form, segments, None, counts, **random_values(form, counts, rng))
     chunks = None
     if codec == "chunked":
-        chunk = 1 << int(rng.integers(1, 8))
+        chunk = 1 << int(rng.integers(1, 17))
         chunks = Chunks(chunk, int(rng.integers(1, chunk + 1)))
     words = random_positions(segments, k, rng, chunks) << np.uint32(1)
     counts = segments.counts_of(words)

@@ -13,7 +13,7 @@ from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import start_run
 from taugrad.platform.tracking.timeline import Timeline
 
-EPOCHS, PER_EPOCH, WORKERS = 4, 15, 2
+EPOCHS, PER_EPOCH, WORKERS = 3, 10, 2
 PARAMETERS = 431_080
 LAYERS = ("conv1.weight", "fc1.weight", "fc2.bias")
 _START_MS = 1_700_000_000_000

@@ -37,21 +37,19 @@ def run(
 def change_of(runs: list[RunHistory]) -> Difference:
     (compressed,) = (group for group in by_setting(runs) if not group.is_baseline)
     (reference,) = (group for group in by_setting(runs) if group.is_baseline)
-    found = verdict.change(compressed, reference)
-    assert found is not None
-    return found
+    return verdict.change(compressed, reference)
 
 
 # The formula
 
 
 @pytest.mark.parametrize("hits", [0, 7, 500, 975, 1000])
-def test_the_interval_of_a_share_is_wilsons(hits: int) -> None:
+def test_the_interval_of_a_share_is_wilsons(hits):
     expected = stats.binomtest(hits, EXAMPLES).proportion_ci(CONFIDENCE, method="wilson")
     assert wilson(hits / EXAMPLES, EXAMPLES) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_seeds_alone_are_students_t_of_the_pairs() -> None:
+def test_seeds_alone_are_students_t_of_the_pairs():
     rng = np.random.default_rng(5)
     theirs = rng.normal(0.97, 0.004, 5)  # what both share of a seed must not widen the interval
     mine = theirs + rng.normal(-0.002, 0.001, 5)
@@ -65,9 +63,7 @@ def test_seeds_alone_are_students_t_of_the_pairs() -> None:
     ("seeds", "spread", "examples"),
     [(1, 0.0, 360), (2, 0.01, 1000), (3, 0.004, 1000), (3, 0.02, 10_000), (8, 0.004, 1000)],
 )
-def test_the_interval_holds_the_true_difference_as_often_as_it_says(
-    seeds: int, spread: float, examples: int
-) -> None:
+def test_the_interval_holds_the_true_difference_as_often_as_it_says(seeds, spread, examples):
     """Test sets and seeds are drawn anew each time, one test set for all runs: an example is easy or hard."""
     rng, times, held = np.random.default_rng([seeds, examples]), 400, 0
     easy, hard, share = 0.995, 0.6, 0.06
@@ -79,8 +75,6 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(
         ]
         mine, theirs = ((rng.random(each.shape) < each).mean(axis=1) for each in chances)
         got = difference(by_seed(mine), by_seed(theirs), examples, ACCURACY)
-        assert got.low is not None
-        assert got.high is not None
         held += got.low <= TRUE[spread] <= got.high
     # 95% less three standard errors of 400 draws.
     assert held / times >= CONFIDENCE - 3 * (CONFIDENCE * (1 - CONFIDENCE) / times) ** 0.5
@@ -103,7 +97,7 @@ TRUE = {spread: _true(spread) for spread in (0.0, 0.01, 0.004, 0.02)}
 # What is said
 
 
-def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss() -> None:
+def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss():
     """Equal accuracies: the naive statement was "No accuracy lost"."""
     got = change_of([run("none", 0.96, 0), run("wgt", 0.96, 0)])
     assert got.kind == "open"
@@ -111,17 +105,15 @@ def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss() -> None:
     said = statements.sentence(got)
     assert "No accuracy lost" not in said + statements.title(got, 0.0)
     possible = re.search(r"up to ([\d.]+) points is not ruled out", said)
-    assert possible is not None
     assert float(possible[1]) == pytest.approx(100 * 1.96 * (2 * 0.96 * 0.04 / EXAMPLES) ** 0.5, abs=0.15)
     assert "Seeds were not repeated" in statements.seeds(got)
 
 
-def test_the_same_seed_three_times_is_one_seed() -> None:
+def test_the_same_seed_three_times_is_one_seed():
     again = [replace(run(rule, 0.97, 0), run_id=f"{rule}{i}") for i in range(3) for rule in ("none", "wgt")]
     got = change_of(again)
     assert got.seeds == 1
     accuracy = by_setting(again)[0].estimate("eval/accuracy")
-    assert accuracy is not None
     assert accuracy.count == 1
     assert [row.seeds for row in method_rows(by_setting(again))] == [1, 1]
 
@@ -136,7 +128,7 @@ def test_the_same_seed_three_times_is_one_seed() -> None:
     ],
     ids=["no count", "another count", "other data"],
 )
-def test_without_a_test_set_that_all_share_nothing_is_claimed(runs: list[RunHistory]) -> None:
+def test_without_a_test_set_that_all_share_nothing_is_claimed(runs):
     got = change_of(runs)
     assert got.kind == "unknown"
     assert (got.low, got.high, got.most_lost) == (None, None, None)

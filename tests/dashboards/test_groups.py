@@ -22,7 +22,7 @@ def run(name: str, rule: str, accuracy: float, ratio: float, **params: str) -> R
     )
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_is_students():
     # Mean 5, standard deviation 2, n = 4: t(0.975, 3) = 3.182446.
     got = estimate([3.0, 4.0, 5.0, 8.0])
     deviation = math.sqrt((4 + 1 + 0 + 9) / 3)
@@ -31,7 +31,7 @@ def test_the_interval_is_students() -> None:
     assert got.count == 4
 
 
-def test_runs_that_differ_in_seed_name_and_storage_are_one_setting() -> None:
+def test_runs_that_differ_in_seed_name_and_storage_are_one_setting():
     runs = [
         run("a", "wgt", 0.9, 20, **{"compressor.tau": "0.01", "seed": "0", "storage": "x"}),
         run("b", "wgt", 0.8, 30, **{"compressor.tau": "0.01", "seed": "1", "tracking.layer_interval": "5"}),
@@ -43,7 +43,7 @@ def test_runs_that_differ_in_seed_name_and_storage_are_one_setting() -> None:
     assert found[1].estimate("eval/accuracy", 100).mean == pytest.approx(85)
 
 
-def test_a_run_that_was_stopped_early_is_left_out() -> None:
+def test_a_run_that_was_stopped_early_is_left_out():
     kept, stopped = (
         replace(each, finals={**each.finals, "epoch": epoch})
         for epoch in (4.0, 2.0)

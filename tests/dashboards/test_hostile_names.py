@@ -11,7 +11,7 @@ import mlflow_data
 import pytest
 from rich.console import Console
 
-from taugrad.dashboards import report
+from taugrad.dashboards import gallery, report, style
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.table import render
 from taugrad.platform.spec import SpecError
@@ -67,45 +67,67 @@ class Skeleton(HTMLParser):
         return " ".join(" ".join(self.said).split())
 
 
-def written(client: Any, folder: Path, experiment: str, given: tuple[str, ...]) -> Pages:
-    """An experiment whose runs, metric, search, paper and seeds' tags have these names, and its report."""
-    for i, name in enumerate(given):
-        # Methods of other kinds, so that each is among those that figures show.
+def give(client: Any, experiment_id: str, runs: list[str], search: str, given: tuple[str, ...]) -> None:
+    """Names runs, their metric, papers and search."""
+    label = replace(ACCURACY, label=given[0], unit=given[4][:12]).to_json()
+    for run, name in zip(runs, given, strict=True):
+        client.set_tag(run, "mlflow.runName", name)
+        client.set_tag(run, names.TAG_PAPER, name)
+    for run in client.search_runs([experiment_id]):
+        if run.info.run_id != search:
+            client.set_tag(run.info.run_id, names.TAG_METRIC, label)
+    client.set_tag(search, names.TAG_SEARCH, given[1])
+
+
+def unrendered(picture: gallery.Picture, page: style.Page) -> bytes:
+    """In place of a picture's bytes; it is drawn once, to see whether it can be."""
+    if page is style.WIDE:
+        picture.draw(page)
+    return b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def reports(prepared, tmp_path_factory):
+    """Of one experiment: with harmless names, and empty pictures, and then with hostile ones."""
+    client, runs, found = prepared.client, [], []
+    for i in range(len(HOSTILE)):  # methods of other kinds, so that each is among those that figures show
         chain, density, accuracy = mlflow_data.CHAINS[i % len(mlflow_data.CHAINS)]
-        spec = mlflow_data.spec_of(chain, experiment, seed=i // len(mlflow_data.CHAINS))
-        run_id = mlflow_data.write_run(client, spec, density, accuracy)
-        client.set_tag(run_id, "mlflow.runName", name)
-        client.set_tag(run_id, names.TAG_PAPER, name)
-        label = replace(ACCURACY, label=given[0], unit=given[4][:12])
-        client.set_tag(run_id, names.TAG_METRIC, label.to_json())
-    _, trials = mlflow_data.write_search(client, experiment, given[1], trials=3)
-    for run_id in trials:
-        client.set_tag(run_id, names.TAG_METRIC, label.to_json())
-    found = client.get_experiment_by_name(experiment)
-    report.write_report(client, found.name, found.experiment_id, folder, SERVER)
-    return Pages(folder, client, found.experiment_id)
+        spec = mlflow_data.spec_of(chain, "an experiment", seed=i // len(mlflow_data.CHAINS))
+        runs.append(mlflow_data.write_run(client, spec, density, accuracy))
+    search, _ = mlflow_data.write_search(client, "an experiment", "tau", trials=3)
+    experiment_id = client.get_run(search).info.experiment_id
+    hostile = '"><img src=x onerror=alert(0)> $x$ $\\y$'
+    for experiment, given in (("an experiment", HARMLESS), (hostile, HOSTILE)):
+        client.rename_experiment(experiment_id, experiment)
+        give(client, experiment_id, runs, search, given)
+        folder = tmp_path_factory.mktemp("report")
+        with pytest.MonkeyPatch.context() as patch:
+            if given is HARMLESS:
+                patch.setattr(gallery.Picture, "_png", unrendered)
+            report.write_report(client, experiment, experiment_id, folder, SERVER)
+        found.append(Pages(folder, client, experiment_id))
+    return found
 
 
-@pytest.fixture(scope="module")
-def hostile(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Pages:
-    folder = tmp_path_factory.mktemp("hostile")
-    return written(prepared.client, folder, '"><img src=x onerror=alert(0)> $x$ $\\y$', HOSTILE)
+@pytest.fixture
+def harmless(reports):
+    return reports[0]
 
 
-@pytest.fixture(scope="module")
-def harmless(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Pages:
-    return written(prepared.client, tmp_path_factory.mktemp("harmless"), "an experiment", HARMLESS)
+@pytest.fixture
+def hostile(reports):
+    return reports[1]
 
 
 @pytest.mark.parametrize("name", ["report.html", "interactive.html"])
-def test_names_add_no_element_and_no_attribute(hostile: Pages, harmless: Pages, name: str) -> None:
+def test_names_add_no_element_and_no_attribute(hostile, harmless, name):
     """The same experiment with other names has the same page but for its texts."""
     bad, good = Skeleton(hostile.text(name)), Skeleton(harmless.text(name))
     assert len(good.elements) > 20
     assert bad.elements == good.elements
 
 
-def test_the_report_runs_nothing_and_leads_nowhere_else(hostile: Pages) -> None:
+def test_the_report_runs_nothing_and_leads_nowhere_else(hostile):
     page = Skeleton(hostile.text("report.html"))
     assert not {tag for tag, _ in page.elements} & {"script", "iframe", "object", "embed", "base", "form"}
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -118,14 +140,14 @@ def test_the_report_runs_nothing_and_leads_nowhere_else(hostile: Pages) -> None:
     assert "alert(0)" in page.text  # the experiment's name is there, as a text
 
 
-def test_formulas_in_names_take_no_figure_away(hostile: Pages, harmless: Pages) -> None:
+def test_formulas_in_names_take_no_figure_away(hostile, harmless):
     """Matplotlib would read what stands between dollars, and fail where it cannot."""
     shown = [sorted(each.name for each in pages.folder.glob("figures/*")) for pages in (hostile, harmless)]
     assert shown[0] == shown[1]
     assert len(shown[1]) > 10
 
 
-def test_charts_show_names_as_texts(hostile: Pages) -> None:
+def test_charts_show_names_as_texts(hostile):
     page = hostile.text("interactive.html")
     # Plotly takes some HTML in names and titles; JSON may write `<` as \u003c.
     for payload in ("img src=x", "script\\u003ealert", "script>alert", "svg onload"):
@@ -134,7 +156,7 @@ def test_charts_show_names_as_texts(hostile: Pages) -> None:
     assert "&lt;script" in page.replace("\\u0026", "&")
 
 
-def test_tables_are_texts(hostile: Pages) -> None:
+def test_tables_are_texts(hostile):
     for name in ("runs.md", "methods.md"):
         text = hostile.text(name)
         assert "<" not in text
@@ -146,7 +168,7 @@ def test_tables_are_texts(hostile: Pages) -> None:
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
 
-def test_a_terminal_gets_no_orders(hostile: Pages) -> None:
+def test_a_terminal_gets_no_orders(hostile):
     runs = compared_runs(all_runs(hostile.client, hostile.experiment_id))
     screen = io.StringIO()
     Console(file=screen, width=300, force_terminal=False).print(render(runs))

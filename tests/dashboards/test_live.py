@@ -57,7 +57,7 @@ def progress(iteration: int, *, own_models: bool = False) -> Progress:
     )
 
 
-def test_a_log_is_never_silent_for_long() -> None:
+def test_a_log_is_never_silent_for_long():
     log = Log()
     log.go_on(100)  # nothing is heard of the workers
     told = log.go_on(100, News(stages=["preparing the data"]))

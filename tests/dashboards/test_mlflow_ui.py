@@ -1,6 +1,5 @@
 """MLflow's own UI, in a real Chromium: the prepared views open, and their charts hold the runs' data."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -45,7 +44,7 @@ TITLES = titles_of(views.comparison(KNOBS, KNOBS)) | titles_of(views.search("par
 
 
 @pytest.fixture(scope="module")
-def server(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(prepared, tmp_path_factory):
     for experiment_id in (prepared.experiment_id, prepared.search_experiment_id):
         prepare.prepare(prepared.client, experiment_id)
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +89,7 @@ def finals(prepared: Any, run_ids: list[str], metric: str) -> list[float]:
 
 
 @pytest.mark.long
-def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, server: Server) -> None:
+def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared, server):
     charts = 13  # and four of parallel coordinates, which are none of plotly's
     drawn, text = read_view(
         server, prepared.experiment_id, views.COMPARISON_KEY, "mlflow-comparison", charts, 5200
@@ -117,7 +116,7 @@ def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared: Any, serv
         assert found, metric
 
 
-def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Server) -> None:
+def test_a_searchs_view_shows_its_front_and_dimensions(prepared, server):
     key = views.search_key(prepared.parent)
     drawn, text = read_view(server, prepared.search_experiment_id, key, "mlflow-search", 3, 2600)
     assert "The front" in text
@@ -129,5 +128,5 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared: Any, server: Se
     assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
 
 
-def test_the_server_listens_on_loopback_only(server: Server) -> None:
+def test_the_server_listens_on_loopback_only(server):
     assert listeners(family_of(server.pid)) == {"127.0.0.1"}

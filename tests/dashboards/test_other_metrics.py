@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from finished import leave
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -24,7 +24,7 @@ from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, open_experiment
 
-from .mlflow_data import log, spec_of
+from .mlflow_data import spec_of
 
 BLEU = Metric("bleu", "BLEU", digits=1, more_is_better=True)
 METRICS = [ACCURACY, LOSS, BLEU]
@@ -56,7 +56,7 @@ def page_of(runs: list[RunHistory], others: str = "") -> str:
 # Intervals and claims
 
 
-def test_a_losses_interval_is_students_t_of_the_seeds_alone() -> None:
+def test_a_losses_interval_is_students_t_of_the_seeds_alone():
     rng = np.random.default_rng(5)
     theirs = rng.normal(1.94, 0.02, 5)
     mine = theirs + rng.normal(0.03, 0.004, 5)
@@ -72,7 +72,7 @@ def test_a_losses_interval_is_students_t_of_the_seeds_alone() -> None:
 @pytest.mark.parametrize(
     ("worse_by", "kind"), [(-3.0, "gained"), (0.0, "kept"), (0.7, "lost"), (3.0, "lost")]
 )
-def test_a_claim_follows_the_metrics_direction(metric: Metric, worse_by: float, kind: str) -> None:
+def test_a_claim_follows_the_metrics_direction(metric, worse_by, kind):
     """Moved by so many margins: what is gain for an accuracy is loss for a loss."""
     theirs = {str(seed): 0.9 + seed / 1e4 for seed in range(5)}
     margin = metric.margin(0.9) / metric.scale
@@ -80,19 +80,17 @@ def test_a_claim_follows_the_metrics_direction(metric: Metric, worse_by: float, 
     got = difference(mine, theirs, 10**9, metric)
     assert got.kind == kind
     assert got.lost == pytest.approx(worse_by * got.margin, abs=0.01 * got.margin)
-    assert got.most_lost is not None
     assert got.most_lost >= max(0.0, got.lost)
     said = statements.sentence(got)
     assert ("points" in said) == (metric == ACCURACY)
     assert ("nats" in said) == (metric == LOSS)
 
 
-def test_a_lucky_seed_is_no_gain() -> None:
+def test_a_lucky_seed_is_no_gain():
     """The mean is lower by 0.1 nats, all of it one seed's: naively the best of all."""
     runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
     runs += [run("wgt", value, s) for s, value in enumerate((1.94, 1.95, 1.61))]
     change = verdict.change(by_setting(runs)[1], by_setting(runs)[0])
-    assert change is not None
     assert change.mean < -0.1
     assert change.kind == "open"
     said = statements.sentence(change)
@@ -103,14 +101,13 @@ def test_a_lucky_seed_is_no_gain() -> None:
 # Which setting is best
 
 
-def test_the_headline_takes_the_low_loss_and_counts_against_16_bits() -> None:
+def test_the_headline_takes_the_low_loss_and_counts_against_16_bits():
     """A naive maximum would take 2.9 nats at 900 times."""
     runs = [run("none", 1.94 + s / 1e3, s) for s in range(3)]
     runs += [run("wgt", value, s, 50) for s, value in enumerate((1.941, 1.940, 1.944))]
     runs += [run("bgt", 2.9 + s / 1e3, s, 900) for s in range(3)]
     groups = by_setting(runs)
     answer = verdict.headline(groups)
-    assert answer is not None
     assert answer.group.rule == "wgt"
     assert [group.rule for group in verdict.representatives(groups)] == ["none", "bgt", "wgt"]
     text = page_of(runs)
@@ -134,7 +131,7 @@ def texts(figure: Figure) -> str:
 
 
 @pytest.fixture(scope="module")
-def losses() -> list[RunHistory]:
+def losses():
     found = [run("none", 1.94 + s / 50, s) for s in range(3)]
     for ratio, value in ((10, 1.96), (100, 2.0), (1000, 2.2), (5000, 9.0)):
         found += [run("wgt", value + s / 100, s, ratio) for s in range(3)]
@@ -142,7 +139,7 @@ def losses() -> list[RunHistory]:
     return found
 
 
-def test_no_figure_calls_a_loss_accuracy(losses: list[RunHistory]) -> None:
+def test_no_figure_calls_a_loss_accuracy(losses):
     groups = by_setting(losses)
     trials = [
         Trial(replace(each, params=each.params | {"tau": str(i)}), 2.0 + i, "front")
@@ -165,14 +162,11 @@ def test_no_figure_calls_a_loss_accuracy(losses: list[RunHistory]) -> None:
     assert titles[0] == "Test loss against bytes"
 
 
-# MLflow's views
-
-
 # From MLflow
 
 
 @pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+def mixed(tmp_path_factory):
     """An experiment with runs of two tasks, by iterations, and a search by loss: a client and its id."""
     client = open_client(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
     language = {"task": {"kind": "language_model"}, "training": {"iterations": 600, "evaluate_every": 100}}
@@ -180,39 +174,26 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
 
     def write(
         chain: str, ratio: float, status: str = "FINISHED", trial: str = "", seed: int = 0, **metrics: float
-    ) -> str:
-        from taugrad.platform.tracking.store import start_run
-
+    ):
         fields = {} if "accuracy" in metrics else language
         tags = {"mlflow.parentRunId": parent, names.TAG_TRIAL: trial} if trial else {}
-        run_id = start_run(client, spec_of(chain, "mixed", seed=seed, **fields), tags=tags)
         values = {f"eval/{name}": value for name, value in metrics.items()}
-        totals = {
-            "total/wire_gb": 1 / ratio,
-            "total/compression_ratio": ratio,
-            "eval/examples": 500.0,
-            "epoch": 0.6,
-        }
-        totals |= {"epoch": 4.0} if "accuracy" in metrics else {}
-        log(client, run_id, [(name, value, 600) for name, value in (values | totals).items()])
-        client.set_terminated(run_id, status)
-        return run_id
+        values |= {"total/wire_gb": 1 / ratio, "total/compression_ratio": ratio, "eval/examples": 500.0}
+        values["epoch"] = 4.0 if "accuracy" in metrics else 0.6
+        leave(client, spec_of(chain, "mixed", seed=seed, **fields), values, status, **tags)
 
     for seed in range(2):
         write("none", 1, seed=seed, loss=1.94 + seed / 100)
         write("wgt(tau=0.1)", 100, seed=seed, loss=1.95 + seed / 100)
     write("none", 1, accuracy=0.9, loss=0.4)
-    for trial, (tau, loss, status) in enumerate(
-        ((0.2, 2.0, "FINISHED"), (0.3, 1.9, "KILLED"), (0.4, 2.5, "FINISHED"))
-    ):
+    trials = ((0.2, 2.0, "FINISHED"), (0.3, 1.9, "KILLED"), (0.4, 2.5, "FINISHED"))
+    for trial, (tau, loss, status) in enumerate(trials):
         write(f"wgt(tau={tau})", 1000 * tau, status, str(trial), loss=loss)
     client.set_terminated(parent)
     return client, client.get_experiment_by_name("mixed").experiment_id
 
 
-def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(
-    mixed: tuple[Any, str], tmp_path: Path
-) -> None:
+def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(mixed, tmp_path):
     client, experiment_id = mixed
     page = report.write_report(client, "mixed", experiment_id, tmp_path, None).read_text(encoding="utf-8")
     text = " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S).split())
@@ -225,7 +206,7 @@ def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(
     assert "loss_nats" in (tmp_path / "runs.csv").read_text()
 
 
-def test_a_searchs_front_is_read_back_by_its_loss(mixed: tuple[Any, str]) -> None:
+def test_a_searchs_front_is_read_back_by_its_loss(mixed):
     """2.5 sends least and 2.0 loses least: both are on the front. By accuracy the first alone would be."""
     client, experiment_id = mixed
     (search,) = searches(all_runs(client, experiment_id)).values()

@@ -23,25 +23,25 @@ from taugrad.dashboards import (
     verdict,
 )
 from taugrad.dashboards.experiment import all_runs, compared_runs, with_histories
-from taugrad.dashboards.groups import Group, by_setting
+from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.palette import RULES
 from taugrad.dashboards.runs import RunHistory
 from taugrad.platform.tracking import names
 
 
 @pytest.fixture(scope="module")
-def groups(prepared: Any) -> list[Group]:
+def groups(prepared):
     return by_setting(compared_runs(all_runs(prepared.client, prepared.experiment_id)))
 
 
 @pytest.fixture(scope="module")
-def shown(prepared: Any, groups: list[Group]) -> list[RunHistory]:
+def shown(prepared, groups):
     runs = [group.runs[0] for group in verdict.representatives(groups)]
     return with_histories(prepared.client, runs, gallery.CURVES)
 
 
 @pytest.fixture(scope="module")
-def detailed(prepared: Any, groups: list[Group]) -> RunHistory:
+def detailed(prepared, groups):
     run = next(group.runs[0] for group in groups if group.rule == "wgt")
     return with_histories(prepared.client, [run], gradients.layer_metrics(run))[0]
 
@@ -69,7 +69,7 @@ def mean(runs: tuple[RunHistory, ...], metric: str) -> float:
     return sum(run.finals[metric] for run in runs) / len(runs)
 
 
-def test_settings_are_points_at_their_means_with_both_seeds(groups: list[Group]) -> None:
+def test_settings_are_points_at_their_means_with_both_seeds(groups):
     figure = sweeps.value_by_setting(groups)
     assert {axes.get_title(loc="left") for axes in figure.axes} == {
         g.rule for g in groups if not g.is_baseline
@@ -87,7 +87,7 @@ def test_settings_are_points_at_their_means_with_both_seeds(groups: list[Group])
         assert has_line(axes, [0, 1], [100 * mean(base.runs, "eval/accuracy")] * 2, "black")
 
 
-def test_speed_and_compression_by_tau(groups: list[Group]) -> None:
+def test_speed_and_compression_by_tau(groups):
     compression, seconds = sweeps.speed_and_compression(groups).axes
     wgt = sorted((group for group in groups if group.rule == "wgt"), key=lambda group: group.tau or 0)
     taus = [group.tau for group in wgt]
@@ -99,7 +99,7 @@ def test_speed_and_compression_by_tau(groups: list[Group]) -> None:
     assert seconds.get_yscale() == "linear"
 
 
-def test_bits_by_epoch(prepared: Any, shown: list[RunHistory]) -> None:
+def test_bits_by_epoch(prepared, shown):
     figure = rates.bits_per_epoch(shown)
     for run in shown:
         if run.is_baseline:
@@ -111,7 +111,7 @@ def test_bits_by_epoch(prepared: Any, shown: list[RunHistory]) -> None:
         assert has_line(axes, [0, 1], [32, 32])
 
 
-def test_percentiles_of_each_layer(prepared: Any, detailed: RunHistory) -> None:
+def test_percentiles_of_each_layer(prepared, detailed):
     figure = gradients.gradient_percentiles(detailed)
     assert len(figure.axes) == 3
     for axes in figure.axes:
@@ -120,7 +120,7 @@ def test_percentiles_of_each_layer(prepared: Any, detailed: RunHistory) -> None:
             assert has_line(axes, *held(prepared, detailed.run_id, f"layer/{layer}/{what}")), (layer, what)
 
 
-def test_bars_are_the_means_of_a_steps_parts(prepared: Any, shown: list[RunHistory]) -> None:
+def test_bars_are_the_means_of_a_steps_parts(prepared, shown):
     axes = step_time.where_time_goes(shown).axes[0]
     rows = [label.get_text() for label in axes.get_yticklabels()]
     assert rows[0] == "none"
@@ -152,7 +152,7 @@ def with_steps(run: RunHistory, workers: int = 2) -> timelines.RunTimeline:
     return timelines.RunTimeline(run, mlflow_data.timeline(workers))
 
 
-def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown: list[RunHistory]) -> None:
+def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown):
     found = [with_steps(run) for run in shown[:2]]
     axes = timelines.steps_of_workers(found).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["worker 0", "worker 1"] * 2
@@ -180,7 +180,7 @@ def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown: list[Ru
     assert many.axes[0].texts[0].get_text().endswith(": steps 11 to 12, 4 more workers")
 
 
-def test_a_run_without_the_artifact_has_no_timeline(prepared: Any, shown: list[RunHistory]) -> None:
+def test_a_run_without_the_artifact_has_no_timeline(prepared, shown):
     client = prepared.client
     others = [client.create_run(client.create_experiment(f"bare {i}")).info.run_id for i in range(2)]
     client.log_text(others[1], "no trace", names.ARTIFACT_TIMELINE)
@@ -191,9 +191,7 @@ def test_a_run_without_the_artifact_has_no_timeline(prepared: Any, shown: list[R
 
 
 @pytest.mark.parametrize("page", [style.WIDE, style.NARROW], ids=["wide", "narrow"])
-def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(
-    groups: list[Group], shown: list[RunHistory], detailed: RunHistory, page: style.Page
-) -> None:
+def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(groups, shown, detailed, page):
     pictures = gallery.gallery(groups, shown, detailed, timelines=[with_steps(run) for run in shown[:2]])
     assert len(pictures) == 13
     for picture in pictures:

@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ SERVER = "http://mlflow.example:5000"
 
 
 @pytest.fixture(scope="module")
-def folder(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(prepared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, folder, SERVER)
     return folder
 
 
 @pytest.fixture(scope="module")
-def page(folder: Path) -> str:
+def page(folder):
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -37,7 +36,7 @@ def finals(prepared: Any) -> list[dict[str, Any]]:
     return [{**run.data.params, **run.data.metrics, "id": run.info.run_id} for run in runs]
 
 
-def test_the_first_words_are_the_answer(prepared: Any, page: str) -> None:
+def test_the_first_words_are_the_answer(prepared, page):
     """Worked out again from MLflow: least bytes among the settings within half a point."""
     runs = finals(prepared)
     settings: dict[tuple, list[dict[str, Any]]] = {}
@@ -56,16 +55,14 @@ def test_the_first_words_are_the_answer(prepared: Any, page: str) -> None:
     best = min(allowed, key=lambda key: mean(key, "total/wire_gb"))
     ratio = mean(base, "total/wire_gb") / mean(best, "total/wire_gb")
     heading = re.search(r"<h1>(.*?)</h1>", page)
-    assert heading is not None
     times = re.search(r"sends ([\d,.]+) times less than 16 bits", heading[1])
-    assert times is not None
     assert float(times[1].replace(",", "")) == pytest.approx(ratio / 2, rel=0.01)
     assert heading[1].startswith(f"{best[0]} at tau {float(best[1]):g} ")
     assert f"at {100 * mean(best, 'eval/accuracy'):.2f}% accuracy" in heading[1]
     assert f"Without compression: {100 * mean(base, 'eval/accuracy'):.2f}%" in text_of(page)
 
 
-def test_the_page_needs_nothing_else(page: str) -> None:
+def test_the_page_needs_nothing_else(page):
     assert "<script" not in page
     sources = re.findall(r"(?:src|srcset)=\"(.{30})", page)
     assert len(sources) >= 20
@@ -75,7 +72,7 @@ def test_the_page_needs_nothing_else(page: str) -> None:
     assert all(link.startswith(f"{SERVER}/#/experiments/") for link in links)
 
 
-def test_no_loss_is_claimed_only_with_its_interval(page: str) -> None:
+def test_no_loss_is_claimed_only_with_its_interval(page):
     """Two seeds on 1,000 examples: equal accuracies say little."""
     text = text_of(page)
     assert "is not ruled out" in text
@@ -83,7 +80,7 @@ def test_no_loss_is_claimed_only_with_its_interval(page: str) -> None:
     assert re.search(r"95% interval −[\d.]+ to \+[\d.]+", text)
 
 
-def test_all_figures_are_there(page: str, folder: Path) -> None:
+def test_all_figures_are_there(page, folder):
     expected = {
         "accuracy_by_setting", "accuracy_against_mb", "fraction_per_iteration", "kept_back", "bits_per_epoch",
         "accuracy_by_floor", "speed_and_compression", "where_time_goes", "steps_of_workers",
@@ -94,7 +91,7 @@ def test_all_figures_are_there(page: str, folder: Path) -> None:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_tables_hold_what_mlflow_holds(prepared: Any, folder: Path) -> None:
+def test_the_tables_hold_what_mlflow_holds(prepared, folder):
     table = list(csv.DictReader(io.StringIO((folder / "methods.csv").read_text())))
     by_id = {run["id"]: run for run in finals(prepared)}
     seen = [run_id for row in table for run_id in row["runs"].split()]
@@ -112,7 +109,7 @@ def test_the_tables_hold_what_mlflow_holds(prepared: Any, folder: Path) -> None:
             assert float(row[column]) == pytest.approx(expected)
 
 
-def test_nothing_finished_is_said(prepared: Any, tmp_path: Path) -> None:
+def test_nothing_finished_is_said(prepared, tmp_path):
     import mlflow_data
 
     from taugrad.platform.tracking.store import start_run
@@ -130,7 +127,7 @@ def test_nothing_finished_is_said(prepared: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_histories_are_those_that_mlflow_returns(prepared: Any) -> None:
+def test_histories_are_those_that_mlflow_returns(prepared):
     """With NaN, infinities, and several values at one step, the last of which was logged last."""
     import mlflow_data
 
@@ -152,9 +149,7 @@ def test_histories_are_those_that_mlflow_returns(prepared: Any) -> None:
     assert local[run_id]["a/b"][1][-1] == -math.inf
 
 
-def test_the_command(
-    prepared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(prepared, tmp_path, monkeypatch, capsys):
     from taugrad.cli import main
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)

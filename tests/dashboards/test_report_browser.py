@@ -1,8 +1,5 @@
 """The report and the interactive charts in a real Chromium: whole, without errors, without network."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from browser import needs_chromium, open_page, screenshot
 
@@ -12,7 +9,7 @@ pytestmark = [needs_chromium, pytest.mark.long]  # test_mlflow_ui has the one th
 
 
 @pytest.fixture(scope="module")
-def folder(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(prepared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     server = "http://127.0.0.1:5000"
     report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, folder, server)
@@ -20,7 +17,7 @@ def folder(prepared: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("width", "height", "narrow"), [(1280, 900, False), (390, 844, True)])
-def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narrow: bool) -> None:
+def test_the_report_fits_the_screen(folder, width, height, narrow):
     with open_page(width, height) as (page, errors):
         page.context.set_offline(True)
         page.goto((folder / "report.html").as_uri())
@@ -53,7 +50,7 @@ def test_the_report_fits_the_screen(folder: Path, width: int, height: int, narro
         assert errors == []
 
 
-def test_the_report_prints(folder: Path) -> None:
+def test_the_report_prints(folder):
     with open_page(1280, 900) as (page, _):
         page.goto((folder / "report.html").as_uri())
         page.emulate_media(media="print")
@@ -65,7 +62,7 @@ def test_the_report_prints(folder: Path) -> None:
         assert len(page.pdf(format="A4")) > 20_000
 
 
-def test_interactive_charts_are_drawn_without_network(prepared: Any, folder: Path) -> None:
+def test_interactive_charts_are_drawn_without_network(prepared, folder):
     with open_page(1280, 900) as (page, errors):
         page.context.set_offline(True)
         page.goto((folder / "interactive.html").as_uri())

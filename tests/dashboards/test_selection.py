@@ -1,7 +1,6 @@
 """Which runs the view of a large experiment shows."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -31,7 +30,7 @@ def many(settings: dict[str, int]) -> list[RunHistory]:
     ]
 
 
-def test_of_many_every_rule_shows_its_best_and_its_extremes() -> None:
+def test_of_many_every_rule_shows_its_best_and_its_extremes():
     sizes = {"none": 1, "wgt": 60, "bgt": 60, "topk": 5}
     shown = selected(many(sizes))
     assert len({each.run_id for each in shown}) == len(shown) == SHOWN
@@ -45,7 +44,7 @@ def test_of_many_every_rule_shows_its_best_and_its_extremes() -> None:
 
 
 @pytest.fixture
-def client(tmp_path: Any) -> MlflowClient:
+def client(tmp_path):
     return open_client(f"sqlite:///{tmp_path}/mlflow.db")
 
 
@@ -58,13 +57,12 @@ def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:
     client.set_terminated(made.info.run_id)
 
 
-def test_the_view_filters_by_the_tag_of_those_that_are_shown(client: MlflowClient) -> None:
+def test_the_view_filters_by_the_tag_of_those_that_are_shown(client):
     experiment_id = client.create_experiment("large")
 
     def shown() -> tuple[str, set[str]]:
         (view, *_) = prepare.prepare(client, experiment_id)
         state = shared_view.read_view(client, experiment_id, views.COMPARISON_KEY)
-        assert state is not None
         found = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
         return view.notice, {each.info.run_name for each in found}
 

@@ -2,13 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
+from waiting import lives, program, until
 
 SERVING = """
 import sys, threading
@@ -25,29 +22,19 @@ sys.exit(run(command))
 """
 
 
-def runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-@pytest.mark.parametrize(
-    ("sign", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long), (signal.SIGKILL, -9)]
-)
-def test_it_ends_with_the_command(sign: signal.Signals, code: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SERVING, f"sqlite:///{tmp_path}/mlflow.db", str(tmp_path / "log.txt")]
+@pytest.mark.long  # platform/test_watchdog has any command's processes, killed or not
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_it_ends_with_the_command(sign, code, tmp_path):
+    store = f"sqlite:///{tmp_path}/mlflow.db"
     variables = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables, text=True)
-    assert process.stdout is not None
-    server = psutil.Process(int(process.stdout.readline()))
-    family = [server, *server.children(recursive=True)]
-    try:
-        assert f"sqlite:///{tmp_path}" not in " ".join(" ".join(each.cmdline()) for each in family)
-        process.send_signal(sign)
-        assert process.wait(60) == code
-        deadline = time.monotonic() + 60
-        while any(map(runs, family)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    finally:
-        for each in family:
-            if each.is_running():
+    with program(SERVING, store, tmp_path / "log.txt", env=variables) as process:
+        server = psutil.Process(int(process.stdout.readline()))
+        family = [server, *server.children(recursive=True)]
+        try:
+            assert store not in " ".join(" ".join(each.cmdline()) for each in family)
+            process.send_signal(sign)
+            assert process.wait(60) == code
+            until(lambda: not any(map(lives, family)), timeout_s=60)
+        finally:
+            for each in filter(lives, family):
                 each.kill()

@@ -14,7 +14,7 @@ def run(name: str, rule: str, **finals: float) -> RunHistory:
 
 
 @pytest.fixture
-def two() -> list[RunHistory]:
+def two():
     # 60,000 parameters, 2 workers, 630 iterations: 302.4 MB without compression.
     return [
         run(
@@ -30,7 +30,7 @@ def two() -> list[RunHistory]:
     ]  # fmt: skip
 
 
-def test_markdown(two: list[RunHistory]) -> None:
+def test_markdown(two):
     assert to_markdown(two).splitlines() == [
         "| run | accuracy % | paper MB | wire MB | sent % | times smaller | than 16 bits "
         "| ratio %/GB | time s |",
@@ -40,7 +40,7 @@ def test_markdown(two: list[RunHistory]) -> None:
     ]
 
 
-def test_the_terminal_shows_names_and_numbers_in_80_columns(two: list[RunHistory]) -> None:
+def test_the_terminal_shows_names_and_numbers_in_80_columns(two):
     odd = run("[red]name[/red]", "wgt", total__accuracy_per_gb=2_751_714.0)
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(render([*two, odd]))

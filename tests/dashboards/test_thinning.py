@@ -11,7 +11,7 @@ from taugrad.dashboards.thinning import thinned
     st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=1, max_size=300),
     st.integers(4, 60),
 )
-def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values: list[float], most: int) -> None:
+def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values, most):
     steps, array = np.arange(len(values)) * 3, np.array(values)
     got_steps, got = thinned((steps, array), most)
     assert len(got) <= max(most, 1)
@@ -22,11 +22,3 @@ def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values: list[float], 
     if finite.size and len(values) > most and not np.isnan(array).any():
         assert got.max() == finite.max()
         assert got.min() == finite.min()
-
-
-def test_one_spike_in_200_000_steps_stays() -> None:
-    values = np.zeros(200_000)
-    values[123_456] = 7
-    steps, got = thinned((np.arange(200_000), values))
-    assert len(got) <= 2000
-    assert steps[np.argmax(got)] == 123_456

@@ -12,7 +12,7 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "tests" / "dashboards"),
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The folder of the built site; a warning is an error there (`strict` in mkdocs.yml)."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]

@@ -1,7 +1,6 @@
 """The scripts at the top of pages, run by workers as the pages have them."""
 
 import re
-from pathlib import Path
 
 import fences
 import forked
@@ -17,15 +16,7 @@ from taugrad.platform.ports import free_port
         ("local-steps", "local_steps_script", 2, ("--steps", 40, "--fragments", 2, "--delay", 1), (150, 300)),
     ],
 )
-def test_the_page_has_the_example_which_trains_and_sends_less(
-    page: str,
-    name: str,
-    workers: int,
-    options: tuple[object, ...],
-    fewer: tuple[float, float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pages_example_trains_and_sends_less(page, name, workers, options, fewer, tmp_path, monkeypatch):
     block = next(fences.blocks(f"docs/how-to/{page}.md"))
     example = (fences.ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert block.text == f"# examples/{name}.py\n{example}"

@@ -18,7 +18,7 @@ page_at = cache(BuiltPage.read)
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> dict[str, BuiltPage]:
+def pages(site):
     """By their paths; the page for what is not found has links of a server alone."""
     found = {path.relative_to(site).as_posix(): page_at(path) for path in sorted(site.rglob("*.html"))}
     found.pop("404.html")

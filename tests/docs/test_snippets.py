@@ -41,7 +41,7 @@ AROUND = (
 
 
 @pytest.fixture(autouse=True)
-def at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_the_top(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("RAY_", "MLFLOW_", "TAUGRAD_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(fences.ROOT)

@@ -1,81 +1,113 @@
 """Running taugrad as a user does: as a command, in a folder of its own.
 
-Starting Ray takes 20 s, so a command here has several runs where they are in nobody's way, and commands that
-need no Ray of their own run on one, `one_ray`.
+Starting Ray takes 20 s, so commands that need no Ray of their own run on one, `one_ray`; what several tests
+look at is trained once.
 """
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from benchmarks.platform.faults.commands import clean_environment
 from commands_on_ray import OneRay
-
-MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
+def environment():
     """The environment without what would lead a command to another cluster or store."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(MISLEADING)}
-    return ours | {
-        "RAY_worker_niceness": "0",  # Ray's workers yield to all others, and other tests run beside these
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # five more processes, for jobs that are not ours
-    }
+    return clean_environment()
 
 
 @pytest.fixture
-def command() -> list[str]:
+def command():
     return [sys.executable, "-m", "taugrad"]
 
 
 @pytest.fixture(scope="session")
-def kept_ray(
-    tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
-) -> Iterator[Callable[[], OneRay]]:
-    """Starts the Ray of `one_ray` where there is none."""
-    started: list[OneRay] = []
-
-    def get() -> OneRay:
-        if not started or started[-1].process.poll() is not None:
-            started.append(OneRay(tmp_path_factory.mktemp("one_ray"), environment))
-        return started[-1]
-
-    yield get
-    for each in started:
-        each.close()
-
-
-@pytest.fixture
-def one_ray(kept_ray: Callable[[], OneRay], request: pytest.FixtureRequest) -> Iterator[OneRay]:
-    """A Ray that other tests use, too: what a command writes must have names of its test's own.
-
-    It ends with the test behind which none needs it: an idle one still takes a part of a core.
-    """
-    ray = kept_ray()
+def one_ray(tmp_path_factory, environment):
+    """A Ray that tests share: what a command writes must have names of its test's own."""
+    ray = OneRay(tmp_path_factory.mktemp("one_ray"), environment)
     yield ray
-    following = request.session.items[request.session.items.index(request.node) + 1 :]
-    if not any("one_ray" in getattr(each, "fixturenames", ()) for each in following[:1]):
-        ray.close()
+    ray.close()
 
 
-@pytest.fixture
-def on_own_ray(tmp_path: Path, environment: dict[str, str]) -> Iterator[OneRay]:
-    """A Ray of the test's own, for commands in the test's folder that are no search."""
-    started = OneRay(tmp_path, environment, dashboard=False)
-    yield started
-    started.close()
+@pytest.fixture(autouse=True)
+def _an_idle_ray_ends(request):
+    """With the test behind which none needs it: it still takes a part of a core."""
+    yield
+    session = request.session.items
+    following = session[session.index(request.node) + 1 :][:1]
+    if "one_ray" in request.fixturenames and not any("one_ray" in each.fixturenames for each in following):
+        request.getfixturevalue("one_ray").close()
+
+
+SHARDED = """
+experiment: soak
+name: {name}
+data: {{kind: synthetic, train_examples: 640}}
+model: {{kind: custom, factory: "pausing:net", arguments: {{hold: "{hold}"}}}}
+training: {{epochs: 25, batch_size: 32, optimizer: {{lr: 0.02}}}}
+compressor: "strom(tau=0.005) | golomb_rice"
+sync: {{mode: sharded}}
+checkpoint: {{interval: 40}}
+workers: {{cpus: 0.5, max_restarts: {restarts}}}
+storage: {storage}
+"""
+PAUSING = """
+import os, time, torch
+
+class Pausing(torch.nn.Sequential):
+    def forward(self, x):
+        while os.path.exists(self.hold):
+            time.sleep(0.005)
+        return super().forward(x)
+
+def net(channels, height, width, classes, hold):
+    net = Pausing(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, 16),
+                  torch.nn.ReLU(), torch.nn.Linear(16, classes))
+    net.hold = hold
+    return net
+"""
+
+
+@dataclass
+class Sharded:
+    """Runs of two workers in the mode `sharded` on the shared Ray; each has 500 iterations."""
+
+    ray: OneRay
+    iterations: int = 500
+
+    @property
+    def hold(self) -> Path:
+        """While this file is there, no iteration begins."""
+        return self.ray.folder / "hold"
+
+    def write(self, name: str, storage: str, restarts: int) -> str:
+        """The spec of one."""
+        text = SHARDED.format(name=name, hold=self.hold, restarts=restarts, storage=storage)
+        (self.ray.folder / f"{name}.yaml").write_text(text)
+        return f"{name}.yaml"
+
+
+@pytest.fixture(scope="session")
+def sharded(one_ray):
+    """One of them, called `whole`, has come to its end, and nothing has happened to it."""
+    (one_ray.folder / "pausing.py").write_text(PAUSING)
+    runs = Sharded(one_ray)
+    code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0), "--allow-custom")
+    assert code == 0, said
+    return runs
 
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def readme() -> Callable[[str], list[str]]:
+def readme():
     """The fenced blocks of commands of a section of the README, as they stand."""
 
     def blocks(title: str) -> list[str]:
@@ -119,6 +151,6 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def fresh_shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def fresh_shell(tmp_path_factory):
     """See `Shell`."""
     return Shell(tmp_path_factory.mktemp("fresh"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
+from waiting import lives, until
 
 pytestmark = pytest.mark.ray
 
@@ -70,14 +71,11 @@ def interrupted(
     finally:
         terminal.process.kill()
     assert "Traceback" not in terminal.said
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    until(lambda: not any(map(lives, family)), timeout_s=30)
     return terminal.said
 
 
-def test_auto_says_how_to_begin_again_while_it_measures(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
+def test_auto_says_how_to_begin_again_while_it_measures(tmp_path, environment, command):
     words = ["auto", "spec.yaml", "--link", "50mbit,20ms", "--target", "accuracy=0.9", "--plan-only"]
     measuring = 2
     said = interrupted([*command, *words], tmp_path, environment, lambda: True, 1 + measuring)
@@ -85,9 +83,7 @@ def test_auto_says_how_to_begin_again_while_it_measures(
     assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\r\n" in said
 
 
-def test_train_says_how_to_continue_and_leaves_nothing_behind(
-    tmp_path: Path, environment: dict[str, str], command: list[str]
-) -> None:
+def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, environment, command):
     def trained() -> bool:
         return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
 

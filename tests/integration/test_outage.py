@@ -1,12 +1,12 @@
 """The tracking server goes away in mid-run: training goes on, and nothing is lost."""
 
 import subprocess
-import time
 
-import psutil
 import pytest
+from benchmarks.platform.faults.commands import family, named
 from benchmarks.platform.faults.mlflow_server import Server
 from mlflow.tracking import MlflowClient
+from waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -41,31 +41,22 @@ def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
         process = subprocess.Popen(
             [*command, "train", "spec.yaml"], cwd=tmp_path, env=variables, stdout=log, stderr=log
         )
+
+    def wait_for(epoch: int) -> None:
+        said = f"epoch {epoch:2}/{EPOCHS}"
+        until(lambda: said in output.read_text(), output.read_text, goes_on=lambda: process.poll() is None)
+
     try:
-        deadline = time.monotonic() + 480
-        while f"epoch  3/{EPOCHS}" not in output.read_text():
-            assert process.poll() is None, output.read_text()
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(0.1)
+        wait_for(3)
         server.kill()
         # A worker that starts again meanwhile cannot ask what is stored, and repeats what is.
-        workers = [
-            each
-            for each in psutil.Process(process.pid).children(recursive=True)
-            if each.name().startswith("ray::RayTrainW")
-        ]
-        workers[0].kill()
-        deadline = time.monotonic() + 480
-        while f"epoch {EPOCHS}/{EPOCHS}" not in output.read_text():
-            assert process.poll() is None, output.read_text()
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(0.1)
+        named(family(process.pid), "RayTrainW")[0].kill()
+        wait_for(EPOCHS)
         # A minute is promised; the server was away before the end.
         assert process.wait(240) == 0, output.read_text()
     finally:
         process.kill()
     said = output.read_text()
-    assert f"epoch {EPOCHS}/{EPOCHS}" in said
     assert "MLflow does not answer" in said
     assert 1 <= said.count("training goes on") <= 2  # told by each start of the worker
     assert "outage" in said.split("accuracy")[-1]  # the table is shown all the same

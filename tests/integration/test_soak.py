@@ -2,12 +2,13 @@
 
 import re
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
 import pytest
@@ -16,39 +17,11 @@ from benchmarks.platform.faults.comparing import Outcome, differences, outcome_o
 from benchmarks.platform.faults.kinds import damage
 from mlflow.tracking import MlflowClient
 from needs import missing
+from waiting import until
 
 pytestmark = pytest.mark.ray
 
-SPEC = """
-experiment: soak
-name: {name}
-data: {{kind: synthetic, train_examples: 640}}
-model: {{kind: custom, factory: "pausing:net", arguments: {{hold: "{hold}"}}}}
-training: {{epochs: 45, batch_size: 32, optimizer: {{lr: 0.02}}}}
-compressor: "strom(tau=0.005) | golomb_rice"
-sync: {{mode: sharded}}
-checkpoint: {{interval: 60}}
-workers: {{cpus: 0.5, max_restarts: {restarts}}}
-"""
-PAUSING = """
-import os, time, torch
-
-class Pausing(torch.nn.Sequential):
-    def forward(self, x):
-        while os.path.exists(self.hold):
-            time.sleep(0.005)
-        return super().forward(x)
-
-def net(channels, height, width, classes, hold):
-    net = Pausing(torch.nn.Flatten(), torch.nn.Linear(channels * height * width, 16),
-                  torch.nn.ReLU(), torch.nn.Linear(16, classes))
-    net.hold = hold
-    return net
-"""
-HOLD = "hold"
-ITERATIONS = 900
 DISK_BYTES = 128 * 2**20  # a page of interactive charts alone has 5 MB, and is kept twice
-TIMEOUT_S = 480  # other tests run at the same time
 
 
 class Disk:
@@ -78,52 +51,44 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    made = Disk(tmp_path)
+def disk(one_ray):
+    folder = one_ray.folder / "small"
+    folder.mkdir()
+    made = Disk(folder)
     yield made
     made.close()
 
 
 class Struck:
-    """A run to which things happen while it goes on."""
+    """A run to which things happen while it goes on; all that it keeps lies in one folder."""
 
-    def __init__(self, on_own_ray: Callable[..., tuple[int, str]], folder: Path, *arguments: str) -> None:
-        self.folder, self._ray = folder, on_own_ray
-        self._of_others: set[Path] = set()
-        self._of_others, self._seen = self.checkpoints(), set[Path]()
-        self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
-        self.ended: tuple[int, str] | None = None
-        self._thread.start()
+    def __init__(self, sharded: Any, folder: Path) -> None:
+        self.folder, self._sharded, self._seen = folder, sharded, set[Path]()
+        self._store = f"MLFLOW_TRACKING_URI=sqlite:///{folder}/mlflow.db"
+        spec = sharded.write("struck", f"{folder.name}/taugrad-runs", restarts=1)
+        self._beside = ThreadPoolExecutor(1)
+        self.ended = self._beside.submit(self.train, spec)
 
-    def _run(self, *arguments: str) -> None:
-        self.ended = self._ray(*arguments)
+    def train(self, *arguments: str) -> tuple[int, str]:
+        return self._sharded.ray(self._store, "train", *arguments, "--allow-custom")
 
     def next_checkpoint(self) -> bool:
         """Waits for another than the last time; none comes where the run has ended."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (found := self.checkpoints() - self._seen) and self.ended is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        self._seen |= found
-        return self.ended is None
+        until(lambda: self.ended.done() or self.checkpoints() - self._seen)
+        self._seen |= self.checkpoints()
+        return not self.ended.done()
 
     @contextmanager
     def held(self) -> Iterator[list[psutil.Process]]:
         """Those that train. No iteration begins meanwhile: to find them can take as long as a run."""
-        hold = self.folder / HOLD
-        hold.touch()
-        yield named(family(self._ray.process.pid), "RayTrainWorker")
-        hold.unlink()
+        self._sharded.hold.touch()
+        try:
+            yield named(family(self._sharded.ray.process.pid), "RayTrainWorker")
+        finally:
+            self._sharded.hold.unlink()
 
     def checkpoints(self) -> set[Path]:
-        """Those of this run."""
-        found = self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")
-        return {each.parent for each in found} - self._of_others
-
-    def wait(self) -> tuple[int, str]:
-        self._thread.join(TIMEOUT_S)
-        assert self.ended is not None
-        return self.ended
+        return {each.parent for each in self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")}
 
 
 def outcome(folder: Path, name: str) -> Outcome:
@@ -133,19 +98,11 @@ def outcome(folder: Path, name: str) -> Outcome:
     return outcome_of(client, run, folder / "taugrad-runs")
 
 
-def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
-    disk: Disk, on_own_ray: Callable[..., tuple[int, str]], tmp_path: Path
-) -> None:
-    for name, restarts in (("whole", 0), ("struck", 1)):
-        spec = SPEC.format(name=name, restarts=restarts, hold=tmp_path / HOLD)
-        (tmp_path / f"{name}.yaml").write_text(spec)
-    (tmp_path / "pausing.py").write_text(PAUSING)
-    code, said = on_own_ray("train", "whole.yaml", "--allow-custom")
-    assert code == 0, said
-    whole = outcome(tmp_path, "whole")
-    assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, ITERATIONS + 1))
+def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sharded):
+    whole = outcome(sharded.ray.folder, "whole")
+    assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, sharded.iterations + 1))
 
-    run = Struck(on_own_ray, tmp_path, "train", "struck.yaml", "--allow-custom")
+    run = Struck(sharded, sharded.ray.folder / "small")
     assert run.next_checkpoint()
     with run.held() as workers:
         workers[0].suspend()
@@ -171,12 +128,12 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(
             for each in workers[:1]:
                 each.kill()
 
-    code, said = run.wait()
+    code, said = run.ended.result()
     assert code == 1, said
     assert f"checkpoint not used: {damaged.name}: worker_00001.pt is damaged" in said
     # Ray sees the dead worker, the other worker its lost connection: whichever is told first.
     assert re.search("process died|Connection (closed|reset) by peer", said), said
     (run_id,) = re.findall(r"--resume (\w+)", said)
-    code, said = on_own_ray("train", "--resume", run_id, "--allow-custom")
+    code, said = run.train("--resume", run_id)
     assert code == 0, said
-    assert list(differences(outcome(tmp_path, "struck"), whole)) == []
+    assert list(differences(outcome(run.folder, "struck"), whole)) == []

@@ -10,10 +10,9 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -23,18 +22,18 @@ from benchmarks.platform.faults.comparing import differences
 from commands_on_ray import OneRay
 from objects import BUCKET, Objects
 from postgres import PASSWORD, Postgres
+from waiting import TIMEOUT_S, until
 
 from taugrad import cli
-from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.ports import free_port
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import Journal
-from taugrad.platform.tracking.store import open_client, start_run
+from taugrad.platform.tracking.store import finish_run, open_client, start_run
 
 pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 480  # other tests run at the same time
 ITERATIONS = 1200
 TRAINED = """
 experiment: stores
@@ -72,34 +71,37 @@ def line_of_docs(beginning: str) -> str:
 class Team:
     """What a team has, in a folder."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self.home = folder, folder / "home"
+    def __init__(self, folder: Path, environment: dict[str, str], stack: ExitStack) -> None:
+        """Starts a database and a server; what ends them, and what else it starts, goes on the stack."""
+        self.folder, self.home, self.artifacts = folder, folder / "home", folder / "artifacts"
         self.home.mkdir()
         self.uri = f"http://127.0.0.1:{free_port()}"
         self.notices: list[str] = []
-        with ExitStack() as stack:
-            self.postgres = Postgres()
-            stack.callback(self.postgres.remove)
-            self.objects = Objects()
-            stack.callback(self.objects.stop)
-            variables = self.objects.variables | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
-            self._start_server(environment | variables)
-            stack.callback(self._stop_server)
-            self._await_server()
-            self.commands = self._started_ray(environment | variables)
-            stack.callback(self.commands.close)
-            self.stop = stack.pop_all().close
+        self._environment = environment | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
+        self._stack = stack
+        self.postgres = Postgres()
+        self._stack.callback(self.postgres.remove)
+        self._start_server()
+        self._stack.callback(self._stop_server)
+        # Its first answer takes long: it opens the database then, which commands do not wait for.
+        log = folder / "server.txt"
+        until(self._answers, log.read_text, goes_on=lambda: self._server.poll() is None)
 
-    def _started_ray(self, environment: dict[str, str]) -> OneRay:
-        for _ in range(5):  # Ray gives up after half a minute, which a busy machine may need
-            commands = OneRay(self.folder, environment)
-            with suppress(AssertionError, OSError):
-                commands("deliver", "nothing")
-                return commands
-            commands.close()
-        raise AssertionError("Ray does not start")
+    @cached_property
+    def objects(self) -> Objects:
+        """The S3, which only some tests need."""
+        started = Objects()
+        self._stack.callback(started.stop)
+        return started
 
-    def _start_server(self, environment: dict[str, str]) -> None:
+    @cached_property
+    def commands(self) -> OneRay:
+        """Commands on a Ray whose workers have the team's keys."""
+        started = OneRay(self.folder, self.objects.variables | self._environment)
+        self._stack.callback(started.close)
+        return started
+
+    def _start_server(self) -> None:
         line = line_of_docs("mlflow server ").replace("5000", self.uri.rpartition(":")[2])
         line = re.sub(r"postgresql\S+", self.postgres.uri, line)
         line = line.replace("/shared/mlflow", str(self.artifacts))
@@ -107,7 +109,7 @@ class Team:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", *line.split(), "--workers", "1"],
                 cwd=self.folder,
-                env=environment,
+                env=self._environment,
                 stdout=log,
                 stderr=log,
             )
@@ -117,25 +119,18 @@ class Team:
             each.kill()
         self._server.wait(30)
 
-    @property
-    def artifacts(self) -> Path:
-        return self.folder / "artifacts"
+    def _answers(self) -> bool:
+        asked = f"{self.uri}/api/2.0/mlflow/experiments/get?experiment_id=0"
+        try:
+            return bool(urllib.request.urlopen(asked, timeout=60))
+        except OSError:
+            return False
 
-    def _await_server(self) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            begun = time.monotonic()
-            try:
-                # Its first answer takes long: it opens the database then, which commands do not wait for.
-                urllib.request.urlopen(
-                    f"{self.uri}/api/2.0/mlflow/experiments/get?experiment_id=0", timeout=60
-                )
-                if time.monotonic() < begun + 1:
-                    return
-            except OSError:
-                runs = self._server.poll() is None and time.monotonic() < deadline
-                assert runs, (self.folder / "server.txt").read_text()
-                time.sleep(0.2)
+    def runs(self, *arguments: str, code: int = 0) -> str:
+        """Runs a command; what it says."""
+        ended, said = self.commands(*arguments)
+        assert ended == code, said
+        return said
 
     def run_id(self, name: str) -> str:
         """Of the run of a name, as the database has it."""
@@ -156,13 +151,15 @@ class Team:
 
     def await_checkpoints(self, name: str, count: int) -> str:
         """Waits until a run has so many checkpoints in the bucket; its id."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            for (run_id,) in self.postgres.rows("SELECT run_uuid FROM runs WHERE name = %s", name):
-                if len(self.manifests(run_id)) >= count:
-                    return str(run_id)
-            time.sleep(0.1)
-        raise AssertionError(self.commands.said)
+        query = "SELECT run_uuid FROM runs WHERE name = %s"
+        return until(
+            lambda: [
+                run_id
+                for (run_id,) in self.postgres.rows(query, name)
+                if len(self.manifests(run_id)) >= count
+            ],
+            lambda: self.commands.said,
+        )[0]
 
     def state(self, run_id: str) -> dict:
         """What a run has come to: the states in its last checkpoint in the bucket, timings apart."""
@@ -174,10 +171,9 @@ class Team:
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Team]:
-    started = Team(tmp_path_factory.mktemp("team"), environment)
-    yield started
-    started.stop()
+def team(tmp_path_factory, environment):
+    with ExitStack() as stack:
+        yield Team(tmp_path_factory.mktemp("team"), environment, stack)
 
 
 def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
@@ -186,35 +182,37 @@ def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
         assert [step for step, _ in points[key]] == list(range(1, last + 1)), key
 
 
-def write_a_run(uri: str, run_id: str, told: list[str]) -> None:
+def write_a_run(team: Team, run_id: str, told: list[str]) -> None:
     """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
     for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
-        journal = Journal(uri, run_id, told.append)
+        journal = Journal(team.uri, run_id, told.append)
         for step in steps:
             odd = {7: math.nan, 8: math.inf}.get(step, 1 / step)
             journal.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})
+        journal.log(STEPS, {names.EVAL_ACCURACY: 0.9, names.TOTAL_WIRE_GB: 1e-3 * int(run_id[:6], 16)})
         assert journal.close(TIMEOUT_S) == []
+    finish_run(open_client(team.uri), run_id, "FINISHED")
 
 
-@pytest.fixture(scope="module")
-def written(team: Team) -> list[str]:
-    """Several runs that were written at once, while a search trained two trials at a time."""
-    (team.folder / "searched.yaml").write_text(SEARCHED)
-    team.commands.start("search", "searched.yaml")
-    client = open_client(team.uri)
-    told: list[str] = []
+def write_at_once(team: Team) -> list[str]:
+    """Several runs, at the same time; their ids."""
+    client, told = open_client(team.uri), list[str]()
     runs = [start_run(client, RunSpec(experiment="written", name=f"run {i}")) for i in range(WRITERS)]
-    threads = [threading.Thread(target=write_a_run, args=(team.uri, run_id, told)) for run_id in runs]
+    threads = [threading.Thread(target=write_a_run, args=(team, run_id, told)) for run_id in runs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(TIMEOUT_S)
-    assert team.commands.finish().code == 0, team.commands.said
     assert told == []
     return runs
 
 
-def test_what_runs_write_at_once_is_there_once(team: Team, written: list[str]) -> None:
+@pytest.fixture(scope="module")
+def written(team):
+    return write_at_once(team)
+
+
+def test_what_runs_write_at_once_is_there_once(team, written):
     for run_id in written:
         points = team.points(run_id)
         assert_whole(points, STEPS)
@@ -225,7 +223,27 @@ def test_what_runs_write_at_once_is_there_once(team: Team, written: list[str]) -
         assert odd[8] > 1e308
 
 
-def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[str]) -> None:
+def test_reports_say_what_the_database_holds(team, written, monkeypatch, capsys):
+    monkeypatch.chdir(team.folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
+    for arguments in (["report", "written", "-o", "report"], ["dashboard", "written"]):
+        assert cli.main(arguments) == cli.OK
+    assert f"{team.uri}/#/experiments/" in capsys.readouterr().out
+    with (team.folder / "report" / "runs.csv").open() as file:
+        shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))
+    query = """SELECT value FROM latest_metrics JOIN runs USING (run_uuid) JOIN experiments
+        USING (experiment_id) WHERE experiments.name = 'written' AND key = 'total/wire_gb' ORDER BY value"""
+    assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
+    assert len(shown) == WRITERS
+
+
+@pytest.mark.long
+def test_what_a_search_writes_while_others_do_is_there_once(team):
+    """It trains two trials at a time."""
+    (team.folder / "searched.yaml").write_text(SEARCHED)
+    team.commands.start("search", "searched.yaml")
+    write_at_once(team)
+    assert team.commands.finish().code == 0, team.commands.said
     query = """SELECT runs.run_uuid, status FROM runs JOIN experiments USING (experiment_id) JOIN tags
         ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' WHERE experiments.name = 'searched'"""
     trials = team.postgres.rows(query)
@@ -234,42 +252,28 @@ def test_what_a_search_wrote_meanwhile_is_there_once(team: Team, written: list[s
         assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
 
 
-def test_reports_say_what_the_database_holds(team: Team, written: list[str]) -> None:
-    for arguments in (["report", "searched", "-o", "report"], ["dashboard", "searched"]):
-        team.commands.start(*arguments)
-        assert team.commands.finish().code == 0, team.commands.said
-    assert f"{team.uri}/#/experiments/" in team.commands.said
-    with (team.folder / "report" / "runs.csv").open() as file:
-        shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))
-    query = """SELECT value FROM latest_metrics JOIN runs USING (run_uuid) JOIN experiments
-        USING (experiment_id) WHERE experiments.name = 'searched' AND key = 'total/wire_gb' ORDER BY value"""
-    assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
-
-
 @pytest.mark.long
-def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(
-    team: Team, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(team, monkeypatch, capsys):
     monkeypatch.chdir(team.folder)
     wrong = team.postgres.uri.replace(PASSWORD, "wrong-secret")
     team.postgres.stop()
     try:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
-        assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+        assert cli.main(["report", "written", "-o", "never"]) == cli.WRONG_INPUT
         said = capsys.readouterr().err
         assert said.startswith(f"taugrad: MLFLOW_TRACKING_URI: {team.uri} cannot be used: ")
         assert said.count("\n") == 1
     finally:
         team.postgres.start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", wrong)
-    assert cli.main(["report", "searched", "-o", "never"]) == cli.WRONG_INPUT
+    assert cli.main(["report", "written", "-o", "never"]) == cli.WRONG_INPUT
     said = capsys.readouterr().err
     assert 'password authentication failed for user "taugrad"' in said
     assert (said.count("\n"), "wrong-secret" in said) == (1, False)
 
 
 @pytest.fixture(scope="module")
-def outlived(team: Team) -> str:
+def outlived(team):
     """A run during which the database goes away and comes back, and the keys of the bucket expire."""
     (team.folder / "outlived.yaml").write_text(TRAINED.format(name="outlived", storage=f"s3://{BUCKET}/runs"))
     team.commands.start("train", "outlived.yaml")
@@ -285,14 +289,14 @@ def outlived(team: Team) -> str:
 
 
 @pytest.mark.long
-def test_a_database_that_goes_away_leaves_no_hole(team: Team, outlived: str) -> None:
+def test_a_database_that_goes_away_leaves_no_hole(team, outlived):
     assert_whole(team.points(outlived), ITERATIONS)
     kept = {path.name for path in team.artifacts.glob(f"*/{outlived}/artifacts/*")}
     assert {"links.csv", "timeline.json", "spec.yaml"} <= kept
 
 
 @pytest.fixture(scope="module")
-def whole(team: Team, outlived: str) -> str:
+def whole(team, outlived):
     """The same run, when the checkpoint that the bucket did not take is delivered."""
     kept = team.home / ".taugrad" / "not-stored" / outlived / f"iteration_{ITERATIONS:08d}"
     (line,) = [each for each in team.notices if f"iteration {ITERATIONS} was not stored" in each]
@@ -300,19 +304,17 @@ def whole(team: Team, outlived: str) -> str:
     assert "(ACCESS_DENIED)); training goes on" in line
     assert line.endswith(f"taugrad deliver {kept}")
     assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
-    team.commands.start("deliver", str(kept))
-    assert team.commands.finish().code == 1
-    assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", team.commands.said, re.M)
+    said = team.runs("deliver", str(kept), code=1)
+    assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", said, re.M)
     team.objects.allow()
     for _ in range(2):  # again changes nothing
-        team.commands.start("deliver", str(kept))
-        assert team.commands.finish().code == 0, team.commands.said
-        assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in team.commands.said
+        said = team.runs("deliver", str(kept))
+        assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in said
     return outlived
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) -> None:
+def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     (team.folder / "killed.yaml").write_text(TRAINED.format(name="killed", storage=f"s3://{BUCKET}/runs"))
     team.commands.start("train", "killed.yaml")
     run_id = team.await_checkpoints("killed", 2)
@@ -327,8 +329,7 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) ->
     data[len(data) // 2] ^= 4
     team.objects.write(name, bytes(data))
 
-    team.commands.start("train", "--resume", run_id)
-    assert team.commands.finish().code == 0, team.commands.said
+    team.runs("train", "--resume", run_id)
     damaged, good = (each.split("/")[2] for each in (newest, before))
     assert (
         f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that"
@@ -341,38 +342,3 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team: Team, whole: str) ->
     for key in others.keys() - {"total/seconds"}:
         if not key.startswith(("time/", "net/")):
             assert points[key] == others[key], key
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
-
-
-@pytest.mark.long
-def test_a_full_disk_costs_no_checkpoint(team: Team, small_disk: Path, whole: str) -> None:
-    spec = TRAINED.format(name="full", storage=small_disk).replace("interval: 60", "interval: 60, keep: 99")
-    (team.folder / "full.yaml").write_text(spec)
-    team.commands.start("train", "full.yaml")
-    assert team.commands.finish().code == 0, team.commands.said
-    said = re.search(rf"iteration {ITERATIONS} was not stored .*No space left on device", team.commands.said)
-    assert said, team.commands.said
-    run_id = team.run_id("full")
-    kept = team.home / ".taugrad" / "not-stored" / run_id / f"iteration_{ITERATIONS:08d}"
-    folder = RunFolder.at(str(small_disk), run_id)
-    before = folder.check()
-    assert before.skipped == []  # nothing that is half there
-    assert 0 < before.iteration < ITERATIONS
-
-    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-    team.commands.start("deliver", str(kept))
-    assert team.commands.finish().code == 0, team.commands.said
-    assert folder.check().iteration == ITERATIONS
-    assert_whole(team.points(run_id), ITERATIONS)
-    shared = torch.load(small_disk / run_id / kept.name / "shared.pt", weights_only=True)
-    assert list(differences(shared, team.state(whole)["shared.pt"])) == []

@@ -11,17 +11,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from waiting import TIMEOUT_S, until
 
 from taugrad import cli
 from taugrad.platform.ports import free_port
@@ -48,9 +47,6 @@ training: {{epochs: 1, batch_size: 128}}
 compressor: {{kind: qgt, tau: 1e-2}}
 workers: {{cpus: 0.5}}
 """
-
-
-TIMEOUT_S = 480
 PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
 """What a head takes where it is not told otherwise."""
 
@@ -76,18 +72,14 @@ def with_free_ports(head: str, jobs: str) -> tuple[str, str]:
     return head, jobs
 
 
-def wait_until_up(address: str, head: subprocess.Popen[str], log: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        assert head.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        try:
-            urllib.request.urlopen(f"{address}/api/version", timeout=2)
-            pytest.fail("it takes those without a token")
-        except urllib.error.HTTPError:
-            return  # 401
-        except OSError:
-            time.sleep(0.5)
+def is_up(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/api/version", timeout=2)
+        pytest.fail("it takes those without a token")
+    except urllib.error.HTTPError:
+        return True  # 401
+    except OSError:
+        return False
 
 
 @dataclass
@@ -110,7 +102,7 @@ class Head:
 
 
 @pytest.fixture(scope="module")
-def started(readme: Callable[[str], list[str]], fresh_shell: Any) -> Iterator[Head]:
+def started(readme, fresh_shell):
     """The README's first lines. Ctrl-C ends it in the last test that needs it."""
     head_lines, job_lines = with_free_ports(*readme("On a Ray cluster"))
     (address,) = set(re.findall(r"http://127.0.0.1:\d+", job_lines))
@@ -123,7 +115,7 @@ def started(readme: Callable[[str], list[str]], fresh_shell: Any) -> Iterator[He
     process = fresh_shell(head_lines, log, **quick)
     head = Head(process, address, job_lines, fresh_shell.folder, quick)
     try:
-        wait_until_up(address, process, log)
+        until(lambda: is_up(address), log.read_text, goes_on=lambda: process.poll() is None)
         yield head
     finally:
         family = head.family
@@ -136,7 +128,7 @@ def started(readme: Callable[[str], list[str]], fresh_shell: Any) -> Iterator[He
 
 
 @pytest.fixture
-def head(started: Head, environment: dict[str, str]) -> tuple[str, dict[str, str], Path]:
+def head(started, environment):
     """Its job server's address, the environment to reach it with, and its home."""
     home = started.folder.parent / "home"
     variables = environment | {
@@ -158,7 +150,7 @@ def folder(tmp_path):
 
 def run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=480, check=False
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
 
 
@@ -171,7 +163,7 @@ def the_run(uri: str) -> Run:
 
 
 @pytest.mark.long
-def test_the_readmes_lines_work_as_they_stand(started: Head, fresh_shell: Any, tmp_path: Path) -> None:
+def test_the_readmes_lines_work_as_they_stand(started, fresh_shell, tmp_path):
     log = tmp_path / "jobs.txt"
     jobs = fresh_shell(started.jobs, log, **started.quick)
     deadline, seen = time.monotonic() + 2 * TIMEOUT_S, set[str]()
@@ -226,7 +218,7 @@ def test_a_failing_job_passes_on_its_exit_code(head, folder):
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started: Head) -> None:
+def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started):
     """The last one that needs it."""
     started.look()
     os.killpg(started.process.pid, signal.SIGINT)

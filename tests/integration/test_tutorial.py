@@ -27,7 +27,6 @@ def serve(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     process = subprocess.Popen(
         line, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    assert process.stdout is not None
     said = ""
     try:
         for each in process.stdout:

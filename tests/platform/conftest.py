@@ -1,5 +1,4 @@
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the tests' folders are no pack
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[..., RunSpec]:
+def read(tmp_path):
     """Reads a spec from text, with command-line overrides."""
 
     def read_text(text: str, *overrides: str) -> RunSpec:
@@ -24,9 +23,9 @@ def read(tmp_path: Path) -> Callable[..., RunSpec]:
     return read_text
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one."""
+@pytest.fixture(scope="module")
+def alone():
+    """A process group of one, with one thread as workers have."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield

@@ -1,12 +1,27 @@
 """What a run's batches are, from any iteration of an epoch on."""
 
+import re
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 import torch
 
-from taugrad.platform.data import Draw
+from taugrad.platform.data import DataError, Draw
 from taugrad.platform.data.batches import iterations_per_epoch
 from taugrad.platform.data.feeding import Feed
 from taugrad.platform.training.batch_plan import Position
+
+
+@contextmanager
+def refused(*parts, match="", error=DataError):
+    """What is refused in one line, which has all these parts, such as the file's path and what is wrong."""
+    with pytest.raises(error) as caught:
+        yield
+    said = str(caught.value)
+    assert [part for part in map(str, parts) if part not in said] == [], said
+    assert re.search(match, said), said
+    assert "\n" not in said
 
 
 def batches(data, *, first=0, epoch=0, seed=3, batch_size=8, workers=2, most=10**9):
@@ -40,6 +55,18 @@ def check_resumes(load):
     assert same(batches(load(), first=middle, epoch=1), whole[2 * middle :])
     assert not same(batches(load(), epoch=2), whole)
     assert not same(batches(load(), epoch=1, seed=4), whole)
+
+
+def check_augments(augmented, plain):
+    """Training examples alone change, and by seed, epoch and example alone."""
+    whole = all_examples(augmented.train, Draw(1, 2))[0]
+    some = augmented.train.batch(np.array([7, 2, 5]), Draw(1, 2))[0]
+    assert torch.equal(some, whole[[7, 2, 5]])
+    assert not torch.equal(all_examples(augmented.train, Draw(1, 3))[0], whole)
+    for part in ("train", "test"):
+        without = all_examples(getattr(plain, part))[0]
+        assert torch.equal(all_examples(getattr(augmented, part))[0], without)
+    assert torch.equal(all_examples(augmented.test, Draw(1, 2))[0], all_examples(plain.test)[0])
 
 
 def all_examples(examples, draw=None):

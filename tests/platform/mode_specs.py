@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from plain import sgd, small
 
 WORKERS, EXAMPLES, BATCH, EPOCHS = 3, 250, 30, 2  # the last batch of an epoch has 10: uneven among 3
 ITERATIONS, MIDDLE = 18, 7
@@ -14,14 +15,7 @@ PARAMETERS = 16 * 12 + 12 + 12 * 10 + 10
 RATE = 0.002
 Spec = dict[str, Any]
 
-BASE: Spec = {
-    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 101, "height": 4, "width": 4},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "epochs": EPOCHS,
-        "batch_size": BATCH,
-        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
-    },
+BASE = small(EXAMPLES, 101, epochs=EPOCHS, batch_size=BATCH, optimizer=sgd(0.1, 0.9, 1e-3)) | {
     "tracking": {"flush_interval": 4, "layer_interval": 5},
     "checkpoint": {"interval": MIDDLE},
     "workers": {"count": WORKERS},
@@ -48,7 +42,7 @@ def hybrid(line: str = "none", fields: Spec | None = None, model: Spec | None = 
 
 def simulating(spec: Spec, workers: int | None = None) -> Spec:
     """The same with simulated workers, or with another number of them."""
-    sync = {"mode": "simulated", "of": spec["sync"]}
+    sync = {"mode": "simulated", "of": {k: v for k, v in spec["sync"].items() if k != "authenticated"}}
     return spec | {"sync": sync, "workers": {"count": workers or spec["workers"]["count"]}}
 
 

@@ -2,13 +2,11 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.adapting.adapter import Measured, typical, window_of
 from taugrad.platform.synchronization.adapting.choice import Choice, Chooser
 from taugrad.platform.synchronization.adapting.link import LinkEstimate
@@ -130,19 +128,3 @@ def test_local_steps_and_density_are_chosen_together():
         expected[rate] = waits / (waits + COMPUTE_S * choice.local_steps)
         assert WAIT / 1.5 < expected[rate] < WAIT * 1.3 or choice.density == MOST
     assert len(expected) == 3
-
-
-def test_specs_that_say_nothing_of_it_have_the_hashes_that_they_had():
-    """As of 7420ca4, which knew no `adapt`."""
-    known: Sequence[tuple[dict[str, Any], str]] = [
-        ({}, "e8a67ad1cfd4"),
-        ({"sync": {"mode": "weights", "every": 4}}, "0b2f2283751e"),
-        ({"sync": {"mode": "ring"}}, "34fed2d2ebad"),
-        ({"sync": {"mode": "simulated", "of": {"mode": "weights"}}}, "c22c5af296f2"),
-    ]
-    for spec, fingerprint in known:
-        assert RunSpec.model_validate(spec).fingerprint() == fingerprint
-    adapting = {"mode": "allgather", "adapt": {}}
-    adapted = RunSpec.model_validate({"compressor": "topk(0.1)", "sync": adapting})
-    plain = RunSpec.model_validate({"compressor": "topk(0.1)"})
-    assert adapted.fingerprint() != plain.fingerprint()

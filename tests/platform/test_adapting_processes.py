@@ -13,13 +13,12 @@ import torch
 import torch.distributed as dist
 from cases import in_turn
 from group import run_group
+from plain import sgd, small
 from recorder import saved_in, trainer_of
 
 from taugrad.compressors import Step
 from taugrad.platform.synchronization.adapting.adapter import Measured
-from taugrad.platform.synchronization.hooked import HookedGradients
 from taugrad.platform.synchronization.ledger import Iteration
-from taugrad.platform.synchronization.weights import LocalTraining
 
 COMPUTE_S = 0.05
 LATE = 1.2
@@ -37,14 +36,8 @@ def rate_at(number: int) -> float:
 
 
 WORKERS, MIDDLE, FOLLOWS, WAIT = 2, 64, 50, 0.2
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": 3000, "test_examples": 20, "height": 28, "width": 28},
+BASE = small(3000, 20, 28, iterations=STEPS, batch_size=20, optimizer=sgd(1e-3)) | {
     "model": {"kind": "mlp", "widths": [200], "activation": "tanh"},
-    "training": {
-        "iterations": STEPS,
-        "batch_size": 20,
-        "optimizer": {"kind": "sgd", "lr": 1e-3, "momentum": 0},
-    },
     "workers": {"count": WORKERS},
     "checkpoint": {"interval": MIDDLE},
 }
@@ -68,8 +61,6 @@ class Watched:
     def __init__(self, spec: dict[str, Any], folder: Path) -> None:
         self.trainer = trainer_of(spec, folder)
         sync = self.trainer.sync
-        assert isinstance(sync, HookedGradients | LocalTraining)
-        assert sync.adapter is not None
         self.sync, self.adapter = sync, sync.adapter
         self.adapter.measure = self.measure
         self.steps: list[tuple[int, float, int, float]] = []
@@ -122,7 +113,7 @@ def work(_rank: int, _workers: int, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def found(tmp_path_factory):
     """By name, what each worker found."""
     folder = tmp_path_factory.mktemp("adapting")
     ranks = run_group("test_adapting_processes", "work", WORKERS, folder, timeout_s=240)
@@ -141,7 +132,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @EVERY
-def test_workers_decide_alike_and_replicas_stay_equal(found: Any, name: str) -> None:
+def test_workers_decide_alike_and_replicas_stay_equal(found, name):
     one, other = found[name]
     assert same(one["weights"], other["weights"])
     assert one["steps"] == other["steps"]
@@ -150,7 +141,7 @@ def test_workers_decide_alike_and_replicas_stay_equal(found: Any, name: str) -> 
 
 
 @EVERY
-def test_resumed_in_the_middle_everything_is_the_same(found: Any, name: str) -> None:
+def test_resumed_in_the_middle_everything_is_the_same(found, name):
     for worker in found[name]:
         resumed = worker["resumed"]
         assert worker["steps"][MIDDLE:] == resumed["steps"]
@@ -160,7 +151,7 @@ def test_resumed_in_the_middle_everything_is_the_same(found: Any, name: str) -> 
 
 
 @EVERY
-def test_a_change_of_the_link_is_followed_within_50_steps(found: Any, name: str) -> None:
+def test_a_change_of_the_link_is_followed_within_50_steps(found, name):
     steps = found[name][0]["steps"]
     lower, upper = SPECS[name]["sync"]["adapt"].get("density", (0.0005, 0.1))
     for changed, until in ((SLOWER_FROM, FASTER_FROM), (FASTER_FROM, STEPS)):
@@ -177,7 +168,7 @@ def test_a_change_of_the_link_is_followed_within_50_steps(found: Any, name: str)
     assert slow[1] / slow[2] < 0.5 * fast[1] / fast[2]
 
 
-def test_decisions_are_logged(found: Any) -> None:
+def test_decisions_are_logged(found):
     decided = found["local steps"][0]["decided"]
     assert len(decided) >= (STEPS - 1) // 12
     for _, metrics in decided:

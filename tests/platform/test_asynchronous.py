@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from async_training import CLASSES, FEATURES, RATE, batch, moment, run, training_of, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,15 +19,9 @@ from hypothesis import strategies as st
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.synchronization.asynchronous.schedule import Course, Schedule
 
+pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625
 UNEVEN: dict[str, Any] = {"mode": "async", "step_times": [1, 1.5, 4], "delay": [0, 2], "most_behind": 5}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def simulating(sync: dict[str, Any]) -> dict[str, Any]:

@@ -1,43 +1,32 @@
 """Runs whose batches and rates change, through the trainer, against a single process that is written out."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from group import run_group
+from plain import plain_loop, sgd, small
 from recorder import Recorder, saved_in, trained
-from torch import nn
 
-from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.data.shape import Shape
-from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.trainer import Trainer
 
 EPOCHS, FIRST, MOST, EXAMPLES, TESTS = 5, 10, 60, 250, 101
 RATE, DECAY, WARMUP = 0.02, 5e-3, 20
-SPEC = {
-    "data": {
-        "kind": "synthetic",
-        "train_examples": EXAMPLES,
-        "test_examples": TESTS,
-        "height": 4,
-        "width": 4,
-    },
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "epochs": EPOCHS,
-        "batch_size": FIRST,
-        "batch_growth": {"kind": "adabatch", "most": MOST},
-        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0.9, "weight_decay": DECAY},
-        "schedule": {"kind": "halving", "epochs": 2},
-        "warmup": {"iterations": WARMUP},
-        "scaling": {"kind": "sqrt"},
-    },
-    "tracking": {"flush_interval": 4, "layer_interval": 5},
-}
+SPEC = small(
+    EXAMPLES,
+    TESTS,
+    epochs=EPOCHS,
+    batch_size=FIRST,
+    batch_growth={"kind": "adabatch", "most": MOST},
+    optimizer=sgd(RATE, 0.9, DECAY),
+    schedule={"kind": "halving", "epochs": 2},
+    warmup={"iterations": WARMUP},
+    scaling={"kind": "sqrt"},
+) | {"tracking": {"flush_interval": 4, "layer_interval": 5}}
 TIMEOUT_S = 120
 
 
@@ -62,55 +51,42 @@ def _outcome(trainer: Trainer, recorder: Recorder) -> dict:
     return kept | {"weights": trainer.model.state_dict(), "own": trainer.sync.own_state()}
 
 
-def written_out() -> dict:
+@pytest.fixture(scope="module")
+def plain():
     """AdaBatch, sqrt(k) and the decay of k steps, halving and warm-up, in one process."""
-    spec = RunSpec.model_validate(SPEC)
-    data = load(spec.data)
-    torch.manual_seed(spec.seed)
-    model = build(spec.model, Shape.image(1, 4, 4, 10))
-    momentum = [torch.zeros_like(p) for p in model.parameters()]
+    spec, sizes, ends = RunSpec.model_validate(SPEC), [], []
 
-    def wrong() -> int:
+    def wrong(model, data) -> int:
         with torch.no_grad():
             return int((model(data.test_inputs).argmax(1) != data.test_labels).sum())
 
-    untrained, present, done = wrong(), wrong(), 0
-    losses, sizes, ends = [], [], []
-    for epoch in range(EPOCHS):
-        size = min(MOST, FIRST * 2 ** max(0, untrained // present - 1)) if present else MOST
-        k = size / FIRST
-        order = epoch_order(EXAMPLES, spec.seed, epoch)
-        for start in range(0, EXAMPLES, size):
-            plain_rate = RATE * 0.5 ** (epoch // 2) * min(1, 0.1 + 0.9 * done / WARMUP)
-            rate = plain_rate * math.sqrt(k)
-            decay = (1 - (1 - plain_rate * DECAY) ** k) / rate
-            batch = torch.from_numpy(order[start : start + size])
-            loss = nn.functional.cross_entropy(model(data.train_inputs[batch]), data.train_labels[batch])
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for p, m, g in zip(model.parameters(), momentum, gradients, strict=True):
-                    m.mul_(0.9).add_(g + decay * p)
-                    p.sub_(rate * m)
-            losses.append(loss.item())
-            done += 1
-        present = wrong()
-        sizes.append(size)
-        ends.append(done)
+    def batches(model, data):
+        untrained, present, done = wrong(model, data), wrong(model, data), 0
+        for epoch in range(EPOCHS):
+            size = min(MOST, FIRST * 2 ** max(0, untrained // present - 1)) if present else MOST
+            k = size / FIRST
+            order = epoch_order(EXAMPLES, spec.seed, epoch)
+            for start in range(0, EXAMPLES, size):
+                plain_rate = RATE * 0.5 ** (epoch // 2) * min(1, 0.1 + 0.9 * done / WARMUP)
+                rate = plain_rate * math.sqrt(k)
+                decay = (1 - (1 - plain_rate * DECAY) ** k) / rate
+                yield order[start : start + size], {"lr": rate, "weight_decay": decay}
+                done += 1
+            present = wrong(model, data)
+            sizes.append(size)
+            ends.append(done)
+
+    model, losses = plain_loop(spec, batches, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
     return {"weights": model.state_dict(), "losses": losses, "sizes": sizes, "ends": ends}
 
 
 @pytest.fixture(scope="module")
-def plain() -> dict:
-    return written_out()
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict[str, dict]]:
+def ranks(tmp_path_factory):
     return run_group("test_batch_training", "work", 2, tmp_path_factory.mktemp("grown"), timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture
-def grown(ranks) -> list[dict]:
+def grown(ranks):
     return [each["grown"] for each in ranks]
 
 

@@ -118,7 +118,7 @@ def test_another_runs_another_iterations_and_another_formats_are_refused(place, 
     monkeypatch.setattr(manifests, "FORMAT", 2)
     write(folder, files, 240)
     monkeypatch.undo()
-    with pytest.raises(Unusable, match=r"it has format 2; this program reads 5"):
+    with pytest.raises(Unusable, match=r"it has format 2; this program reads 6"):
         folder.manifest(240)
     assert folder.check().iteration == 60
 

@@ -102,7 +102,7 @@ def words_after(program: tuple[str, str], commands: list[str]) -> Iterator[list[
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
-def test_the_shell_and_ray_take_what_ray_up_is_given(name: str) -> None:
+def test_the_shell_and_ray_take_what_ray_up_is_given(name):
     config = launched(name)
     validate_config(prepare_config(launched(name)))
     for command in [each for group in COMMANDS for each in config.get(group, [])]:
@@ -123,7 +123,7 @@ def test_the_shell_and_ray_take_what_ray_up_is_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAUNCHED)
-def test_the_heads_mlflow_is_the_one_that_jobs_use(name: str) -> None:
+def test_the_heads_mlflow_is_the_one_that_jobs_use(name):
     commands = launched(name)["head_start_ray_commands"]
     # A shell's $(...) is one word to it, and many to us.
     commands = [re.sub(r"\$\(hostname[^)]*\)", "10.0.0.1", each) for each in commands]
@@ -138,7 +138,7 @@ def test_the_heads_mlflow_is_the_one_that_jobs_use(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_jobs_pods_have_the_storage_the_token_and_the_version(name: str) -> None:
+def test_a_jobs_pods_have_the_storage_the_token_and_the_version(name):
     cluster = the("RayJob", name)["spec"]["rayClusterSpec"]
     assert cluster["rayVersion"] == PINNED["ray"]
     assert cluster["authOptions"] == {"mode": "token"}
@@ -157,9 +157,7 @@ def test_a_jobs_pods_have_the_storage_the_token_and_the_version(name: str) -> No
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_jobs_pods_have_room_for_its_workers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jobs_pods_have_room_for_its_workers(name, tmp_path, monkeypatch):
     (group,) = the("RayJob", name)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     (container,) = pods(name)["worker"]["containers"]
     room = container["resources"]["limits"]
@@ -177,7 +175,7 @@ def test_a_jobs_pods_have_room_for_its_workers(
         assert (spec.workers.device == "cuda") == ("nvidia.com/gpu" in room) == (name == "rayjob_gpu.yaml")
 
 
-def test_mlflows_pod_is_the_one_that_the_jobs_use() -> None:
+def test_mlflows_pod_is_the_one_that_the_jobs_use():
     service = the("Service", "mlflow.yaml")
     deployment, claim = the("Deployment", "mlflow.yaml")["spec"], the("PersistentVolumeClaim", "mlflow.yaml")
     pod = deployment["template"]["spec"]

@@ -1,17 +1,15 @@
-import copy
 import gzip
 import struct
-import sys
 
 import numpy as np
 import pytest
 import torch
+from feeds import refused
 
 from taugrad.platform.data import DataError, DataSet, load
 from taugrad.platform.data.config import CustomData, Mnist, Mnist5k, Synthetic
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
-from taugrad.platform.user_code import ImportPathError, import_object
 
 torch.set_num_threads(1)
 
@@ -149,10 +147,8 @@ GOOD = idx_bytes(np.arange(24).reshape(2, 3, 4))
 def test_a_wrong_file_is_named_with_what_was_expected(tmp_path, end, content, expected):
     path = tmp_path / f"images{end}"
     write(path, content)
-    with pytest.raises(DataError) as caught:
+    with refused(path, expected):
         read_idx(path, 3)
-    assert str(path) in str(caught.value)
-    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["train-images", "train-labels", "t10k-images", "t10k-labels"])
@@ -160,10 +156,8 @@ def test_a_missing_file_is_named(tmp_path, name):
     arrays = mnist_arrays()
     missing = f"{name}-idx{arrays.pop(name).ndim}-ubyte"
     write_folder(tmp_path, arrays)
-    with pytest.raises(DataError) as caught:
+    with refused(f"{tmp_path / missing}: is missing", f"{missing}.gz"):
         load(Mnist(path=tmp_path))
-    assert f"{tmp_path / missing}: is missing" in str(caught.value)
-    assert f"{missing}.gz" in str(caught.value)
 
 
 # Synthetic data.
@@ -179,61 +173,18 @@ def test_synthetic_data_follow_their_seed_alone():
     assert torch.equal(more.test_inputs, first.test_inputs)
 
 
-# Custom data and import paths.
+# Custom data.
 
 
-@pytest.fixture
-def user_module(tmp_path, monkeypatch):
+def test_custom_data_come_from_the_users_function(tmp_path, monkeypatch):
     (tmp_path / "taugrad_user_data.py").write_text(
         "import torch\n"
         "from taugrad.platform.data import DataSet\n"
-        "size = 3\n"
         "def make(examples, scale=1.0):\n"
-        "    x = torch.full((examples, 1, 2, 2), scale)\n"
-        "    y = torch.arange(examples) % 2\n"
+        "    x, y = torch.full((examples, 1, 2, 2), scale), torch.arange(examples) % 2\n"
         "    return DataSet(x, y, x, y, 2)\n"
-        "def tensors(): return torch.zeros(3)\n"
-        "class Factory:\n"
-        "    @staticmethod\n"
-        "    def make(): return make(2)\n"
     )
-    (tmp_path / "taugrad_user_broken.py").write_text("import taugrad_no_such_dependency\n")
-    (tmp_path / "taugrad_user_script.py").write_text("import sys\nsys.exit(3)\n")
-    (tmp_path / "taugrad_user_syntax.py").write_text("def f(:\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    yield "taugrad_user_data"
-    sys.modules.pop("taugrad_user_data", None)
-
-
-def test_custom_data_come_from_the_users_function(user_module):
-    data = load(CustomData(factory=f"{user_module}:make", arguments={"examples": 6, "scale": 0.5}))
+    data = load(CustomData(factory="taugrad_user_data:make", arguments={"examples": 6, "scale": 0.5}))
     assert len(data.train) == 6
     assert data.train_inputs.unique().tolist() == [0.5]
-
-
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("taugrad_no_such_module:make", "no module named 'taugrad_no_such_module'"),
-        ("taugrad_no_such_module.part:make", "no module named 'taugrad_no_such_module'"),
-        ("taugrad.no_such_part:make", "no module named 'taugrad.no_such_part'"),
-        ("taugrad_user_data:nothing", "taugrad_user_data has no attribute 'nothing'"),
-        ("taugrad_user_data:Factory.nothing", "taugrad_user_data.Factory has no attribute 'nothing'"),
-        ("taugrad_user_data:size", "taugrad_user_data.size is int, which cannot be called"),
-        ("taugrad_user_broken:make", "importing taugrad_user_broken failed: ModuleNotFoundError: No"),
-        ("taugrad_user_data.py:make", "leave out .py"),
-        ("taugrad_user_script:make", "failed: SystemExit: 3 (taugrad_user_script.py:2 in <module>)"),
-        ("taugrad_user_syntax:make", "failed: SyntaxError: invalid syntax (taugrad_user_syntax.py:1)"),
-        ("taugrad_user_data", "expected the form package.module:function"),
-        (":make", "expected the form package.module:function"),
-        ("taugrad_user_data:", "expected the form package.module:function"),
-        ("taugrad_user_data:make.", "expected the form package.module:function"),
-    ],
-)
-def test_a_wrong_import_path_is_named_with_the_reason(user_module, path, reason):
-    with pytest.raises(ImportPathError) as caught:
-        import_object(path)
-    assert repr(path) in str(caught.value)
-    assert reason in str(caught.value)
-    assert str(copy.copy(caught.value)) == str(caught.value)  # as pickling does, by __reduce__

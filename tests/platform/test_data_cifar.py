@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples
+from feeds import all_examples, check_augments, refused
 
-from taugrad.platform.data import DataError, Draw, load
+from taugrad.platform.data import load
 from taugrad.platform.data.config import Cifar10, Cifar100
 
 torch.set_num_threads(1)
@@ -85,9 +85,8 @@ def test_cifar100_is_read(tmp_path, labels, classes):
 @pytest.mark.parametrize("name", TEN)
 def test_a_missing_file_is_named(ten, name):
     (ten[0] / name).unlink()
-    with pytest.raises(DataError, match=r"cannot be read .* binary version") as caught:
+    with refused(ten[0] / name, match=r"cannot be read .* binary version"):
         load(Cifar10(path=ten[0]))
-    assert str(ten[0] / name) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -102,22 +101,15 @@ def test_a_missing_file_is_named(ten, name):
 def test_a_file_of_a_wrong_length_is_named(ten, length, said):
     path = ten[0] / "data_batch_3.bin"
     path.write_bytes((path.read_bytes() + bytes(10))[:length])
-    with pytest.raises(DataError, match=said) as caught:
+    with refused(path, match=said):
         load(Cifar10(path=ten[0]))
-    assert str(path) in str(caught.value)
 
 
 # Augmentation.
 
 
 def test_augmentation_follows_from_seed_epoch_and_example_alone(ten):
-    data = load(Cifar10(path=ten[0], augment=True))
-    plain = load(Cifar10(path=ten[0]))
-    assert torch.equal(all_examples(data.train)[0], all_examples(plain.train)[0])
-    assert torch.equal(all_examples(data.test, Draw(1, 0))[0], all_examples(plain.test)[0])
-    whole = all_examples(data.train, Draw(1, 2))[0]
-    some = data.train.batch(np.array([9, 2, 14]), Draw(1, 2))[0]
-    assert torch.equal(some, whole[[9, 2, 14]])
-    assert not torch.equal(all_examples(data.train, Draw(1, 3))[0], whole)
-    assert not data.train.in_memory
+    augmented, plain = (load(Cifar10(path=ten[0], augment=augment)) for augment in (True, False))
+    check_augments(augmented, plain)
+    assert not augmented.train.in_memory
     assert plain.train.in_memory

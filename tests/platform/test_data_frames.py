@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples
+from feeds import all_examples, refused
 
 from taugrad.platform.data import DataError, load
 from taugrad.platform.data.config import Frames
@@ -121,9 +121,8 @@ def test_a_flipped_bit_is_found(folder, name):
     content = bytearray((folder / name).read_bytes())
     content[-8] ^= 1
     (folder / name).write_bytes(content)
-    with pytest.raises(DataError) as caught:
+    with refused(folder / name):
         load(Frames(path=folder))
-    assert str(folder / name) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from feeds import all_examples, check_resumes
+from feeds import all_examples, check_augments, check_resumes, refused
 from image_files import noise, png
 
 from taugrad.platform.data import DataError, Draw, load
@@ -85,10 +85,7 @@ def test_images_are_read(tmp_path, form):
     inputs, labels = all_examples(data.train)
     np.testing.assert_allclose(inputs.numpy(), np.stack(images).transpose(0, 3, 1, 2) / 255, atol=1e-7)
     assert labels.tolist() == [i % 2 for i in range(9)]
-    augmented = load(Parquet(path=tmp_path, size=6, augment=True))
-    whole = all_examples(augmented.train, Draw(0, 1))[0]
-    assert torch.equal(augmented.train.batch(np.array([7, 3]), Draw(0, 1))[0], whole[[7, 3]])
-    assert not torch.equal(all_examples(augmented.train, Draw(0, 2))[0], whole)
+    check_augments(*(load(Parquet(path=tmp_path, size=6, augment=augment)) for augment in (True, False)))
 
 
 # Order.
@@ -136,9 +133,8 @@ def test_a_class_that_training_does_not_know_is_named_with_its_row(folder):
     config = Parquet(path=folder, input="x")
     path = folder / "test-0.parquet"
     rewritten(folder, "test-0.parquet", label=pa.array([0, 1, 2, 2, 1, 0, 0, 0, 3, 0, 0], pa.int32()))
-    with pytest.raises(DataError, match=r"row 8: label is 3; expected one of 0\.\.2") as caught:
+    with refused(path, match=r"row 8: label is 3; expected one of 0\.\.2"):
         load(config)
-    assert str(path) in str(caught.value)
     names = pa.array(["ant"] * 10 + ["gnu"])
     rewritten(folder, "test-0.parquet", label=pa.array([0] * 11, pa.int32()), name=names)
     with pytest.raises(DataError, match="row 10: name is 'gnu'; expected a class of the training part"):
@@ -160,9 +156,8 @@ def test_labels_with_gaps_are_refused_unless_the_number_of_classes_is_given(fold
     for file, labels in (("train-0", [0, 1, 0] * 9), ("train-1", values)):
         rewritten(folder, f"{file}.parquet", label=pa.array(labels, pa.uint64()))
     rewritten(folder, "test-0.parquet", label=pa.array([0] * 11, pa.uint64()))
-    with pytest.raises(DataError, match=said) as caught:
+    with refused("train-0.parquet: label", match=said):
         load(Parquet(path=folder, input="x"))
-    assert "train-0.parquet: label" in str(caught.value)
     if max(values) < 10:
         assert load(Parquet(path=folder, input="x", classes=8)).shape.outputs == 8
 
@@ -178,10 +173,8 @@ def test_labels_with_gaps_are_refused_unless_the_number_of_classes_is_given(fold
     ],
 )
 def test_a_wrong_column_is_named(folder, fields, said):
-    with pytest.raises(DataError) as caught:
+    with refused(said, "train-0.parquet"):
         load(Parquet(**({"path": folder, "input": "x"} | fields)))
-    assert said in str(caught.value)
-    assert "train-0.parquet" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["train-1.parquet", "test-0.parquet"])
@@ -189,9 +182,8 @@ def test_a_file_that_is_no_parquet_is_named(folder, name):
     whole = (folder / name).read_bytes()
     for content in (b"", b"PAR1", whole[:-10], whole[:200]):
         (folder / name).write_bytes(content)
-        with pytest.raises(DataError, match="is not a complete Parquet file") as caught:
+        with refused(folder / name, match="is not a complete Parquet file"):
             load(Parquet(path=folder, input="x"))
-        assert str(folder / name) in str(caught.value)
 
 
 class _Runs:

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, check_resumes, same
+from feeds import all_examples, check_resumes, refused, same
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens
@@ -157,10 +157,8 @@ def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         load(Text(path=str(one_file), tokenizer=path))
     path.write_text("{}")
-    with pytest.raises(DataError, match=r"is not a tokenizer\.json") as caught:
+    with refused(path, match=r"is not a tokenizer\.json"):
         load(Text(path=str(one_file), tokenizer=path))
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # The cache.
@@ -220,9 +218,8 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_offset(tmp_path, name, 
     tokens = [1] * 100
     tokens[37] = 600
     write_tokens(tmp_path, *((tokens, [1] * 100) if name == "train.bin" else ([1] * 100, tokens)))
-    with pytest.raises(DataError, match=r"token 600 at offset 74; .* below vocabulary = 600") as caught:
+    with refused(tmp_path / name, match=r"token 600 at offset 74; .* below vocabulary = 600"):
         load(Tokens(path=tmp_path, context=5, vocabulary=600))
-    assert str(tmp_path / name) in str(caught.value)
     load(Tokens(path=tmp_path, context=5, vocabulary=601))
 
 
@@ -239,9 +236,8 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_offset(tmp_path, name, 
 def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
     write_tokens(tmp_path, [1] * 100, [1] * 100)
     damage(tmp_path / name)
-    with pytest.raises(DataError, match=said.replace("(", r"\(")) as caught:
+    with refused(tmp_path / name, match=said.replace("(", r"\(")):
         load(Tokens(path=tmp_path, context=5))
-    assert str(tmp_path / name) in str(caught.value)
 
 
 IDS = np.random.default_rng(3).zipf(1.3, 4000) % 120_000

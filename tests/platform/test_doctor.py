@@ -58,43 +58,30 @@ def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findi
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda", "available", "state", "says"),
+    ("what", "driver", "cuda", "available", "installed", "state", "says"),
     [
-        (None, None, False, "absent", "no NVIDIA driver"),
-        ("580.1", None, False, "wrong", "built for CPUs only"),
-        ("580.1", "13.0", False, "wrong", "finds no device"),
-        ("580.1", "13.0", True, "ok", "H200"),
+        ("GPU", None, None, False, {}, "absent", "no NVIDIA driver"),
+        ("GPU", "580.1", None, False, {}, "wrong", "built for CPUs only"),
+        ("GPU", "580.1", "13.0", False, {}, "wrong", "finds no device"),
+        ("GPU", "580.1", "13.0", True, {}, "ok", "H200"),
+        ("CuPy", None, None, False, {}, "absent", ""),
+        ("CuPy", None, "13.0", True, {}, "wrong", "taugrad[cuda13]"),
+        ("CuPy", None, "12.8", True, {"cupy_cuda12x": "13.6"}, "ok", ""),
+        ("CuPy", None, "13.0", True, {"cupy_cuda12x": "13.6"}, "wrong", "taugrad[cuda13]"),
+        ("CuPy", None, "13.0", True, {"cupy_cuda12x": "1", "cupy_cuda13x": "1"}, "wrong", "uninstall"),
     ],
 )
-def test_driver_and_torch_must_fit(findings, monkeypatch, driver, cuda, available, state, says):
+def test_driver_torch_and_cupy_must_fit(
+    findings, monkeypatch, what, driver, cuda, available, installed, state, says
+):
+    versions(monkeypatch, **installed)
     monkeypatch.setattr(doctor, "_driver", lambda: driver)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    found = findings()["GPU"]
+    for name, found in (("is_available", available), ("device_count", 1), ("get_device_name", "NVIDIA H200")):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
+    found = findings()[what]
     assert found.state == state
-    assert says in found.detail
-
-
-@pytest.mark.parametrize(
-    ("installed", "cuda", "available", "state", "remedy"),
-    [
-        ({}, None, False, "absent", ""),
-        ({}, "13.0", True, "wrong", "taugrad[cuda13]"),
-        ({"cupy_cuda12x": "13.6"}, "12.8", True, "ok", ""),
-        ({"cupy_cuda12x": "13.6"}, "13.0", True, "wrong", "taugrad[cuda13]"),
-        ({"cupy_cuda12x": "13.6", "cupy_cuda13x": "13.6"}, "13.0", True, "wrong", "uninstall"),
-    ],
-)
-def test_cupy_must_fit_torch(findings, monkeypatch, installed, cuda, available, state, remedy):
-    versions(monkeypatch, **installed)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    found = findings()["CuPy"]
-    assert found.state == state
-    assert remedy in found.remedy
+    assert says in (found.detail if what == "GPU" else found.remedy)
 
 
 def test_what_breaks_a_check_is_told_and_the_others_go_on(findings, monkeypatch):

@@ -28,13 +28,7 @@ class Client:
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("mode", ["", "RAY_AUTH_MODE=token "])
-def test_the_job_goes_on_and_two_lines_say_how_to_go_on(
-    sent: signal.Signals,
-    code: int,
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_job_goes_on_and_two_lines_say_how_to_go_on(sent, code, mode, monkeypatch, capsys):
     monkeypatch.setenv("RAY_AUTH_MODE", "token" if mode else "disabled")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it

@@ -19,7 +19,7 @@ def draw() -> tuple[float, float, float, float]:
     return random.gauss(), random.random(), of_numpy, float(torch.rand(()))
 
 
-def test_what_a_checkpoint_holds_brings_the_same_numbers_again() -> None:
+def test_what_a_checkpoint_holds_brings_the_same_numbers_again():
     seed_everything(3, 1)
     draw()  # half of a pair of normal numbers is kept for the next time
     file = io.BytesIO()
@@ -30,7 +30,7 @@ def test_what_a_checkpoint_holds_brings_the_same_numbers_again() -> None:
     assert [draw() for _ in range(3)] == drawn
 
 
-def test_each_worker_draws_its_own_whoever_drew_before() -> None:
+def test_each_worker_draws_its_own_whoever_drew_before():
     alone = {}
     for rank in range(3):
         with Randomness(5, [rank]).of(rank):

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from plain import sgd, small
 from recorder import trained
 from torch._C._distributed_c10d import HashStore
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
-BASE: dict[str, Any] = {
+TRAINING = {
+    "iterations": 30,
+    "batch_size": 30,
+    "optimizer": sgd(0.1, 0.9, 1e-3),
+    "schedule": {"kind": "cosine"},
+}
+BASE = small(300, size=6, **TRAINING) | {
     "seed": 5,
-    "data": {"kind": "synthetic", "train_examples": 300, "test_examples": 60, "height": 6, "width": 6},
-    "training": {
-        "iterations": 30,
-        "batch_size": 30,
-        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
-        "schedule": {"kind": "cosine"},
-    },
     "workers": {"count": 2},
     "sync": {"mode": "simulated"},
     "checkpoint": {"interval": 1000},
@@ -51,7 +51,7 @@ def losses_of(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_losses_are_what_they_were(name: str) -> None:
+def test_losses_are_what_they_were(name):
     """To 1e-4: another CPU adds in another order, by which these losses were found to differ by 4e-7 (with
     torch's code for other CPUs, and with every layer's outputs off by up to 2e-7). From 2e-5 on an element of
     the chain may fall into another bin, which shows as 6e-3.

@@ -2,12 +2,11 @@
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from waiting import program, until
 
 from taugrad.platform.tracking import holding, names
 from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
@@ -48,12 +47,7 @@ def elsewhere(client, run_id: str, beat: float) -> dict:
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path):
-    arguments = [client.tracking_uri, run_id]
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True, cwd=tmp_path
-    )
-    try:
-        assert child.stdout is not None
+    with program(CHILD, client.tracking_uri, run_id, cwd=tmp_path) as child:
         assert child.stdout.readline() == "held\n"
         before = client.get_run(run_id)
         with pytest.raises(RunHeld) as refused, Hold(client, run_id):
@@ -65,9 +59,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, t
         assert "\n" not in said
         after = client.get_run(run_id)
         assert (after.info.status, after.data.tags) == (before.info.status, before.data.tags)
-    finally:
-        child.kill()  # a dead process is seen at once: no sign of life is waited for
-        child.wait()
+    # A dead process is seen at once: no sign of life is waited for.
     with Hold(client, run_id) as hold:
         assert hold.is_ours()
     assert tag(client, run_id) is None
@@ -89,9 +81,7 @@ def test_of_those_that_come_at_once_one_gets_the_run(client, run_id):
     threads = [threading.Thread(target=contend) for _ in range(4)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 60
-    while len(outcomes) < 4 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: len(outcomes) == 4, timeout_s=60)
     done.set()
     for thread in threads:
         thread.join()
@@ -131,10 +121,7 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
 def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
     with Hold(client, run_id, new=True, beat_s=0.05) as hold:
         first = tag(client, run_id)["beat"]
-        deadline = time.monotonic() + 60
-        while tag(client, run_id)["beat"] == first:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: tag(client, run_id)["beat"] != first, timeout_s=60)
         # This process slept for minutes, and another machine took the run.
         theirs = elsewhere(client, run_id, time.time())
         time.sleep(0.3)

@@ -8,30 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from cases import in_turn
 from mode_runs import same
 from mode_specs import BATCH, EPOCHS, EXAMPLES, HYBRID, ITERATIONS, MIDDLE, RATE, WORKERS, hybrid, simulating
 from recorder import saved_by, trained, trainer_of
 
-from taugrad.platform import preflight
-from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.synchronization.hybrid.mode import HybridTraining
 from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.training.trainer import Trainer
 
 K = WORKERS
 P, F, H, C = 20 * 25 + 20 + 50 * 20 * 25 + 50, 50, 500, 10  # LeNet for 16 x 16
 FULLY_CONNECTED = F * H + H + H * C + C
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """This process as a group of its own, for trainers."""
-    store = dist.FileStore(str(tmp_path_factory.mktemp("alone") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 BATCHES = EPOCHS * ([BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH])
@@ -44,7 +31,6 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     """docs/synchronization.md has them."""
     activations = {4: "fp32", 2: "bf16"}[value_bytes]
     trainer, _ = trained(simulating(hybrid(scheme=scheme, activations=activations)))
-    assert isinstance(trainer.sync, HybridTraining)
     totals = trainer.sync.totals.state_dict()
     values = value_bytes * (2 * F + 2 * H + C)
     received = sum((K - 1) * (n * (values + 8) + 8 * K) for n in BATCHES)
@@ -114,7 +100,6 @@ def test_rates_of_both_parts_follow_their_own_batches(alone):
     rules = {"scaling": {"kind": "linear", "reference": BATCH // K}}
     trainer, _ = trained(simulating(hybrid(fields=rules, fc_batch="per_worker")))
     sync = trainer.sync
-    assert isinstance(sync, HybridTraining)
     rates = [worker.optimizer.param_groups[0]["lr"] for worker in sync.workers_here]
     assert rates == [pytest.approx(RATE)] * K
     assert sync._replica.optimizer.param_groups[0]["lr"] == pytest.approx(K * RATE)
@@ -138,7 +123,6 @@ def test_a_gradient_that_is_not_finite_leaves_the_step_out_or_ends_the_run(schem
     for action in ("skip", "refuse"):
         trainer = trainer_of(simulating(hybrid(f"wgt(0.01, nonfinite='{action}')", scheme=scheme)))
         sync = trainer.sync
-        assert isinstance(sync, HybridTraining)
         last = sync.workers_here[1].layers[-1]
         with torch.no_grad():
             last.weight.register_hook(lambda gradient: gradient * float("inf"))
@@ -167,10 +151,3 @@ def test_between_evaluations_nobody_has_the_whole_fully_connected_part(alone):
     trainer.fit()
     assert sizes == [0] * ITERATIONS
     assert trainer.model.get_submodule("fc1").weight.shape == (H, F)
-
-
-@in_turn("model", [{"kind": "mlp"}, {"kind": "sigmoid_stack"}])
-def test_a_model_without_two_parts_is_refused_before_a_worker_starts(model):
-    read = RunSpec.model_validate(simulating(hybrid(model=model)))
-    with pytest.raises(SpecError, match=f"sync.mode = hybrid with model.kind = {model['kind']}: "):
-        preflight.check(read, "spec.yaml", local=True)

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 import torch
 from cases import in_turn
-from taugrad.compressors.exchange.memory import in_memory
 from torch import Tensor, nn
 
+from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.lenet import lenet
@@ -70,24 +70,6 @@ MODELS = {
 }
 
 
-def splitmix(state: int, number: int) -> int:
-    """The output number `number`, counted from 0, of Steele, Lea and Flood's generator; Python's integers."""
-    word = (state + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
-    return word ^ (word >> 31)
-
-
-def mask(layer: int, p: float, rows: int, columns: int) -> Tensor:
-    """float64 [rows, columns], what one process multiplies by."""
-    key = 0
-    for number in (SEED, DONE, layer):
-        key = splitmix(key, number)
-    drawn = [[splitmix(splitmix(key, row), column) for column in range(columns)] for row in range(rows)]
-    kept = [[word / 2**64 >= p for word in row] for row in drawn]
-    return torch.tensor(kept).double() / (1 - p)
-
-
 class KnownDropout(nn.Module):
     """A dropout whose masks are given by example."""
 
@@ -97,7 +79,9 @@ class KnownDropout(nn.Module):
         self.rows = slice(0, 0)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs * mask(self.number, self.p, self.rows.stop, inputs.shape[1])[self.rows]
+        rows = torch.arange(self.rows.stop)[self.rows]
+        kept = Examples(SEED, DONE, rows).kept(self.number, self.p, 0, inputs.shape[1])
+        return inputs * kept.double() / (1 - self.p)
 
 
 def one_process(model: nn.Sequential) -> nn.Sequential:
@@ -187,7 +171,6 @@ def whole(team: Sequence[Worker], gradient: bool = True) -> dict[str, Tensor]:
         for layer in (cast(Layer, each) for each in worker.layers):
             for name, own in layer.named_parameters():
                 value = own.grad if gradient else own.detach()
-                assert value is not None
                 parts.setdefault(f"{layer.name}.{name}", []).append(value)
     return {name: torch.cat(each) for name, each in parts.items()}
 

@@ -21,7 +21,7 @@ def test_links_as_text_have_a_row_for_each_ordered_pair_of_workers():
     assert len(rows) == len(found)
 
 
-def test_a_text_becomes_an_artifact_or_a_file_beside_the_checkpoints(tmp_path: Path):
+def test_a_text_becomes_an_artifact_or_a_file_beside_the_checkpoints(tmp_path):
     client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
     run_id = start_run(client, RunSpec(experiment="links"))
     folder = RunFolder.at(str(tmp_path / "storage"), run_id)

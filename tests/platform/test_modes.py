@@ -213,35 +213,20 @@ def test_messages_are_as_many_as_the_pattern_has(name, real):
     assert real[name][0]["totals"]["messages"] == exchanges(name) * a_time[pattern_of(name)]
 
 
-def test_between_sites_bits_are_the_same_and_one_worker_hands_messages_on(real):
-    """Of sites [0, 2] and [1] worker 1's messages go to 0, who hands them to 2."""
-    found, straight = real["hierarchical: strom"][0], real["allgather: strom"][0]
-    totals, exact = found["totals"], straight["totals"]
-    assert exact["received_bytes"] == (WORKERS - 1) * exact["wire_bytes"]
-    assert same(found, straight)
-    assert {**totals, "wire_bytes": 0} == {**exact, "wire_bytes": 0}
-    links = found["links"]
-    assert links["messages"].tolist() == [
-        [0, ITERATIONS, 2 * ITERATIONS],
-        [ITERATIONS, 0, 0],
-        [ITERATIONS] * 2 + [0],
-    ]
-    own = [int(links["bytes"][0, 1]), int(links["bytes"][1, 0]), int(links["bytes"][2, 0])]
-    assert int(links["bytes"][0, 2]) == own[0] + own[1]
-    assert sum(own) == exact["wire_bytes"]
-    assert totals["wire_bytes"] == exact["wire_bytes"] + own[1]
-
-
 @pytest.mark.parametrize(
     ("between_sites", "straight"),
     [
+        ("hierarchical: strom", "allgather: strom"),
         ("hierarchical: clipped", "allgather: clipped"),
         ("differences, hierarchical: wgt", "differences: wgt"),
     ],
 )
 def test_rounds_between_sites_come_to_the_same_bits(between_sites, straight, real):
     assert same(real[between_sites][0], real[straight][0])
-    assert real[between_sites][0]["totals"]["sent"] == real[straight][0]["totals"]["sent"]
+    found, exact = (real[name][0]["totals"] for name in (between_sites, straight))
+    assert (found["sent"], found["paper_bits"]) == (exact["sent"], exact["paper_bits"])
+    # One worker hands messages on: of sites [0, 2] and [1] worker 1's go to 0, who hands them to 2.
+    assert found["wire_bytes"] > exact["wire_bytes"]
 
 
 @pytest.mark.parametrize("mode", ["ring", "server", "sharded"])

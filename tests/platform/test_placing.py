@@ -13,7 +13,7 @@ NODES = ["10.0.0.2", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]
 
 
 @pytest.fixture(autouse=True)
-def five_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def five_workers(monkeypatch):
     """This one is worker 3; the others' addresses come as the group's store would bring them."""
 
     def told(own: bytes, group: object) -> list[bytes]:
@@ -31,13 +31,13 @@ def spec(**sync: object) -> RunSpec:
     )
 
 
-def test_the_workers_of_a_node_are_a_site_by_default() -> None:
+def test_the_workers_of_a_node_are_a_site_by_default():
     found = with_sites(spec(exchange="hierarchical"))
     assert found.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
     assert found.model_copy(update={"sync": spec().sync}) == spec()
 
 
-def test_sites_that_the_spec_names_stay() -> None:
+def test_sites_that_the_spec_names_stay():
     named = spec(exchange="hierarchical", sites=[[0, 1, 2, 3], [4]])
     assert with_sites(named) == named
 
@@ -53,5 +53,5 @@ def test_sites_that_the_spec_names_stay() -> None:
         },
     ],
 )
-def test_who_asks_for_no_sites_has_none(sync: dict[str, object]) -> None:
+def test_who_asks_for_no_sites_has_none(sync):
     assert with_sites(spec(**sync)) == spec(**sync)

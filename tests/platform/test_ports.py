@@ -9,7 +9,7 @@ from taugrad.platform import ports
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_a_port_is_none_that_the_system_gives_to_whoever_asks_for_any() -> None:
+def test_a_port_is_none_that_the_system_gives_to_whoever_asks_for_any():
     first, last = map(int, EPHEMERAL.read_text().split())
     if first <= 32_767:
         pytest.skip(f"this machine gives out ports from {first} on")

@@ -1,19 +1,19 @@
 """What is looked at before anything starts: the cluster that RAY_ADDRESS names."""
 
 import os
+import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
 import pytest
+from servers import answering, http
 
 from taugrad import cli
 from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server
@@ -52,52 +52,22 @@ def head(token: str = "") -> Iterator[str]:
     server.stop(0).wait()
 
 
-class JobServer(BaseHTTPRequestHandler):
-    """A cluster's job server that wants the token."""
-
-    def do_GET(self) -> None:
-        given = self.headers.get("Authorization")
-        self.send_response(200 if given == f"Bearer {TOKEN}" else 403 if given else 401)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A server's address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def token_in(asked: str) -> str | None:
+    """What an HTTP request gives."""
+    found = re.search(r"^Authorization: Bearer (.*?)\r?$", asked, re.MULTILINE | re.IGNORECASE)
+    return found and found[1]
 
 
 @pytest.fixture
-def job_server() -> Iterator[str]:
-    with serving(JobServer) as address:
+def job_server():
+    """A cluster's job server that wants the token."""
+    said = {None: "401 Unauthorized", TOKEN: "200 OK"}
+    with answering(lambda asked: http(said.get(token_in(asked), "403 Forbidden"))) as address:
         yield address
 
 
 @pytest.fixture
-def open_server() -> Iterator[tuple[str, list[str | None]]]:
-    """A job server that wants no token: its address, and what it was given each time."""
-    given: list[str | None] = []
-
-    class Open(JobServer):
-        def do_GET(self) -> None:
-            given.append(self.headers.get("Authorization"))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    with serving(Open) as address:
-        yield address, given
-
-
-@pytest.fixture
-def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_token(tmp_path, monkeypatch):
     """Where a user keeps the token, who has none."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
@@ -107,7 +77,7 @@ def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("address", ["{}", "ray://{}"])
-def test_a_cluster_must_answer(address: str, no_token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_must_answer(address, no_token, monkeypatch):
     spec = RunSpec.model_validate(SPEC)
     with head() as there:
         named = address.format(there)
@@ -119,7 +89,7 @@ def test_a_cluster_must_answer(address: str, no_token: Path, monkeypatch: pytest
     check(spec, "spec.yaml", local=True)  # which needs none
 
 
-def test_what_takes_connections_and_never_answers_is_no_cluster(no_token: Path) -> None:
+def test_what_takes_connections_and_never_answers_is_no_cluster(no_token):
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
         begun = time.monotonic()
@@ -130,9 +100,7 @@ def test_what_takes_connections_and_never_answers_is_no_cluster(no_token: Path) 
         assert time.monotonic() - begun < 100
 
 
-def test_a_cluster_that_wants_a_token_says_what_helps(
-    no_token: Path, job_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monkeypatch):
     def said_of(ask: Callable[[str], None], address: str) -> str:
         with pytest.raises(SpecError) as refused:
             ask(address)
@@ -161,17 +129,16 @@ def test_a_cluster_that_wants_a_token_says_what_helps(
             assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
 
 
-def test_a_token_is_not_sent_to_who_does_not_ask(
-    no_token: Path, open_server: tuple[str, list[str | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
     no_token.write_text(TOKEN)
-    address, given = open_server
-    check_job_server(address)
-    assert given == [None]
-    assert "RAY_AUTH_MODE" not in os.environ
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    check_job_server(address)
-    assert given == [None, f"Bearer {TOKEN}"]
+    given = []
+    with answering(lambda asked: given.append(token_in(asked)) or http("200 OK")) as address:
+        check_job_server(address)
+        assert given == [None]
+        assert "RAY_AUTH_MODE" not in os.environ
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        check_job_server(address)
+    assert given == [None, TOKEN]
 
 
 @dataclass
@@ -185,7 +152,7 @@ class Here:
 
 
 @pytest.fixture
-def here(no_token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+def here(no_token, tmp_path, monkeypatch):
     found = Here(tmp_path / "ray" / "ray_current_cluster", [])
     found.noted.parent.mkdir()
 
@@ -209,7 +176,7 @@ def refused(address: str) -> str:
     return problem
 
 
-def test_auto_is_checked_as_an_address_is(here: Here) -> None:
+def test_auto_is_checked_as_an_address_is(here):
     assert refused("auto").startswith("auto: no Ray runs on this machine; ")
     here.noted.write_text("127.0.0.1:1\n")  # it has ended
     assert refused("auto").startswith("auto, which is 127.0.0.1:1: no cluster answers there (")
@@ -228,14 +195,12 @@ def test_auto_is_checked_as_an_address_is(here: Here) -> None:
     "address",
     ["head", "head:", ":6379", "ray://head", "http://127.0.0.1:8265", "a.b://c", "127.0.0.1:x", "Auto", " "],
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_what_is_no_address_is_refused(address):
     assert refused(address).startswith(f"{address}: must look like HOST:6379 or ray://HOST:10001, ")
 
 
 @pytest.mark.parametrize("command", ["train", "search", "auto"])
-def test_every_command_says_so_before_it_starts(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_says_so_before_it_starts(command, tmp_path, monkeypatch, capsys):
     tau = "{log: [1e-3, 1e-1]}" if command == "search" else "0.1"
     text = (
         f"data: {{kind: digits}}\nmodel: {{kind: mlp, widths: [8]}}\ncompressor: {{kind: wgt, tau: {tau}}}\n"

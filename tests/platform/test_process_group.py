@@ -3,17 +3,15 @@
 import os
 import socket
 
-import pytest
-
 from taugrad.platform.launching.process_group import bind_gloo_to, interface_of
 
 
-def test_the_interface_of_an_address() -> None:
+def test_the_interface_of_an_address():
     assert interface_of("127.0.0.1") in {name for _, name in socket.if_nameindex()}
     assert interface_of("192.0.2.1") is None  # of no machine (RFC 5737)
 
 
-def test_gloo_listens_there_unless_the_user_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_listens_there_unless_the_user_says_where(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # so that it is put back
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     bind_gloo_to("192.0.2.1")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from async_training import batch, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
@@ -18,17 +17,11 @@ from taugrad.platform.synchronization.quorum.agreed_model import AgreedModel
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
 
+pytestmark = pytest.mark.usefixtures("alone")
 N, H = 4, 3
 QUORUM: dict[str, Any] = {"mode": "weights", "every": H, "quorum": 0.51}
 OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 STROM = "strom(density(0.1)) | golomb_rice"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def process_group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def simulating(**more: Any) -> dict[str, Any]:
@@ -83,7 +76,6 @@ def kept(training: QuorumTraining) -> torch.Tensor:
 def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longest, seed, steps):
     schedule = {"late": late, "away": away, "lost": lost, "rounds": [1, longest], "seed": seed}
     training = training_of(N, simulating(schedule=schedule), line)
-    assert isinstance(training, QuorumTraining)
     start = weights(training).double()
     with pytest.MonkeyPatch.context() as patch:
         learnt = Learnt(training, patch)
@@ -133,7 +125,6 @@ class Listed:
 def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, list[dict[str, float]]]:
     """A training on a schedule, and the metrics of each iteration."""
     training = training_of(N, simulating(), line)
-    assert isinstance(training, QuorumTraining)
     training._schedule = Listed(*rounds)  # type: ignore[attr-defined]
     return training, [each.metrics for each in run(training, 0, steps, 100)]
 
@@ -142,7 +133,6 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
     """Worker 3 makes 2 of 3 steps, and then none, until its two steps are in round 1."""
     late, metrics = listed(["...l"], "none", 2 * H)
     by_hand = training_of(N, simulating(), "none")
-    assert isinstance(by_hand, QuorumTraining)
     agreed = weights(by_hand).clone()
     waiting = torch.zeros_like(agreed)
     for number in range(2):  # rounds
@@ -186,7 +176,6 @@ def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
     for training, metrics in ((away, of_away), (lost, of_lost)):
         assert [each.get("round/caught_up_bytes") for each in metrics] == [*[None] * 6, size]
         links = training.links()
-        assert links is not None
         assert links.messages[3].tolist() == [0, 0, 0, 0]  # it has handed in nothing yet
         assert int(links.nbytes.sum()) == training.totals.received_bytes
         assert int(links.messages.sum()) == training.totals.messages
@@ -201,12 +190,10 @@ def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
     steps = 4 * H + 2
     training = training_of(N, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
     run(training, 0, steps, 100)
-    assert isinstance(training, QuorumTraining)
     owed, agreed = kept(training) / N, weights(training).clone()
     assert owed.any()
     for workers in counts:
         smaller = training_of(workers, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
-        assert isinstance(smaller, QuorumTraining)
         smaller.reshard(training.shared_state(), [training.own_state()])
         training = smaller
         torch.testing.assert_close(kept(training) / workers, owed, rtol=0, atol=3e-6)
@@ -217,7 +204,6 @@ def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
 
 def test_an_update_that_is_not_finite_ends_the_run():
     training = training_of(N, simulating(), "strom(0.05)")
-    assert isinstance(training, QuorumTraining)
     training.iterate([batch(rank, 0) for rank in range(N)], moment(0, 9))
     training._replicas[2].parameters[1].data[0] = float("nan")
     with pytest.raises(NonFiniteGradient, match="worker 2"):

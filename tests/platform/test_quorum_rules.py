@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.carrier import MemoryCarrier, in_memory
 from taugrad.platform.launching.run_status import RunStatus
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import Deadline, RoundSchedule
 from taugrad.platform.synchronization.quorum.decisions import Decisions, by_store
 from taugrad.platform.synchronization.quorum.mailroom import Mailroom
@@ -147,19 +146,6 @@ def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
             pace.pause(7)
             pace.note()
         assert pace.deadline_s == deadline
-
-
-QUORUM = {"mode": "weights", "every": 4, "quorum": 0.75}
-
-
-def test_runs_without_a_quorum_are_what_they_were():
-    fields = {"sync": {"mode": "weights", "every": 4}}
-    spec = RunSpec.model_validate(fields)
-    assert not {"sync.quorum", "sync.deadline", "sync.schedule"} & spec.flat().keys()
-    assert spec.fingerprint() == "0b2f2283751e"
-    with_one = RunSpec.model_validate({"sync": QUORUM})
-    assert with_one.flat()["sync.quorum"] == "0.75"
-    assert with_one.fingerprint() != spec.fingerprint()
 
 
 def test_no_offer_goes_to_who_is_silent(monkeypatch):

@@ -8,7 +8,7 @@ from taugrad.platform.launching.ray_train import trainer_for
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_ctrl_c_stays_the_commands(alone: bool) -> None:
+def test_ctrl_c_stays_the_commands(alone):
     """Ray Train's own handler ends the process with code 1 and without a word."""
     kind = trainer_for(alone)
     before = signal.getsignal(signal.SIGINT)

@@ -1,29 +1,24 @@
 """Strom's recipe (2015, section 3.3): stages of fewer workers and smaller batches; pre-training by layers."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from plain import plain_loop, sgd, small
 from recorder import trained, trainer_of
 from torch import nn
 
-from taugrad.platform.data import DataSet, load
+from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.batch_plan import BatchPlan
 
 EXAMPLES, WORKERS, RATE = 200, 4, 0.1
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
+BASE = small(EXAMPLES, epochs=2, batch_size=64, optimizer=sgd(RATE)) | {
     "workers": {"count": WORKERS},
     "sync": {"mode": "simulated"},
-    "training": {
-        "epochs": 2,
-        "batch_size": 64,
-        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
-    },
 }
 STAGES = [{"until": 0.25, "batch_size": 8, "workers": 2}, {"until": 1.25, "batch_size": 30, "workers": 3}]
 """25% of 200 examples are 6.25 batches of 8: the first stage has seven."""
@@ -57,18 +52,14 @@ def test_a_run_in_stages_is_a_plain_loop(alone, reduction):
         loss_reduction=reduction,
         optimizer=BASE["training"]["optimizer"] | {"lr": rate},
     )
-    data = load(spec.data)
-    assert isinstance(data, DataSet)
-    torch.manual_seed(spec.seed)
-    model, losses = build(spec.model, data.shape), []
-    for epoch, start, size, _ in batches_by_hand():
-        chosen = torch.from_numpy(epoch_order(EXAMPLES, spec.seed, epoch)[start : start + size])
-        loss = nn.functional.cross_entropy(model(data.train_inputs[chosen]), data.train_labels[chosen])
-        losses.append(loss.item())
-        # Workers' sums of losses are averaged over all workers, those that wait with 0.
-        factor = 1.0 if reduction == "mean" else len(chosen) / WORKERS
-        for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
-            p.data -= rate * factor * g
+
+    def batches(*_):
+        for epoch, start, size, _ in batches_by_hand():
+            chosen = epoch_order(EXAMPLES, spec.seed, epoch)[start : start + size]
+            # Workers' sums of losses are averaged over all workers, those that wait with 0.
+            yield chosen, {"lr": rate * (1.0 if reduction == "mean" else len(chosen) / WORKERS)}
+
+    model, losses = plain_loop(spec, batches, partial(torch.optim.SGD, lr=rate))
     trainer, recorder = trained(spec)
     assert recorder.losses == pytest.approx(losses, rel=1e-5)
     for name, expected in model.state_dict().items():
@@ -97,7 +88,6 @@ def test_pretraining_is_that_of_a_plain_loop(alone):
         update={"model": RunSpec.model_validate({"model": DEEP}).model}
     )
     data = load(spec.data)
-    assert isinstance(data, DataSet)
     torch.manual_seed(spec.seed)
     whole = list(build(spec.model, data.shape))  # flatten, then four times linear and, but the last, sigmoid
     torch.manual_seed(spec.seed)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from cases import in_turn
 from group import run_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mode_specs import HYBRID
+from plain import sgd, small
 from recorder import saved_by, trained, trainer_of
 
 from taugrad import cli
@@ -26,21 +26,14 @@ from taugrad.platform.launching import command
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import check_present, with_present, with_workers
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining
-from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.synchronization.weights import LocalTraining
 from taugrad.platform.training.checkpoint import Saved, save_shared, save_worker
 from taugrad.platform.training.manifest import CheckpointError, Digest, Manifest
 from taugrad.platform.training.trainer import Trainer
 
 N, MIDDLE, RATE = 3, 5, 0.05
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": 120, "test_examples": 20, "height": 8, "width": 8},
+BASE = small(120, 20, 8, epochs=1, batch_size=12, optimizer=sgd(RATE)) | {
     "model": {"kind": "mlp", "widths": [13]},
-    "training": {
-        "epochs": 1,
-        "batch_size": 12,
-        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
-    },
     "checkpoint": {"interval": MIDDLE},
     "compressor": "strom(0.02) | golomb_rice",
 }
@@ -71,18 +64,6 @@ def simulated(name: str, workers: int, **more: Any) -> RunSpec:
     fields = BASE | SYNCS[name] | more
     sync, group = {"mode": "simulated", "of": fields["sync"]}, MERGING | {"count": workers}
     return RunSpec.model_validate(fields | {"sync": sync, "workers": group})
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """This process as a group of its own, with one thread as the real workers have."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(tmp_path_factory.mktemp("alone") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +188,6 @@ def _moved(sync: Any) -> torch.Tensor:
 def test_the_next_step_is_that_of_one_process_but_for_what_is_owed(name, begun):
     """Weights before - rate * (owed before + mean gradient - owed after) = weights after."""
     four = resized(name, 4, begun)
-    assert isinstance(four.sync, InRounds)
     owed_before, before = owed(four.sync), _flat(four.model.parameters())
     batch = BASE["training"]["batch_size"]
     picked = epoch_order(len(four.data.train), 0, 0)[batch * MIDDLE : batch * (MIDDLE + 1)]

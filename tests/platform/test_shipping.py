@@ -1,7 +1,6 @@
 """What leaves this folder with a job, as Ray packs it; nothing is uploaded."""
 
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 from zipfile import ZipFile
 
@@ -23,7 +22,7 @@ def packed(excludes: list[str]) -> set[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A user's, without a .gitignore."""
     place = tmp_path / "work"
     place.mkdir()
@@ -32,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_what_runs_have_written_is_not_sent(folder: Path) -> None:
+def test_what_runs_have_written_is_not_sent(folder):
     (folder / "mlflow.db").touch()
     assert store._artifacts(SimpleNamespace(tracking_uri=f"sqlite:///{folder}/mlflow.db"), "digits")  # type: ignore[arg-type]
     for made in (output_folder(folder / RUNS), output_folder(folder / "other" / "runs"), folder / "mlruns"):
@@ -43,7 +42,7 @@ def test_what_runs_have_written_is_not_sent(folder: Path) -> None:
     assert packed(submitting._NEVER_SHIPPED) == {"spec.yaml"}
 
 
-def test_a_users_folder_stays_as_it_is(folder: Path) -> None:
+def test_a_users_folder_stays_as_it_is(folder):
     (folder / "mine").mkdir()
     assert output_folder(folder / "mine") == folder / "mine"
     assert list((folder / "mine").iterdir()) == []
@@ -62,9 +61,7 @@ def test_a_users_folder_stays_as_it_is(folder: Path) -> None:
         ValueError("Package size (600.00MiB) exceeds the maximum size of 512.00MiB."),
     ],
 )
-def test_a_folder_that_is_too_large_is_named(
-    error: Exception, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_too_large_is_named(error, folder, monkeypatch, capsys):
     def refuse(*_: object, **__: object) -> None:
         raise error
 

@@ -20,9 +20,7 @@ WEIGHTS = {"mode": "simulated", "of": {"mode": "weights", "every": 20}}
 
 
 @pytest.mark.parametrize(("sync", "own_models"), [(SIMULATED, False), (WEIGHTS, True)])
-def test_slow_iterations_are_shown_before_they_are_averaged(
-    sync: dict, own_models: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_iterations_are_shown_before_they_are_averaged(sync, own_models, monkeypatch):
     seconds = itertools.count(step=10.0)  # between any two looks at the clock
     monkeypatch.setattr(trainers, "perf_counter", lambda: next(seconds))
     _, shown = trained(SPEC | {"sync": sync})

@@ -17,20 +17,14 @@ import pytest
 import torch.distributed as dist
 from cases import in_turn
 from group import run_group
+from plain import sgd, small
 from recorder import trainer_of
 
 from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.tracking.timeline import Timeline
 
 WORKERS, ITERATIONS, STEPS = 2, 14, 3
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": 280, "test_examples": 20, "height": 20, "width": 20},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "epochs": 1,
-        "batch_size": 20,
-        "optimizer": {"kind": "sgd", "lr": 1e-3, "momentum": 0},
-    },
+BASE = small(280, 20, 20, epochs=1, batch_size=20, optimizer=sgd(1e-3)) | {
     "workers": {"count": WORKERS},
     "tracking": {"timeline": STEPS},
 }
@@ -125,7 +119,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("times")
     (folder / "clock").write_bytes(bytes(16))
     ranks = run_group("test_step_times", "work", WORKERS, folder, timeout_s=240)
@@ -142,7 +136,7 @@ def middle(steps: list[dict[str, float]], what: str) -> float:
 
 
 @EVERY_MODE
-def test_a_late_worker_makes_the_other_one_wait(found: Found, mode: str) -> None:
+def test_a_late_worker_makes_the_other_one_wait(found, mode):
     on_time, late = (rank["steps"] for rank in found[mode])
     # In `weights` a worker comes late to each of the two steps that an exchange is made of.
     lateness = LATE_S * (2 if mode == "weights" else 1)
@@ -153,7 +147,7 @@ def test_a_late_worker_makes_the_other_one_wait(found: Found, mode: str) -> None
 
 
 @EVERY_MODE
-def test_the_parts_of_a_step_add_up_to_it(found: Found, mode: str) -> None:
+def test_the_parts_of_a_step_add_up_to_it(found, mode):
     logged = found[mode][0]["logged"]
     assert len(logged) == ITERATIONS
     for metrics in logged:
@@ -164,7 +158,7 @@ def test_the_parts_of_a_step_add_up_to_it(found: Found, mode: str) -> None:
 
 
 @EVERY_MODE
-def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(found: Found, mode: str) -> None:
+def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(found, mode):
     for metrics in found[mode][0]["logged"]:
         if not metrics["comm/wire_bytes"]:
             assert "net/mbit_s" not in metrics
@@ -179,7 +173,7 @@ def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(found: Fo
 
 
 @EVERY_MODE
-def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(found: Found, mode: str) -> None:
+def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(found, mode):
     assert found[mode][0]["timeline"] == found[mode][1]["timeline"]
     timeline = Timeline.from_json(found[mode][0]["timeline"])
     assert [number for number, _ in timeline.steps] == ["11", "12", "13"]

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,14 @@ GENEROUS_S = 50  # ten times what is promised: this machine may be busy
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Objects]:
+def server():
     started = Objects()
     yield started
     started.stop()
 
 
 @pytest.fixture
-def objects(server: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Objects:
+def objects(server, tmp_path, monkeypatch):
     """The S3, with its keys in the environment of this process, which is in a folder of its own."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "MLFLOW_", "RAY_", "TAUGRAD_"))]:
         monkeypatch.delenv(name)
@@ -47,7 +46,7 @@ def objects(server: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def refused(objects: Objects, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+def refused(objects, capsys):
     """What `train` says of a storage, in its one line."""
 
     def train(storage: str) -> str:
@@ -63,7 +62,7 @@ def refused(objects: Objects, capsys: pytest.CaptureFixture[str]) -> Callable[[s
     return train
 
 
-def test_a_bucket_that_is_not_there(refused: Callable[[str], str]) -> None:
+def test_a_bucket_that_is_not_there(refused):
     said = refused("s3://not-there/runs")
     assert (
         "s3://not-there/runs cannot be written (The specified bucket does not exist (NO_SUCH_BUCKET))" in said
@@ -72,7 +71,7 @@ def test_a_bucket_that_is_not_there(refused: Callable[[str], str]) -> None:
 
 
 @pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_wrong_keys(variable: str, refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_keys(variable, refused, monkeypatch):
     monkeypatch.setenv(variable, "wrong-secret")
     said = refused(f"s3://{BUCKET}/runs")
     code = "INVALID_ACCESS_KEY_ID" if variable == "AWS_ACCESS_KEY_ID" else "SIGNATURE_DOES_NOT_MATCH"
@@ -80,19 +79,19 @@ def test_wrong_keys(variable: str, refused: Callable[[str], str], monkeypatch: p
     assert "wrong-secret" not in said
 
 
-def test_an_endpoint_where_nobody_is(refused: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_where_nobody_is(refused, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     assert "(no answer within 5 s); see whether AWS_ENDPOINT_URL" in refused(f"s3://{BUCKET}/runs")
 
 
-def test_keys_in_an_address_are_not_repeated(refused: Callable[[str], str]) -> None:
+def test_keys_in_an_address_are_not_repeated(refused):
     said = refused(f"s3://key:secret@{BUCKET}/runs")
     assert f"storage = s3://{BUCKET}/runs: an address with keys in it" in said
     assert "secret@" not in said
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def mounted(tmp_path):
     """Mounts a small file system."""
     places: list[Path] = []
 
@@ -109,9 +108,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_a_full_disk_and_a_read_only_one(
-    refused: Callable[[str], str], mounted: Callable[[str], Path]
-) -> None:
+def test_a_full_disk_and_a_read_only_one(refused, mounted):
     full, read_only = mounted("size=64k"), mounted("ro")
     for folder, reason in ((full, "No space left on device"), (read_only, "Read-only file system")):
         said = refused(str(folder / "runs"))
@@ -119,7 +116,7 @@ def test_a_full_disk_and_a_read_only_one(
         assert list(folder.iterdir()) == []
 
 
-def test_a_database_needs_its_driver(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> None:
+def test_a_database_needs_its_driver(monkeypatch, objects):
     uri = "postgresql+psycopg://me:secret@127.0.0.1:1/runs"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(SpecError, match=r"cannot be used: connection failed: .*Connection refused") as away:
@@ -134,7 +131,7 @@ def test_a_database_needs_its_driver(monkeypatch: pytest.MonkeyPatch, objects: O
     assert "secret" not in f"{away.value} {driverless.value} {finding}"
 
 
-def test_doctor_tries_the_bucket_that_is_asked_for(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tries_the_bucket_that_is_asked_for(objects, monkeypatch):
     assert list(doctor._storage()) == []
     monkeypatch.setenv("TAUGRAD_STORAGE", f"s3://{BUCKET}/runs")
     (finding,) = doctor._storage()
@@ -145,7 +142,7 @@ def test_doctor_tries_the_bucket_that_is_asked_for(objects: Objects, monkeypatch
     assert (finding.state, finding.remedy) == ("wrong", "make it, or name another with --storage")
 
 
-def test_the_endpoint_may_be_in_the_address(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_endpoint_may_be_in_the_address(objects, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     host = objects.url.removeprefix("http://")
     # As YAML and pathlib leave it.
@@ -163,9 +160,7 @@ def test_the_endpoint_may_be_in_the_address(objects: Objects, monkeypatch: pytes
     assert folder.text("left.jsonl") == ""
 
 
-def test_metrics_are_delivered_from_a_bucket(
-    objects: Objects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_are_delivered_from_a_bucket(objects, tmp_path, capsys):
     client = open_client()
     run_id = start_run(client, RunSpec(experiment="away"))
     records = [Record.now(step=1, metrics={"comm/fraction": 0.5}), Record.now(ended="FINISHED", run=run_id)]
@@ -180,9 +175,7 @@ def test_metrics_are_delivered_from_a_bucket(
     assert capsys.readouterr().err == f"taugrad: FILE {missing}: there is no such file\n"
 
 
-def test_what_the_bucket_does_not_take_is_kept_here(
-    objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_bucket_does_not_take_is_kept_here(objects, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     folder = RunFolder.at(f"s3://{BUCKET}/runs", RUN)
     spare = Path.home() / ".taugrad" / "not-stored" / RUN
@@ -194,9 +187,7 @@ def test_what_the_bucket_does_not_take_is_kept_here(
         keep_text(folder, "left.jsonl", "a\n")
 
 
-def test_a_checkpoint_that_is_kept_here_is_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_that_is_kept_here_is_delivered(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     client, storage = open_client(), str(tmp_path / "runs")

@@ -2,15 +2,12 @@
 
 import os
 import socket
-import socketserver
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from servers import answering, http
 
 from taugrad import cli
 from taugrad.platform.deadline import NoAnswer
@@ -24,50 +21,15 @@ NOWHERE = "http://me:secret@127.0.0.1:1"
 GENEROUS_S = 50  # ten times what is promised: this machine may be busy
 
 
-class Answering(socketserver.ThreadingTCPServer):
-    """Says the same to everyone."""
-
-    daemon_threads = True
-
-    def __init__(self, said: bytes) -> None:
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                self.request.recv(4096)
-                self.request.sendall(said)
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.server_address[1]}"
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
-
-
-def http_answer(status: str, body: str) -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close"
-    return f"{head}\r\n\r\n{body}".encode()
-
-
 @pytest.fixture
-def answering() -> Iterator[Callable[[bytes], str]]:
-    servers: list[Answering] = []
-
-    def start(said: bytes) -> str:
-        servers.append(Answering(said))
-        return servers[-1].address
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
+def silent():
     """A server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_", "TAUGRAD_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -90,9 +52,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_so_in_one_line(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_says_so_in_one_line(command, folder, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
     before, begun = set(folder.iterdir()), time.monotonic()
     code = cli.main(command.split())
@@ -104,7 +64,7 @@ def test_every_command_says_so_in_one_line(
     assert (said.count("\n"), "secret" in said, set(folder.iterdir())) == (1, False, before)
 
 
-def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(folder: Path, silent: str) -> None:
+def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(folder, silent):
     begun = time.monotonic()
     code = "import sys; from taugrad import cli; c = cli.main(['report', 'e', '-o', 'r']); "
     answer = subprocess.run(
@@ -123,32 +83,25 @@ def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(folder: Path, sil
     ("said", "reason"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "what answers there is not an HTTP server"),
-        (http_answer("500 Internal Server Error", "oops"), "it answers 500 Internal Server Error"),
+        (http("500 Internal Server Error", "oops"), "it answers 500 Internal Server Error"),
         (
-            http_answer("401 Unauthorized", "who?"),
+            http("401 Unauthorized", "who?"),
             "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
         ),
-        (http_answer("200 OK", "<html>A page</html>"), "cannot be used: "),
-        (http_answer("404 Not Found", "<html>A page</html>"), "cannot be used: "),
+        (http("200 OK", "<html>A page</html>"), "cannot be used: "),
+        (http("404 Not Found", "<html>A page</html>"), "cannot be used: "),
     ],
 )
-def test_what_is_no_store_is_refused(
-    said: bytes,
-    reason: str,
-    folder: Path,
-    answering: Callable[[bytes], str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", answering(said))
-    with pytest.raises(SpecError) as refused:
-        answering_client()
+def test_what_is_no_store_is_refused(said, reason, folder, monkeypatch):
+    with answering(lambda _: said) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        with pytest.raises(SpecError) as refused:
+            answering_client()
     assert reason in str(refused.value)
     assert str(refused.value).count("\n") == 0
 
 
-def test_a_database_server_that_is_away_is_refused(
-    folder: Path, silent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_server_that_is_away_is_refused(folder, silent, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://me:secret@{silent}/runs")
     begun = time.monotonic()
     with pytest.raises(
@@ -160,9 +113,7 @@ def test_a_database_server_that_is_away_is_refused(
 
 
 @pytest.mark.parametrize("command", ["train", "search"])
-def test_a_folder_that_cannot_be_written_is_named(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written_is_named(command, folder, monkeypatch, capsys):
     spec = folder / ("search.yaml" if command == "search" else "spec.yaml")
     monkeypatch.chdir("/proc")  # where root cannot make a file either
     assert cli.main([command, str(spec)]) == cli.WRONG_INPUT
@@ -173,9 +124,7 @@ def test_a_folder_that_cannot_be_written_is_named(
 
 
 @pytest.mark.parametrize("command", ["report x -o r", "dashboard x", "law x -o l", "train --resume x"])
-def test_where_nothing_was_trained_nothing_is_made(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_was_trained_nothing_is_made(command, folder, capsys):
     before = set(folder.iterdir())
     assert cli.main(command.split()) == cli.WRONG_INPUT
     assert capsys.readouterr().err.startswith(
@@ -184,9 +133,7 @@ def test_where_nothing_was_trained_nothing_is_made(
     assert set(folder.iterdir()) == before
 
 
-def test_an_unknown_run_and_an_unknown_experiment_are_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_run_and_an_unknown_experiment_are_named(folder, capsys):
     client = open_client()
     client.create_experiment("here")
     for command, said in {
@@ -203,9 +150,7 @@ def test_an_unknown_run_and_an_unknown_experiment_are_named(
 
 
 @pytest.mark.parametrize("place", ["spec.yaml/below", "/proc/1/nowhere", "file:///proc/nowhere"])
-def test_storage_that_cannot_be_written_is_named(
-    place: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_storage_that_cannot_be_written_is_named(place, folder, capsys):
     assert cli.main(["train", "spec.yaml", "--storage", place]) == cli.WRONG_INPUT
     said = capsys.readouterr().err
     assert said.startswith("taugrad: spec.yaml: storage = ")
@@ -213,9 +158,7 @@ def test_storage_that_cannot_be_written_is_named(
     assert said.count("\n") == 1
 
 
-def test_a_store_that_goes_away_costs_a_bounded_time_and_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_store_that_goes_away_costs_a_bounded_time_and_is_asked_again(monkeypatch):
     monkeypatch.setattr("taugrad.platform.tracking.patience._AGAIN_S", 3.0)
     patience, asked = Patience(0.3), []
 
@@ -235,9 +178,8 @@ def test_a_store_that_goes_away_costs_a_bounded_time_and_is_asked_again(
     assert patience(lambda: 2) == 2
 
 
-def test_the_probe_asks_nothing_of_a_server_with_a_certificate_that_it_does_not_know(
-    folder: Path, answering: Callable[[bytes], str]
-) -> None:
-    with pytest.raises(SpecError):
-        probe(answering(b"no TLS").replace("http:", "https:").replace("127.0.0.1", "127.0.0.1.invalid"))
-    probe(answering(b"no TLS").replace("http:", "https:"))  # MLflow has its own settings for that
+def test_the_probe_asks_nothing_of_a_server_with_a_certificate_that_it_does_not_know(folder):
+    with answering(lambda _: b"no TLS") as address:
+        with pytest.raises(SpecError):
+            probe(address.replace("http:", "https:").replace("127.0.0.1", "127.0.0.1.invalid"))
+        probe(address.replace("http:", "https:"))  # MLflow has its own settings for that

@@ -3,7 +3,6 @@
 import io
 import threading
 
-import pytest
 from rich.console import Console
 
 from taugrad.platform import terminal
@@ -21,7 +20,7 @@ class Heard(io.StringIO):
             self.twice.set()
 
 
-def test_a_log_hears_of_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_hears_of_what_goes_on(monkeypatch):
     monkeypatch.setattr(terminal, "SILENT_S", 0.01)
     log = Heard()
     with terminal.going_on(Console(file=log), "checking data"):
@@ -29,7 +28,7 @@ def test_a_log_hears_of_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(log.getvalue().splitlines()) == {"checking data \u2026"}
 
 
-def test_what_is_over_soon_says_nothing() -> None:
+def test_what_is_over_soon_says_nothing():
     log = Heard()
     with terminal.going_on(Console(file=log), "checking data"):
         pass

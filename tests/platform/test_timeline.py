@@ -23,7 +23,7 @@ WORKERS = st.lists(st.lists(SPANS, min_size=1, max_size=12), min_size=1, max_siz
 
 
 @given(WORKERS)
-def test_a_timeline_comes_back_from_its_text(workers: list[list[Span]]) -> None:
+def test_a_timeline_comes_back_from_its_text(workers):
     timeline = Timeline.of(workers)
     back = Timeline.from_json(timeline.to_json())
     assert len(back.workers) == len(workers)
@@ -41,7 +41,7 @@ def _in_order(span: Span) -> tuple[float, float, str, str, str]:
 
 
 @given(WORKERS)
-def test_a_trace_is_what_viewers_ask_for(workers: list[list[Span]]) -> None:
+def test_a_trace_is_what_viewers_ask_for(workers):
     """Trace Event Format: complete events, whose threads have names; in a thread they nest, or are apart."""
     trace = json.loads(Timeline.of(workers).to_json())
     assert trace["displayTimeUnit"] == "ms"
@@ -67,7 +67,7 @@ def test_a_trace_is_what_viewers_ask_for(workers: list[list[Span]]) -> None:
             open_until.append(ended)
 
 
-def test_buckets_that_overlap_on_their_way_have_threads_of_their_own() -> None:
+def test_buckets_that_overlap_on_their_way_have_threads_of_their_own():
     spans = [
         Span("exchange", "wire", 0.0, 2.0, "bucket 0"),
         Span("exchange", "wire", 1.0, 3.0, "bucket 1"),
@@ -79,7 +79,7 @@ def test_buckets_that_overlap_on_their_way_have_threads_of_their_own() -> None:
     assert placed == [("bucket 0", "network"), ("bucket 2", "network"), ("bucket 1", "network 2")]
 
 
-def test_steps_begin_when_the_first_worker_does() -> None:
+def test_steps_begin_when_the_first_worker_does():
     first = [Span("step", "compute", 5.0, 6.0, "11"), Span("step", "compute", 6.0, 7.0, "12")]
     second = [Span("step", "compute", 5.5, 5.9, "11"), Span("step", "compute", 5.9, 7.0, "12")]
     steps = Timeline.of([first, second]).steps
@@ -89,6 +89,6 @@ def test_steps_begin_when_the_first_worker_does() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"traceEvents": [{"ph": "X"}]}', "nothing"])
-def test_another_text_is_no_timeline(text: str) -> None:
+def test_another_text_is_no_timeline(text):
     with pytest.raises(ValueError, match=r"timeline|Expecting"):
         Timeline.from_json(text)

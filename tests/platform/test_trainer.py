@@ -1,7 +1,7 @@
 """The trainer against single-process SGD."""
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,31 +9,24 @@ import pytest
 import recorder
 import torch
 from group import run_group
-from torch import nn
+from plain import plain_loop, sgd, small
 
-from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.examples import Tensors
-from taugrad.platform.data.shape import Shape
-from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.trainer import Trainer
 
 EPOCHS, BATCH, EXAMPLES = 3, 30, 250  # nine batches an epoch, the last of 10: uneven among 3 workers
-SPEC = {
-    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 101, "height": 4, "width": 4},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "epochs": EPOCHS,
-        "batch_size": BATCH,
-        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3},
-        "schedule": {"kind": "step", "epochs": 1, "factor": 0.5},
-    },
-    "tracking": {"flush_interval": 4, "layer_interval": 5},
-    "checkpoint": {"interval": 10},
-}
+SPEC = small(
+    EXAMPLES,
+    101,
+    epochs=EPOCHS,
+    batch_size=BATCH,
+    optimizer=sgd(0.1, 0.9, 1e-3),
+    schedule={"kind": "step", "epochs": 1, "factor": 0.5},
+) | {"tracking": {"flush_interval": 4, "layer_interval": 5}, "checkpoint": {"interval": 10}}
 SPECS: dict[int, dict[str, dict]] = {
     1: {"base": SPEC} | {f"seed {seed}": SPEC | {"compressor": "bgt(0.01)", "seed": seed} for seed in (7, 8)},
     2: {"base": SPEC},
@@ -80,7 +73,7 @@ def evaluation(rank: int, workers: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Callable[[int], Results]:
+def results(tmp_path_factory):
     """What workers of a number brought back; each number trains once."""
     done: dict[int, Results] = {}
 
@@ -93,29 +86,20 @@ def results(tmp_path_factory) -> Callable[[int], Results]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain():
     """Single-process SGD on whole batches, written out: weights, losses and accuracies."""
-    spec = RunSpec.model_validate(SPEC)
-    data = load(spec.data)
-    torch.manual_seed(spec.seed)
-    model = build(spec.model, Shape.image(1, 4, 4, 10))
-    momentum = [torch.zeros_like(p) for p in model.parameters()]
-    losses, accuracies = [], []
-    for epoch in range(EPOCHS):
-        order = epoch_order(EXAMPLES, spec.seed, epoch)
-        rate = 0.1 * 0.5**epoch
-        for start in range(0, EXAMPLES, BATCH):
-            batch = torch.from_numpy(order[start : start + BATCH])
-            loss = nn.functional.cross_entropy(model(data.train_inputs[batch]), data.train_labels[batch])
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            losses.append(loss.item())
-            with torch.no_grad():
-                for p, m, g in zip(model.parameters(), momentum, gradients, strict=True):
-                    m.mul_(0.9).add_(g + 1e-3 * p)
-                    p.sub_(rate * m)
-        with torch.no_grad():
+    spec, accuracies = RunSpec.model_validate(SPEC), []
+
+    def batches(model, data):
+        for epoch in range(EPOCHS):
+            order = epoch_order(EXAMPLES, spec.seed, epoch)
+            for start in range(0, EXAMPLES, BATCH):
+                yield order[start : start + BATCH], {"lr": 0.1 * 0.5**epoch}
             guesses = model(data.test_inputs).argmax(1)
-        accuracies.append((guesses == data.test_labels).double().mean().item())
+            accuracies.append((guesses == data.test_labels).double().mean().item())
+
+    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-3)
+    model, losses = plain_loop(spec, batches, optimizer)
     return {"weights": model.state_dict(), "losses": losses, "accuracies": accuracies}
 
 

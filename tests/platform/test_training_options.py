@@ -1,27 +1,22 @@
 """How people train - precision, accumulation, clipping, schedules - against a plain loop without taugrad."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from plain import plain_loop, small
 from recorder import saved_in, trained, trainer_of
 from torch import nn
 
-from taugrad.platform.data import DataSet, load
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 
 pytestmark = pytest.mark.usefixtures("alone")
 EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "workers": {"count": 1},
-    "checkpoint": {"interval": 5},
-}
+BASE = small(EXAMPLES) | {"workers": {"count": 1}, "checkpoint": {"interval": 5}}
 TRAINING: dict[str, Any] = {
     "iterations": ITERATIONS,
     "batch_size": BATCH,
@@ -46,45 +41,44 @@ def spec_of(**training: Any) -> RunSpec:
     return RunSpec.model_validate(BASE | {"training": TRAINING | training})
 
 
-def plain_loop(spec: RunSpec) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """The same in as few lines as torch needs: the weights, and each batch's mean loss."""
-    training, data = spec.training, load(spec.data)
-    assert isinstance(data, DataSet)
-    torch.manual_seed(spec.seed)
-    model = build(spec.model, data.shape)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
+def written_out(spec: RunSpec) -> tuple[nn.Module, list[float]]:
+    """The same as a plain loop."""
+    training = spec.training
     batch = 25 if training.batch_per_worker else BATCH
     a_epoch = math.ceil(EXAMPLES / batch)
     total = training.iterations or training.epochs * a_epoch
-    losses = []
-    for done in range(total):
-        order = epoch_order(EXAMPLES, spec.seed, done // a_epoch)
-        chosen = torch.from_numpy(order[done % a_epoch * batch :][:batch])
-        rising = min(1.0, 0.25 + 0.75 * done / 4)
-        fallen = 0.2 + 0.4 * (1 + math.cos(math.pi * max(0, done - 4) / (total - 4)))
-        for group in optimizer.param_groups:
-            group["lr"] = 0.01 * rising * fallen
-        optimizer.zero_grad()
-        kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
+
+    def batches(*_):
+        for done in range(total):
+            order = epoch_order(EXAMPLES, spec.seed, done // a_epoch)
+            rising = min(1.0, 0.25 + 0.75 * done / 4)
+            fallen = 0.2 + 0.4 * (1 + math.cos(math.pi * max(0, done - 4) / (total - 4)))
+            yield order[done % a_epoch * batch :][:batch], {"lr": 0.01 * rising * fallen}
+
+    def forward(model, inputs):
         with torch.autocast("cpu", kind, enabled=kind is not None):
-            outputs = model(data.train_inputs[chosen])
-            loss = nn.functional.cross_entropy(outputs, data.train_labels[chosen])
-        losses.append(loss.item())
-        (loss * len(chosen) if training.loss_reduction == "sum" else loss).backward()
+            return model(inputs).float()
+
+    def before_step(model, examples):
+        if training.loss_reduction == "sum":
+            for each in model.parameters():
+                each.grad *= examples
         if training.clip.norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip.norm)
-        optimizer.step()
-    return model.state_dict(), losses
+
+    optimizer = partial(torch.optim.AdamW, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
+    return plain_loop(spec, batches, optimizer, forward, before_step)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
 def test_a_run_is_a_plain_loop_with_these_options(options):
     spec = spec_of(**options)
     trainer, recorder = trained(spec)
-    weights, losses = plain_loop(spec)
+    model, losses = written_out(spec)
     # fp16's plain loop has no scale, and loses small gradients; Adam makes much of them.
     rough = {"rtol": 0.02, "atol": 0.01} if options.get("precision") else {"rtol": 1e-4, "atol": 1e-5}
-    for name, expected in weights.items():
+    for name, expected in model.state_dict().items():
         torch.testing.assert_close(trainer.model.state_dict()[name], expected, **rough)
     np.testing.assert_allclose(recorder.losses, losses, rtol=0.01 if options.get("precision") else 1e-4)
     assert recorder.evaluations[-1][0] == len(losses) == trainer.done

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain import sgd, small
 from recorder import Recorder, trained
 from torch import nn
 
-from taugrad.platform.data import DataSet, load
+from taugrad.platform.data import load
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
@@ -17,14 +18,7 @@ from taugrad.platform.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("alone")
 WORKERS, EVERY, BATCH, EXAMPLES, TAU, RATE = 3, 4, 30, 120, 0.02, 0.3
 ITERATIONS = 14  # the last exchange comes after two steps
-BASE: dict[str, Any] = {
-    "data": {"kind": "synthetic", "train_examples": EXAMPLES, "test_examples": 60, "height": 4, "width": 4},
-    "model": {"kind": "mlp", "widths": [12], "activation": "tanh"},
-    "training": {
-        "iterations": ITERATIONS,
-        "batch_size": BATCH,
-        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0},
-    },
+BASE = small(EXAMPLES, iterations=ITERATIONS, batch_size=BATCH, optimizer=sgd(RATE)) | {
     "workers": {"count": WORKERS},
     "checkpoint": {"interval": 1000},
 }
@@ -39,7 +33,6 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
     """Agreed weights at the end, and each worker's residuals; wgt at TAU."""
     spec = RunSpec.model_validate(BASE)
     data = load(spec.data)
-    assert isinstance(data, DataSet)
     torch.manual_seed(spec.seed)
     model = build(spec.model, data.shape)
     agreed = [each.detach().numpy().copy() for each in model.parameters()]
@@ -56,7 +49,6 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
             loss = nn.functional.cross_entropy(model(data.train_inputs[chosen]), data.train_labels[chosen])
             loss.backward()
             for i, parameter in enumerate(model.parameters()):
-                assert parameter.grad is not None
                 own[rank][i] = own[rank][i] - RATE * parameter.grad.numpy()
         if (done + 1) % EVERY and done + 1 < ITERATIONS:
             continue

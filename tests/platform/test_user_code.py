@@ -1,10 +1,12 @@
 """A user's own functions: what is said of them fits on a line and leads to the place."""
 
+import copy
 import pickle
 import sys
 from pathlib import Path
 
 import pytest
+from cases import in_turn
 
 from taugrad.platform.data.placing import FOLDER
 from taugrad.platform.user_code import (
@@ -24,16 +26,48 @@ def deeper(given):
     raise KeyError("line one\\nline two")
 def in_torch(size): return torch.zeros(size).reshape(7)
 def leaves(): raise SystemExit("usage: ...")
+size = 3
+class Factory: pass
 """
+BROKEN = {
+    "taugrad_broken": "import taugrad_no_such_dependency\n",
+    "taugrad_script": "import sys\nsys.exit(3)\n",
+    "taugrad_syntax": "def f(:\n",
+}
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    (tmp_path / "taugrad_mine.py").write_text(MINE)
+    for name, text in {"taugrad_mine": MINE, **BROKEN}.items():
+        (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     yield "taugrad_mine"
     sys.modules.pop("taugrad_mine", None)
+
+
+@in_turn(
+    "path, reason",
+    [
+        ("taugrad_none:f", "no module named 'taugrad_none'"),
+        ("taugrad_none.part:f", "no module named 'taugrad_none'"),
+        ("taugrad.no_such_part:f", "no module named 'taugrad.no_such_part'"),
+        ("taugrad_mine:nothing", "taugrad_mine has no attribute 'nothing'"),
+        ("taugrad_mine:Factory.nothing", "taugrad_mine.Factory has no attribute 'nothing'"),
+        ("taugrad_mine:size", "taugrad_mine.size is int, which cannot be called"),
+        ("taugrad_broken:f", "importing taugrad_broken failed: ModuleNotFoundError: No"),
+        ("taugrad_mine.py:f", "leave out .py"),
+        ("taugrad_script:f", "failed: SystemExit: 3 (taugrad_script.py:2 in <module>)"),
+        ("taugrad_syntax:f", "failed: SyntaxError: invalid syntax (taugrad_syntax.py:1)"),
+        *((f"{path}", "expected the form package.module:function") for path in ("a", ":f", "a:", "a:f.")),
+    ],
+)
+def test_a_wrong_import_path_is_named_with_the_reason(mine, path, reason):
+    with pytest.raises(ImportPathError) as caught:
+        import_object(path)
+    assert repr(path) in str(caught.value)
+    assert reason in str(caught.value)
+    assert str(copy.copy(caught.value)) == str(caught.value)  # as pickling does, by __reduce__
 
 
 @pytest.mark.parametrize(

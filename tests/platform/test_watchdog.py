@@ -1,13 +1,12 @@
 """What a command started ends with it, even when the command is killed."""
 
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 
 import psutil
 import pytest
+from waiting import lives, program, until
 
 PARENT = """
 import os, signal, subprocess, sys, time
@@ -26,54 +25,40 @@ with watched() as mark:
 """
 
 
-def started() -> tuple[subprocess.Popen[str], psutil.Process, list[psutil.Process]]:
+@pytest.fixture
+def started():
     """A command, what it started without the mark, and what has it."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    other = psutil.Process(int(process.stdout.readline()))
-    deadline = time.monotonic() + 60
-    while True:
-        family = psutil.Process(process.pid).children(recursive=True)
-        marked = [each for each in family if each != other and "time.sleep(600)" in " ".join(each.cmdline())]
-        if len(marked) == 2:
-            return process, other, marked
-        assert time.monotonic() < deadline, family
-        time.sleep(0.1)
+    with program(PARENT) as process:
+        other = psutil.Process(int(process.stdout.readline()))
 
+        def marked() -> list[psutil.Process]:
+            family = psutil.Process(process.pid).children(recursive=True)
+            found = [
+                each for each in family if each != other and "time.sleep(600)" in " ".join(each.cmdline())
+            ]
+            return found if len(found) == 2 else []
 
-def runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        found = until(marked, timeout_s=60)
+        yield process, other, found
+        for each in (other, *found):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
-def test_what_a_killed_command_started_ends(sign: signal.Signals) -> None:
-    process, other, marked = started()
-    try:
-        time.sleep(3)  # the watchdog looks every second
-        process.send_signal(sign)
-        process.wait(30)
-        deadline = time.monotonic() + 30
-        while any(map(runs, marked)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert runs(other)
-    finally:
-        for each in (other, *marked):
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
+def test_what_a_killed_command_started_ends(sign, started):
+    process, other, marked = started
+    time.sleep(3)  # the watchdog looks every second
+    process.send_signal(sign)
+    process.wait(30)
+    until(lambda: not any(map(lives, marked)), timeout_s=30)
+    assert lives(other)
 
 
-def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it() -> None:
-    process, other, marked = started()
-    try:
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(30) == 0
-        time.sleep(1)
-        assert all(map(runs, (other, *marked)))
-    finally:
-        for each in (other, *marked):
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
+def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it(started):
+    process, other, marked = started
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.wait(30) == 0
+    time.sleep(1)
+    assert all(map(lives, (other, *marked)))

@@ -1,6 +1,5 @@
 """Shared by the search's tests."""
 
-from collections.abc import Callable
 from shutil import copy
 
 import pytest
@@ -19,7 +18,7 @@ compressor: {kind: {choice: [wgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
 
 
 @pytest.fixture(scope="session")
-def a_law() -> Callable[..., FittedLaw]:
+def a_law():
     """The law that ships, as if it were for another method, optimizer or place of momentum."""
 
     def build(kind: str, optimizer: str = "sgd", momentum_in: str = "optimizer") -> FittedLaw:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from finished import StandIn, leave
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.synchronization.config import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import finish_run, open_client, start_run
+from taugrad.platform.tracking.store import open_client
 from taugrad.search.attempts import MARGIN, lawful
 from taugrad.search.auto import (
     DENSITIES,
@@ -64,28 +65,19 @@ def threshold_of(one: RunSpec) -> float | str:
     )
 
 
-class Trainer:
-    """Stands for `taugrad train`: leaves finished runs with accuracies by how the threshold was found."""
-
-    def __init__(self, uri: str, accuracies: dict[float | str, float], status: str = "FINISHED") -> None:
-        self.client, self.accuracies, self.status = open_client(uri), accuracies, status
-        self.trained: list[float | str] = []
-        self.specs: list[RunSpec] = []
-
-    def __call__(self, one: RunSpec) -> int:
-        threshold = threshold_of(one)
-        self.trained.append(threshold)
-        self.specs.append(one)
-        leave(self.client, one, self.accuracies.get(threshold, 0.0), self.status)
-        return OK if self.status == "FINISHED" else FAILED
+def metrics_of(accuracy: float) -> dict[str, float]:
+    return {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: 0.002}
 
 
-def leave(client, one: RunSpec, accuracy: float, status: str = "FINISHED", **tags: str) -> str:
-    run_id = start_run(client, one, tags=tags)
-    client.log_metric(run_id, names.EVAL_ACCURACY, accuracy)
-    client.log_metric(run_id, names.TOTAL_WIRE_GB, 0.002)
-    finish_run(client, run_id, status)
-    return run_id
+class Trainer(StandIn):
+    """Leaves runs with accuracies by how the threshold was found."""
+
+    def __init__(self, uri: str, accuracies: dict[float | str, float]) -> None:
+        super().__init__(uri, lambda one: metrics_of(accuracies.get(threshold_of(one), 0.0)), "FINISHED")
+
+    @property
+    def trained(self) -> list[float | str]:
+        return [threshold_of(one) for one in self.specs]
 
 
 LOW, HIGH = DENSITIES
@@ -209,12 +201,11 @@ def test_a_budget_is_one_training(uri, capsys):
 def test_only_the_same_computation_that_came_to_its_end_counts(uri):
     client, one = open_client(uri), spec(name="a", storage="elsewhere")
     assert finished(client, one, ACCURACY) is None
-    leave(client, one, 0.1, "FAILED")
-    leave(client, spec(seed=1), 0.2)
-    leave(client, one, 0.3, **{names.TAG_TRIAL: "4"})
-    leave(client, spec(experiment="other"), 0.4)
+    leave(client, one, metrics_of(0.1), "FAILED")
+    leave(client, spec(seed=1), metrics_of(0.2))
+    leave(client, one, metrics_of(0.3), **{names.TAG_TRIAL: "4"})
+    leave(client, spec(experiment="other"), metrics_of(0.4))
     assert finished(client, one, ACCURACY) is None
-    run_id = leave(client, spec(), 0.5)
+    run_id = leave(client, spec(), metrics_of(0.5))
     found = finished(client, one, ACCURACY)
-    assert found is not None
     assert (found.run_id, found.value, found.wire_bytes) == (run_id, 0.5, 2e6)

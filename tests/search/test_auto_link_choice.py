@@ -51,7 +51,7 @@ def loss_after(steps: float) -> float:
 
 
 class Trainings:
-    """Stands for trainings whose steps are worth what is said here."""
+    """Stands for trainings whose steps have these worths, or bring them to a place on the reference."""
 
     def __init__(self, worths):
         self.worths, self.asked = worths, []
@@ -59,22 +59,9 @@ class Trainings:
     def take(self, one: RunSpec, steps: int, every: int) -> Curve:
         self.asked.append((one.fingerprint(), steps))
         worth = self.worths.get(one.fingerprint(), 1.0)
-        done = range(0, steps + 1, every)
-        return Curve(tuple(done), tuple(worth if math.isnan(worth) else loss_after(worth * s) for s in done))
-
-
-class Bent(Trainings):
-    """One of them has the losses of other steps than its own."""
-
-    def __init__(self, worths, bent: Way, place):
-        super().__init__(worths)
-        self.bent, self.place = bent.spec.fingerprint(), place
-
-    def take(self, one: RunSpec, steps: int, every: int) -> Curve:
-        curve = super().take(one, steps, every)
-        if one.fingerprint() != self.bent:
-            return curve
-        return Curve(curve.steps, tuple(loss_after(self.place(s)) for s in curve.steps))
+        done = tuple(range(0, steps + 1, every))
+        places = [worth(each) if callable(worth) else worth * each for each in done]
+        return Curve(done, tuple(map(loss_after, places)))
 
 
 def step(seconds: float, received: float = 0.0) -> StepTime:
@@ -243,12 +230,8 @@ def test_what_learns_nothing_is_never_chosen_however_fast_it_is(worth):
 
 
 def test_a_run_that_learns_nothing_in_the_probe_is_not_judged_by_it():
-    class Flat(Trainings):
-        def take(self, one, steps, every):
-            return Curve((0, steps), (3.0, 3.0))
-
     exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
-    choice = choose(RUN, exact, kept, dropped, STEPS, Flat({}).take)
+    choice = choose(RUN, exact, kept, dropped, STEPS, lambda _, steps, __: Curve((0, steps), (3.0, 3.0)))
     assert choice.best is choice.exact
     assert not choice.learned
     assert "too short for the run to learn anything" in words.reason(choice, SLOW, 4, exact.step)
@@ -288,10 +271,9 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
     """The first is 80 steps ahead soon, then learns half as fast; the second's steps are worth 0.9."""
     seconds = (10.0, 1.0, 0.95)
     exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
-
-    worths = {second.way.spec.fingerprint(): 0.9}
-    trainings = Bent(worths, first.way, lambda s: 80 + s / 2 if s else 0)
-    choice = choose(RUN, exact, [first, second], [], STEPS, trainings.take)
+    worths = {first.way.spec.fingerprint(): lambda s: 80 + s / 2 if s else 0}
+    worths[second.way.spec.fingerprint()] = 0.9
+    choice = choose(RUN, exact, [first, second], [], STEPS, Trainings(worths).take)
     found = {id(judged.prospect): judged for judged in choice.judged}
     assert found[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
     assert choice.best is found[id(second)]

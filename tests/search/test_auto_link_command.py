@@ -6,6 +6,7 @@ import pytest
 import yaml
 from calibrations import calibration as measured
 from calibrations import work
+from finished import StandIn
 
 from taugrad import cli
 from taugrad.platform.data import load
@@ -14,7 +15,6 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import finish_run, open_client, start_run
 from taugrad.search.auto_link import command
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.probe_runs import probe_runs_of
@@ -41,14 +41,14 @@ def spec(**fields) -> RunSpec:
 
 
 @pytest.fixture
-def file(tmp_path) -> str:
+def file(tmp_path):
     path = tmp_path / "digits.yaml"
     path.write_text(yaml.safe_dump(DIGITS))
     return str(path)
 
 
 @pytest.fixture
-def calibration(tmp_path) -> Path:
+def calibration(tmp_path):
     """Computing takes no time to speak of; a tenth of the elements are a byte each."""
     methods = {
         DENSE: work(4 * PARAMETERS, all_reduces=1),
@@ -62,12 +62,12 @@ def calibration(tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def kept() -> list[object]:
+def kept():
     return []
 
 
 @pytest.fixture
-def probed_once(kept, monkeypatch) -> None:
+def probed_once(kept, monkeypatch):
     """A probe takes half a minute, and all that ask for one here ask for the same."""
     really = command._find
 
@@ -79,24 +79,11 @@ def probed_once(kept, monkeypatch) -> None:
     monkeypatch.setattr(command, "_find", find)
 
 
-class Train:
-    """Stands for `taugrad train`: leaves a run that came to its target, or did not."""
-
-    def __init__(self, uri: str, *, steps: int | None = 100, status: str = "FINISHED") -> None:
-        self.client, self.steps, self.status = open_client(uri), steps, status
-        self.specs: list[RunSpec] = []
-        self.run_id = ""
-
-    def __call__(self, one: RunSpec) -> int:
-        self.specs.append(one)
-        self.run_id = start_run(self.client, one)
-        metrics = {names.EVAL_LOSS: 0.5, names.TOTAL_WIRE_GB: 0.001, names.TOTAL_SECONDS: 20.0}
-        if self.steps:
-            metrics[names.TOTAL_ITERATIONS_TO_TARGET] = float(self.steps)
-        for name, value in metrics.items():
-            self.client.log_metric(self.run_id, name, value)
-        finish_run(self.client, self.run_id, self.status)
-        return OK if self.status == "FINISHED" else FAILED
+def train(uri: str, steps: int | None = 100, status: str = "FINISHED") -> StandIn:
+    """Leaves a run that came to its target after so many steps, or did not."""
+    metrics = {names.EVAL_LOSS: 0.5, names.TOTAL_WIRE_GB: 0.001, names.TOTAL_SECONDS: 20.0}
+    metrics |= {names.TOTAL_ITERATIONS_TO_TARGET: float(steps)} if steps else {}
+    return StandIn(uri, lambda _: metrics, status)
 
 
 # From the command line
@@ -129,16 +116,18 @@ def request(calibration, **fields) -> Request:
 
 @pytest.mark.usefixtures("probed_once")
 def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
-    train = Train(uri)
-    assert run_auto_link(spec(), "digits.yaml", request(calibration), train) == OK
-    (one,) = train.specs
+    trained = train(uri)
+    assert run_auto_link(spec(), "digits.yaml", request(calibration), trained) == OK
+    (one,) = trained.specs
     assert one.training.until == {"loss": 0.3}
     assert one.compressor.kind == "strom"
     assert one.training.iterations == 240
     printed = capsys.readouterr().out
     assert "after 100 steps; predicted: " in printed
-    (artifact,) = [each.path for each in train.client.list_artifacts(train.run_id) if each.path == ARTIFACT]
-    text = Path(train.client.download_artifacts(train.run_id, artifact)).read_text()
+    (_artifact,) = [
+        each.path for each in trained.client.list_artifacts(trained.run_id) if each.path == ARTIFACT
+    ]
+    text = Path(trained.client.download_artifacts(trained.run_id, ARTIFACT)).read_text()
     assert str(one.compressor).replace("|", "\\|") in text
     assert "| chosen |" in text
 
@@ -148,7 +137,7 @@ def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     ("fields", "said"), [({"steps": None}, "was not reached"), ({"status": "FAILED"}, "")]
 )
 def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, capsys, fields, said):
-    assert run_auto_link(spec(), "digits.yaml", request(calibration), Train(uri, **fields)) == FAILED
+    assert run_auto_link(spec(), "digits.yaml", request(calibration), train(uri, **fields)) == FAILED
     assert said in capsys.readouterr().out
 
 

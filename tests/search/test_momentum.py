@@ -17,7 +17,7 @@ def spec(momentum: float, decay: float, kind: str = "sgd") -> RunSpec:
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 99), st.integers(0, 10**4), st.sampled_from(["sgd", "lars"]))
-def test_there_and_back_is_the_same_spec(hundredths: int, decay: int, kind: str) -> None:
+def test_there_and_back_is_the_same_spec(hundredths, decay, kind):
     here = spec(hundredths / 100, decay / 10**5, kind)
     moved = RunSpec.model_validate(in_compressor(here))
     assert own_momentum(moved.compressor) == hundredths / 100
@@ -39,7 +39,7 @@ def decayed(momentum: float, decay: float, steps: int) -> float:
 
 
 @pytest.mark.parametrize("momentum", [0.5, 0.9])
-def test_weights_decay_as_they_did(momentum: float) -> None:
+def test_weights_decay_as_they_did(momentum):
     here = spec(momentum, 0.01)
     there = RunSpec.model_validate(in_compressor(here)).training.optimizer
     steps = 2000
@@ -50,7 +50,7 @@ def test_weights_decay_as_they_did(momentum: float) -> None:
     assert decay_beside(momentum, there.weight_decay, "sgd") == 0.01
 
 
-def test_without_momentum_nothing_moves_and_nesterovs_has_no_place_there() -> None:
+def test_without_momentum_nothing_moves_and_nesterovs_has_no_place_there():
     assert in_compressor(spec(0.0, 0.01)) == spec(0.0, 0.01).model_dump(mode="json")
     assert in_optimizer(spec(0.9, 0.01)) == spec(0.9, 0.01).model_dump(mode="json")
     adam = RunSpec.model_validate({"compressor": "strom(0.1)", "training": {"optimizer": {"kind": "adam"}}})

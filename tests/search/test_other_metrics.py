@@ -6,6 +6,7 @@ import math
 import statistics
 
 import pytest
+from finished import StandIn
 from rich.console import Console
 from scipy import stats
 
@@ -13,8 +14,9 @@ from taugrad import cli
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import finish_run, open_client, start_run
+from taugrad.platform.tracking.store import open_client
 from taugrad.search.auto import FAILED, OK, Goal, run_auto
+from taugrad.search.law.fitting import SHIPPED
 from taugrad.search.objective import Objective
 from taugrad.search.outputs import front_csv
 from taugrad.search.trial import Surroundings, Task, run_task
@@ -136,24 +138,11 @@ DIGITS = {
 }
 
 
-def leave(client, spec, value, metric="eval/loss", **more) -> str:
-    run_id = start_run(client, spec)
-    for name, number in {metric: value, names.TOTAL_WIRE_GB: 0.002, **more}.items():
-        client.log_metric(run_id, name, number)
-    finish_run(client, run_id, "FINISHED")
-    return run_id
-
-
 @pytest.mark.usefixtures("surroundings")
-def test_auto_goes_by_densities_where_a_loss_counts(capsys):
-    client = open_client()
+def test_auto_goes_by_densities_where_a_loss_counts(capsys, uri):
     # Less is better: 2.10 would be within the tolerance if a higher value were.
     losses = iter([1.94, 2.10, 1.95])
-
-    def trained(spec) -> int:
-        leave(client, spec, next(losses))
-        return OK
-
+    trained = StandIn(uri, lambda _: {"eval/loss": next(losses), names.TOTAL_WIRE_GB: 0.002}, "FINISHED")
     spec = RunSpec.model_validate(DIGITS)
     assert run_auto(spec, "spec.yaml", Goal(None, None), trained) == OK
     text = capsys.readouterr().out
@@ -167,10 +156,4 @@ def test_auto_goes_by_densities_where_a_loss_counts(capsys):
     assert "no training lost 0.001 nats or less" in text
     assert "comes nearest, 0.0090 nats beyond that" in text
     with pytest.raises(SpecError, match="judged by test loss"):
-        run_auto(spec, "spec.yaml", Goal.read(None, 1.0, _shipped()), trained)
-
-
-def _shipped():
-    from taugrad.search.law.fitting import SHIPPED
-
-    return SHIPPED
+        run_auto(spec, "spec.yaml", Goal.read(None, 1.0, SHIPPED), trained)

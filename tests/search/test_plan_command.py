@@ -58,7 +58,6 @@ def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
     # 4 workers: 3 messages of 10,008 bytes at 10 Mbit/s less headers, 5 ms, the model and compressing
     by_hand = 0.05 + 0.001 + 3 * 10_008 * 8 / 9.5e6 + 0.005
     found = re.search(r"At 10mbit,5ms, 4 workers: wgt\(tau=0\.001\), ([\d.]+) s a step \(", printed)
-    assert found is not None
     assert float(found[1]) == pytest.approx(by_hand, rel=0.01)
     assert "At 100gbit,0ms, 16 workers compression does not pay: " in printed
     assert "not what it learns" in printed

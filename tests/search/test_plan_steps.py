@@ -61,43 +61,89 @@ def seconds(method, link, workers, sync=None):
     return step_time(CALIBRATION, method, sync or AllGatherSync(), link, workers).seconds
 
 
-def test_buckets_queue_for_the_link_beside_the_backward_pass():
-    # 2 workers: each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
-    assert seconds(DENSE, MEGABYTE_A_SECOND, 2) == pytest.approx(1.2)
+MB, SLOWER = MEGABYTE_A_SECOND, Link(rate=8e4, delay=0.2, headers=0.0)
+BY_HAND = [
+    # Each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
+    (DENSE, AllGatherSync(), MB, 2, 1.2),
     # At 100 MB/s only the last bucket's 4 ms are seen.
-    assert seconds(DENSE, Link(rate=8e8, headers=0.0), 2) == pytest.approx(0.504)
+    (DENSE, AllGatherSync(), Link(rate=8e8, headers=0.0), 2, 0.504),
+    # Who blocks: 0.3 to 0.7 on the link, 0.1 of backward pass, 0.4 on the link, 0.1 of optimizer.
+    (DENSE.model_copy(update={"blocks": True}), AllGatherSync(), MB, 2, 1.3),
+    # Compress to 0.31; 20 kB on the link to 0.33. Second: ready at 0.41, compressed at 0.43, 40 kB to 0.47.
+    # First read 0.43 .. 0.437; second 0.47 + 0.003 + 3 * 0.004; optimizer 0.1.
+    (FEW, AllGatherSync(), MB, 3, 0.47 + 0.015 + 0.1),
+    # Without a hook nothing overlaps. Whole: 0.03 to compress. Shards: half out, half back, half of the sum
+    # is compressed.
+    (FEW, ShardedSync(), MB, 2, 0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004),
+    (FEW, ParameterServerSync(), MB, 4, 0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004),
+    (DENSE, RingSync(), MB, 4, 0.5 + 6 / 4 * 0.8),
+    # Local steps share an exchange; by default an epoch's 100.
+    *((FEW, WeightsSync(every=n), MB, 2, 0.5 + (0.06 + 2 * 0.006 + 0.004) / (n or 100)) for n in (1, 32, 0)),
+    # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004. Then the link binds.
+    (FEW, AsyncSync(), MB, 4, 0.552),
+    (FEW, AsyncSync(), SLOWER, 4, 9.0),
+]
 
 
-def test_compressing_delays_the_backward_pass_and_reading_comes_after_it():
-    # 3 workers. Compress to 0.31; 20 kB on the link to 0.33. Second: ready at 0.41, compressed at 0.43, 40 kB
-    # to 0.47. First read 0.43 .. 0.437; second 0.47 + 0.003 + 3 * 0.004; optimizer 0.1.
-    found = step_time(CALIBRATION, FEW, AllGatherSync(), MEGABYTE_A_SECOND, 3)
-    assert found.seconds == pytest.approx(0.47 + 0.015 + 0.1, abs=1e-4)
-    assert found.utilization == pytest.approx(0.5 / 0.585, abs=1e-3)
-    assert found.received == pytest.approx(2 * 3e4)
+@pytest.mark.parametrize(("method", "sync", "link", "workers", "expected"), BY_HAND)
+def test_a_step_takes_what_its_timeline_by_hand_takes(method, sync, link, workers, expected):
+    found = step_time(CALIBRATION, method, sync, link, workers)
+    assert found.seconds == pytest.approx(expected, abs=1e-3)
+    assert found.utilization == pytest.approx(0.5 / expected, abs=1e-2)
+    if method is FEW and sync == AllGatherSync():
+        assert found.received == pytest.approx(2 * 3e4)
 
 
-def test_who_blocks_computes_nothing_meanwhile():
-    blocking = DENSE.model_copy(update={"blocks": True})
-    # 0.3 to 0.7 on the link, 0.1 of backward pass, 0.4 on the link, 0.1 of optimizer
-    assert seconds(blocking, MEGABYTE_A_SECOND, 2) == pytest.approx(1.3)
+def test_islands_exchange_shards_of_what_is_reduced_inside():
+    # 2 islands of 2: half of the work for each. Compressed at 0.305, 5 kB to 0.31; compressed at 0.415, 10 kB
+    # to 0.425; read in half of 0.003 + 2 * 0.004; half of the optimizer.
+    pairs = AllGatherSync(island=2)
+    found = step_time(CALIBRATION, FEW, pairs, MEGABYTE_A_SECOND, 4)
+    assert found.seconds == pytest.approx(0.425 + 0.0055 + 0.05, abs=1e-4)
+    assert found.utilization == pytest.approx(0.45 / found.seconds)
+    assert found.received == pytest.approx(1.5e4)
+    # Inside, a bucket of 400 kB takes 20 ms at 10 MB/s: all before the forward pass, each before the backward
+    # pass and after it. 2 shards share 1 MB/s between sites. Compressed at 0.385 and 0.535; 20 kB come at
+    # 0.555.
+    sites = Link(rate=8e7, headers=0.0, trunk=Trunk(link=MEGABYTE_A_SECOND))
+    by_host = AllGatherSync(island="host")
+    assert seconds(FEW, sites, 4, by_host) == pytest.approx(0.555 + 0.0055 + 0.05, abs=1e-4)
+    narrow = by_host.model_copy(update={"island_reduce": "bf16"})
+    assert seconds(FEW, sites, 4, narrow) == pytest.approx(0.535 + 0.0055 + 0.05, abs=1e-4)
+    # Whole shards: 2 of 200 kB, one after the other on the sites' link, from 0.38 on; 0.4 s a bucket.
+    assert seconds(DENSE, sites, 4, pairs) == pytest.approx(0.38 + 0.8 + 0.05, abs=1e-4)
+    # A rate for islands is of the link between them.
+    assert rate_for(CALIBRATION, Candidate(SPARSE, pairs), sites, 4, 0.5) < 8e5
+    assert rate_for(CALIBRATION, Candidate(SPARSE, pairs), sites, 4, 0.9) is None  # the passes inside
 
 
-def test_without_a_hook_nothing_overlaps():
-    # Whole: 0.03 to compress. Shards: half out, half back, and half of the sum is compressed.
-    sharded = seconds(FEW, MEGABYTE_A_SECOND, 2, ShardedSync())
-    assert sharded == pytest.approx(0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004, abs=1e-3)
-    server = seconds(FEW, MEGABYTE_A_SECOND, 4, ParameterServerSync())
-    assert server == pytest.approx(0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004, abs=1e-3)
-    ring = seconds(DENSE, MEGABYTE_A_SECOND, 4, RingSync())
-    assert ring == pytest.approx(0.5 + 6 / 4 * 0.8, abs=1e-3)
+def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
+    def islands(spec, **fields):
+        return {each.method: each for each in candidates_of(spec, **fields) if "islands" in each.mode}
 
-
-def test_local_steps_share_an_exchange():
-    each = seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync(every=1)) - 0.5
-    assert each == pytest.approx(0.03 + 0.03 + 2 * 0.006 + 0.004, abs=1e-3)
-    assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync(every=32)) - 0.5 == pytest.approx(each / 32)
-    assert seconds(FEW, MEGABYTE_A_SECOND, 2, WeightsSync()) - 0.5 == pytest.approx(each / 100)
+    plain = RunSpec(compressor="linear(8)", workers={"count": 4})
+    assert not islands(plain)
+    found = islands(plain, sites=True)
+    assert {"none", "linear", "linear(bits=4)"} <= found.keys()
+    assert {each.mode for each in found.values()} == {"islands by host"}
+    assert not found["none"].compresses
+    own = RunSpec.model_validate({**plain.model_dump(), "sync": {"mode": "allgather", "island": 2}})
+    pairs = islands(own, methods=["linear(bits=4)"])
+    assert {str(each) for each in pairs.values()} == {
+        *("none (islands of 2)", "linear (islands of 2)", "linear(bits=4) (islands of 2)")
+    }
+    given = CALIBRATION.model_copy(
+        update={"methods": {**CALIBRATION.methods, "linear": FEW, "linear(bits=4)": FEW}}
+    )
+    rows = plan(given, candidates_of(own, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
+    counts = [sum("islands" in row.candidate.mode for row in each.predictions) for each in rows]
+    assert counts == [0, 0, 3]  # one island of 2; 3 are no islands
+    memory = {str(row.candidate): row.memory for row in rows[2].predictions}
+    assert (
+        memory["linear (islands of 2)"]
+        == 8e5 + (3 * 8e5 + 8e5 + 8e5 + 2 * 3e4) / 2
+        < memory["linear(bits=4)"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,12 +164,6 @@ def test_a_delay_hides_what_computing_takes(rate, delay, waited):
     assert halves - whole == pytest.approx(delay / 4, abs=1e-2)  # two delays in place of one
 
 
-def test_async_is_bound_by_the_processor_or_by_the_link():
-    # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004.
-    assert seconds(FEW, MEGABYTE_A_SECOND, 4, AsyncSync()) == pytest.approx(0.552)
-    assert seconds(FEW, Link(rate=8e4, delay=0.2, headers=0.0), 4, AsyncSync()) == pytest.approx(9.0)
-
-
 def test_a_mode_without_a_model_is_refused():
     with pytest.raises(CannotPlan, match=r"sync\.mode = hybrid"):
         seconds(FEW, MEGABYTE_A_SECOND, 2, HybridSync())
@@ -139,12 +179,14 @@ def test_between_sites_messages_cross_once():
     straight, by_site = (seconds(FEW, link, 8, each) for each in local)
     assert straight - by_site == pytest.approx((16 * 3 - 4 * 3) / 4, rel=0.01)
     candidates = candidates_of(RunSpec(), [SPARSE], sites=True)
-    modes = [(each.method, each.mode) for each in candidates]
-    sparse = modes[-1][0]
-    assert modes[-2:] == [(sparse, "allgather"), (sparse, "hierarchical")]
+    sparse = candidates[-1].method
+    modes = [each.mode for each in candidates if each.method == sparse]
+    assert modes == ["allgather", "hierarchical", "islands by host"]
     known = CALIBRATION.model_copy(update={"methods": {**CALIBRATION.methods, sparse: FEW}})
     (comparison,) = plan(known, candidates, [link], [8])
-    assert comparison.best.candidate.mode == "hierarchical"
+    found = [each.candidate.mode for each in comparison.predictions if each.candidate.method == sparse]
+    assert found == modes[::-1]
+    assert comparison.best.candidate.mode == "islands by host"
     assert "At 8mbit,0ms; 2 sites, 80kbit,0ms between, 8 workers: " in table.sentence(comparison)
 
 

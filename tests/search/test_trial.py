@@ -14,10 +14,6 @@ MINE = """
 def curve(spec):
     for epoch in range(1, spec.training.epochs + 1):
         yield 0.1 * epoch + 0.01 * spec.seed, 1000.0 * epoch
-
-def broken(spec):
-    yield 0.1, 1.0
-    raise ZeroDivisionError("at seed %d" % spec.seed)
 """
 
 
@@ -60,23 +56,3 @@ def test_known_trainings_are_taken_over(here):
     assert reports[0]["training"]["run_id"] == "earlier"
     assert reports[0]["spent_bytes"] == 0
     assert [each["evaluation"] for each in reports] == [0] * 4
-
-
-def test_a_failing_training_is_a_failed_run(here):
-    broken = Surroundings(here.tracking_uri, "parent", here.objective, "mine_of_test_trial:broken")
-    with pytest.raises(ZeroDivisionError, match="at seed 0"):
-        run_task(task(), broken, lambda _: None)
-    client = MlflowClient(here.tracking_uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("taugrad").experiment_id])
-    assert run.info.status == "FAILED"
-
-
-def test_a_trial_that_is_stopped_is_a_killed_run(here):
-    def stop(_):
-        raise SystemExit
-
-    with pytest.raises(SystemExit):
-        run_task(task(), here, stop)
-    client = MlflowClient(here.tracking_uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("taugrad").experiment_id])
-    assert run.info.status == "KILLED"

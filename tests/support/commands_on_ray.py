@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from waiting import TIMEOUT_S, until
 
-TIMEOUT_S = 480  # other tests run at the same time
 CLOSING_S = 60  # more only where a test failed and its command goes on
 _SCRIPT = Path(__file__).resolve().parents[1] / "integration" / "one_ray.py"
 
@@ -52,7 +51,7 @@ class OneRay:
         return self.output.read_text() if self.output.exists() else ""
 
     def start(self, *arguments: str) -> None:
-        """Starts a command."""
+        """Starts a command; it may begin with variables, as `NAME=VALUE`."""
         self.output.unlink(missing_ok=True)
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(arguments) + "\n")
@@ -60,11 +59,11 @@ class OneRay:
 
     def wait_for(self, pattern: str) -> None:
         """Waits until the command has said something."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not re.search(pattern, self.said):
-            assert self.process.poll() is None, self.said + self._errors.read_text()
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
+        until(
+            lambda: re.search(pattern, self.said),
+            lambda: self.said + self._errors.read_text(),
+            goes_on=lambda: self.process.poll() is None,
+        )
 
     def finish(self) -> Finished:
         """Waits for the command's end."""

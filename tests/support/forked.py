@@ -5,6 +5,7 @@ A process that imports torch itself spends two seconds on it, and the tests star
 
 import os
 import runpy
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,9 +28,7 @@ def _start_server() -> None:
         forkserver.ensure_running()
 
 
-def start(
-    script: Path, arguments: Sequence[object], out: Path, errors: Path, **variables: str
-) -> BaseProcess:
+def start(script: Path, arguments: Sequence[object], out: Path, errors: Path) -> BaseProcess:
     """Starts `python SCRIPT ARGUMENTS` in the environment of workers; what it prints goes to two files."""
     process = _FORKED.Process(
         target=_work,
@@ -43,7 +42,12 @@ def start(
 
 
 def run_workers(
-    script: Path, arguments: Callable[[int], Sequence[object]], workers: int, *, timeout_s: float = 400
+    script: Path,
+    arguments: Callable[[int], Sequence[object]],
+    workers: int,
+    *,
+    timeout_s: float = 400,
+    killed: Sequence[int] = (),
 ) -> None:
     """Runs a script by so many processes, and ends the others when one fails.
 
@@ -52,6 +56,7 @@ def run_workers(
         arguments: of a rank.
         workers: how many.
         timeout_s: after which those that still run have hung.
+        killed: ranks that must end by SIGKILL.
 
     Raises:
         AssertionError: a worker failed, or hung; with the end of what each one printed.
@@ -59,12 +64,13 @@ def run_workers(
     with tempfile.TemporaryDirectory(prefix="taugrad-workers-") as folder:
         logs = [Path(folder) / f"{rank}.log" for rank in range(workers)]
         processes: list[BaseProcess] = []
+        dues = [-signal.SIGKILL if rank in killed else 0 for rank in range(workers)]
         try:
             for rank, log in enumerate(logs):
                 processes.append(start(script, arguments(rank), log, log))
             deadline = monotonic() + timeout_s
             while any(process.is_alive() for process in processes) and monotonic() < deadline:
-                if any(process.exitcode for process in processes):
+                if any(each.exitcode not in (None, dues[rank]) for rank, each in enumerate(processes)):
                     break
                 sleep(0.05)
             codes = [process.exitcode for process in processes]
@@ -73,7 +79,7 @@ def run_workers(
                 process.kill()
                 process.join()
         output = "\n".join(log.read_text()[-3000:] for log in logs if log.exists())
-    assert codes == [0] * workers, f"{script.name}: workers ended with {codes} (None: they hung)\n{output}"
+    assert codes == dues, f"{script.name}: workers ended with {codes} (None: they hung)\n{output}"
 
 
 class Worker:

@@ -50,6 +50,8 @@ METHODS: dict[str, int | None] = {
     # Through all-reduces.
     "none": 32,
     "powersgd(rank=1, start=2)": 32,
+    "powersgd(rank=3, start=4)": 32,
+    "powersgd(start=2, feedback=False)": 32,
     "powersgd(rank=2, start=2, min_rate=1, warm_start=False)": 32,
 }
 """By line, the value bits of an element sent, as Anoosheh counts them; None where the data decide them."""

@@ -30,6 +30,13 @@ def random_gradients(seed: int, sizes: Sequence[int] = SIZES, scale: float = 0.4
     ]
 
 
+def with_fields(line: str, fields: str) -> str:
+    """The line of a method with more fields in its head."""
+    head, *links = line.split(" | ")
+    head = f"{head[:-1]}, {fields})" if head.endswith(")") else f"{head}({fields})"
+    return " | ".join([head, *links])
+
+
 @dataclass
 class Step:
     """What one step of one worker came to."""

@@ -28,8 +28,8 @@ class Machines:
         address: of Ray's head, on the first one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Makes them; raises NetworkError or RuntimeError where that fails."""
+    def __init__(self, folder: Path, *, dashboard: bool = False) -> None:
+        """Makes them; raises NetworkError or RuntimeError where that fails. Searches need a dashboard."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self.network = Network(uniform(2, Link(_RATE))).__enter__()
@@ -40,7 +40,8 @@ class Machines:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef",
         }
-        self._start(0, f"{_START}{self.head.address} --head --port=6379 --include-dashboard=false")
+        with_one = f"--include-dashboard={str(dashboard).lower()} --dashboard-host={self.head.address}"
+        self._start(0, f"{_START}{self.head.address} --head --port=6379 {with_one}")
         self.start_second()
 
     def start_second(self) -> None:

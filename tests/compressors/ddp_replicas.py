@@ -1,22 +1,14 @@
-"""What four workers, two islands of two, find about `compress_replicas`: FSDP2 over gloo, beside native HSDP.
+"""`compress_replicas` on two islands of two workers: FSDP2, beside native HSDP; see ddp.py."""
 
-    python replica_scenarios.py RANK FOLDER
-
-saves what every scenario returned, as plain data, in FOLDER/RANK.json; test_replicas.py judges. Worker 3 ends
-in the last one, and the others say what they notice.
-"""
-
-import json
-import os
-import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from ddp import everyone, new_group, refusal, scenario, through_a_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -30,6 +22,12 @@ METHODS = ((EVERYTHING,), (EVERYTHING, "none"))
 SPARSE = "strom(density(0.05), exempt={'smaller_than': 20}) | golomb_rice"
 WIDTH = 13
 """Odd, so that shards are padded."""
+PARAMETERS = 2 * (WIDTH * WIDTH + 3 * WIDTH) + 3 * WIDTH + 3
+
+
+@cache
+def islands() -> DeviceMesh:
+    return DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("replicate", "shard"))
 
 
 def network(kind: str = "") -> nn.Sequential:
@@ -145,26 +143,28 @@ def local(tensor: Any) -> Tensor:
     return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def beside_hsdp(mesh: DeviceMesh) -> dict[str, Any]:
-    """By cell and method, how far from native HSDP losses and weights are, and how far these moved."""
-    found = {}
-    for name, (trained, options) in CELLS.items():
-        native = sharded(mesh, network(name), **options)
-        before = weights(native)
-        expected = trained(native)
-        for method in METHODS[name in ("plain", "several exchanges")]:
-            ours = sharded(mesh["shard"], network(name), **options)
-            state = compress_replicas(ours, mesh["replicate"], method)
-            losses = trained(ours)
-            found[f"{name}: {method}"] = {
-                "off": max(map(abs, (weights(ours) - weights(native)).tolist())),
-                "losses off": max(abs(a - b) for a, b in zip(losses, expected, strict=True)),
-                "moved": float((weights(ours) - before).norm()),
-                "weights": weights(ours).tolist(),
-                "steps": state.totals.steps,
-                "elements": state.totals.elements,
-            }
-    return found
+@scenario(4, each=CELLS)
+def a_method_that_sends_everything_trains_as_hsdp(cell: str) -> None:
+    (trained, options), mesh, rank = CELLS[cell], islands(), dist.get_rank()
+    native = sharded(mesh, network(cell), **options)
+    before = weights(native)
+    expected = torch.tensor(trained(native))
+    counted = cell in ("plain", "several exchanges")
+    for method in METHODS[counted]:
+        model = sharded(mesh["shard"], network(cell), **options)
+        state = compress_replicas(model, mesh["replicate"], method)
+        losses, found = torch.tensor(trained(model)), weights(model)
+        assert (losses - expected).abs().max() < 1e-6
+        assert (found - weights(native)).abs().max() < 1e-6
+        assert (found - before).norm() > 0.03
+        assert everyone(found)[rank % 2].equal(found)
+        if not counted:
+            continue
+        assert state.totals.steps == 3
+        elements = everyone(state.totals.elements)
+        # Without padding. Replicas count for both of them: a shard's two workers, the same.
+        assert elements[0] + elements[1] == 2 * (3 if cell == "plain" else 6) * PARAMETERS
+        assert elements[0] == elements[2] > elements[1]
 
 
 def poisoned(
@@ -186,35 +186,34 @@ def poisoned(
     return lambda step: now.__setitem__(0, step)
 
 
-def conserved(mesh: DeviceMesh) -> dict[str, float]:
-    """What is missing where what was sent and is kept is set against the sum of gradients."""
+@scenario(4)
+def what_was_sent_and_what_is_kept_are_the_gradients_of_shards() -> None:
+    mesh = islands()
     model = sharded(mesh["shard"])
     state = compress_replicas(model, mesh["replicate"], SPARSE)
     seen: dict[str, Tensor] = {}
     poisoned(state, {}, seen)
-    applied: dict[str, Tensor] = {}
+    applied: dict[str, Any] = {}
     for step in range(6):
         passed(model, step)
         for name, each in model.named_parameters():
             applied[name] = applied.get(name, 0) + local(each.grad).flatten().double()
         model.zero_grad()
-    group, missing = mesh["replicate"].get_group(), {}
+    kept = state.feedback.residuals
+    assert len(seen) == 10
     for name, gradients in seen.items():
-        kept = state.feedback.residuals.get(name, torch.zeros(gradients.numel())).double()
-        left = gradients - kept
-        dist.all_reduce(left, group=group)
-        missing[name] = float((left - 2 * applied[name]).abs().max() / left.abs().max())
-    return {
-        "missing": max(missing.values()),
-        "parameters": len(missing),
-        "kept": float(sum(each.norm() for each in state.feedback.residuals.values())),
-        "exempt": sorted({each.name for each in state.last_step.layers if each.sent == each.elements}),
-        "fraction": state.totals.fraction,
-        "ratio": state.totals.compression_ratio,
-    }
+        left = gradients - kept.get(name, torch.zeros(gradients.numel())).double()
+        dist.all_reduce(left, group=mesh["replicate"].get_group())
+        assert (left - 2 * applied[name]).abs().max() < 1e-6 * left.abs().max()
+    assert sum(each.norm() for each in kept.values()) > 0.01
+    # By the size of the parameter, not of the shard.
+    exempt = sorted({each.name for each in state.last_step.layers if each.sent == each.elements})
+    small = ["0.0.bias", "0.1.bias", "0.1.weight", "1.0.bias", "1.1.bias", "1.1.weight", "2.bias"]
+    assert exempt == small
+    assert 0 < state.totals.fraction < 0.3
 
 
-class Run:
+class Training:
     """A training that can be saved."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -224,7 +223,7 @@ class Run:
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
-    def steps(self, steps: Sequence[int]) -> "Run":
+    def steps(self, steps: Sequence[int]) -> "Training":
         for step in steps:
             passed(self.model, step)
             self.optimizer.step()
@@ -232,51 +231,51 @@ class Run:
         return self
 
 
-def going_on(mesh: DeviceMesh, folder: Path) -> dict[str, Any]:
-    """A run that was saved and loaded, beside one that was not; and another shard's state."""
-    whole = Run(mesh).steps(range(6))
-    stopped, path = Run(mesh).steps(range(3)), folder / f"state{dist.get_rank()}.pt"
-    torch.save(stopped.state.state_dict(), path)
-    resumed = Run(mesh)
-    resumed.model.load_state_dict(stopped.model.state_dict())
-    resumed.state.load_state_dict(torch.load(path, weights_only=True))
-    resumed.steps(range(3, 6))
-    dist.barrier()
-    return {
-        "same": bool(torch.equal(weights(whole.model), weights(resumed.model))),
-        "totals": whole.state.totals == resumed.state.totals,
-        "another": refusal(
-            lambda: resumed.state.load_state_dict(torch.load(folder / f"state{dist.get_rank() ^ 1}.pt"))
-        ),
-    }
+@scenario(4)
+def a_run_of_shards_that_goes_on_ends_the_same() -> None:
+    mesh, rank = islands(), dist.get_rank()
+    whole, resumed = Training(mesh).steps(range(3)), Training(mesh)
+    saved = through_a_file(whole.state.state_dict())
+    resumed.model.load_state_dict(whole.model.state_dict())
+    resumed.state.load_state_dict(saved)
+    for each in (whole, resumed):
+        each.steps(range(3, 6))
+    assert weights(resumed.model).equal(weights(whole.model))
+    assert resumed.state.totals == whole.state.totals
+    others = everyone(saved)[rank ^ 1]
+    shards = [f"replica {rank // 2} of 2, shard {each} of 2" for each in (1 - rank % 2, rank % 2)]
+    assert refusal(lambda: resumed.state.load_state_dict(others)).startswith(
+        f"ValueError: the state of {shards[0]}, this is {shards[1]}: for another number of shards"
+    )
 
 
-def resharded(mesh: DeviceMesh, folder: Path) -> dict[str, Any] | None:
-    """Residuals of two shards, loaded by one, as far as they differ; of both replicas."""
-    run = Run(mesh).steps(range(3))
-    saved = run.state.residuals()
-    dcp.save({"compression": saved}, checkpoint_id=folder / "dcp")
+@scenario(4)
+def residuals_of_two_shards_are_loaded_by_one() -> None:
+    saved = Training(islands()).steps(range(3)).state.residuals()
     ((_, kinds),) = saved.items()
     full = {kind: {name: each.full_tensor() for name, each in of.items()} for kind, of in kinds.items()}
     pair = DeviceMesh("cpu", torch.tensor([[0], [2]]), mesh_dim_names=("replicate", "shard"))
-    group = dist.new_group([0, 2])
-    if pair.get_coordinate() is None:
-        return None
-    alone = Run(pair)
-    dcp.load({"compression": alone.state.residuals()}, checkpoint_id=folder / "dcp", process_group=group)
-    kept = alone.state.feedback
-    pairs = [(full["residuals"], kept.residuals), (full["velocities"], kept.velocities)]
-    return {
-        "off": max(
-            float((was[name].flatten() - now[name]).abs().max()) for was, now in pairs for name in was
-        ),
-        "kept": float(sum(each.norm() for each in kept.residuals.values())),
-        "parameters": len(kept.residuals),
-    }
+    group = new_group([0, 2])
+    with tempfile.TemporaryDirectory() as own:
+        folder = everyone(own)[0]
+        dcp.save({"compression": saved}, checkpoint_id=folder)
+        if pair.get_coordinate() is None:
+            return
+        alone = Training(pair)
+        dcp.load({"compression": alone.state.residuals()}, checkpoint_id=folder, process_group=group)
+        for kind in ("residuals", "velocities"):
+            kept = getattr(alone.state.feedback, kind)
+            assert kept.keys() == full[kind].keys()
+            assert all(kept[name].equal(each.flatten()) for name, each in full[kind].items())
+        assert len(full["residuals"]) == 10
+        first, second = everyone(float(sum(each.norm() for each in full["residuals"].values())), group)
+        assert first > 0.01 < second != first  # each replica its own
 
 
-def in_local_steps(mesh: DeviceMesh) -> dict[str, Any]:
-    """Islands that take steps of their own, beside two whole models that average their weights."""
+@scenario(4)
+def islands_take_local_steps_as_whole_models_would() -> None:
+    """Beside two whole models that average their weights."""
+    mesh, rank = islands(), dist.get_rank()
     model = sharded(mesh["shard"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     local_steps = LocalSteps(model, optimizer, every=2, group=mesh["replicate"].get_group())
@@ -288,8 +287,8 @@ def in_local_steps(mesh: DeviceMesh) -> dict[str, Any]:
         optimizer.zero_grad()
         local_steps.step()
         for island, (alone, its) in enumerate(zip(whole, optimizers, strict=True)):
-            for rank in (2 * island, 2 * island + 1):
-                inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+            for worker in (2 * island, 2 * island + 1):
+                inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * step + worker))
                 (alone(inputs).square().mean() / 2).backward()
             its.step()
             its.zero_grad()
@@ -299,17 +298,17 @@ def in_local_steps(mesh: DeviceMesh) -> dict[str, Any]:
                     mean = (pair[0] + pair[1]) / 2
                     for each in pair:
                         each.copy_(mean)
-    expected = weights(whole[dist.get_rank() // 2])
+    expected = weights(whole[rank // 2])
     own = torch.cat([each.full_tensor().detach().flatten() for each in model.parameters()])  # type: ignore
-    return {
-        "off": float((own - expected).abs().max()),
-        "apart": float((weights(whole[0]) - weights(whole[1])).abs().max()),
-        "elements": local_steps.totals.sent,
-    }
+    assert (own - expected).abs().max() < 1e-5
+    assert (weights(whole[0]) - weights(whole[1])).abs().max() > 0.01  # the last step was alone
+    elements = everyone(local_steps.totals.sent)
+    assert elements[0] + elements[1] == 2 * 2 * PARAMETERS  # two exchanges of two islands
 
 
-def skipping(mesh: DeviceMesh) -> dict[str, Any]:
-    """One shard of one replica overflows in a step."""
+@scenario(4)
+def a_step_that_one_shard_leaves_out_is_left_out_by_all() -> None:
+    mesh = islands()
     model = sharded(mesh["shard"])
     state = compress_replicas(model, mesh["replicate"], "wgt(0.01, nonfinite='skip')")
     at = poisoned(state, {1: torch.nan} if dist.get_rank() == 3 else {})
@@ -319,82 +318,54 @@ def skipping(mesh: DeviceMesh) -> dict[str, Any]:
         passed(model, step)
         skipped.append(state.last_step.skipped)
         model.zero_grad()
-    return {"skipped": skipped, "total": state.totals.skipped_steps}
+    assert skipped == [False, True, False]
+    assert state.totals.skipped_steps == 1
 
 
-def refusal(work: Callable[[], Any]) -> str:
-    try:
-        work()
-    except Exception as problem:
-        return f"{type(problem).__name__}: {problem}"
-    return "nothing was refused"
-
-
-def refused(mesh: DeviceMesh) -> dict[str, str]:
-    """What was said, by what was wrong."""
+@scenario(4)
+def what_replicas_cannot_be_is_refused() -> None:
+    mesh = islands()
     replicate, shard, island = mesh["replicate"], mesh["shard"], dist.get_rank() // 2
-    hooked = sharded(shard)
+    hooked, other = sharded(shard), sharded(shard)
     compress_replicas(hooked, replicate, "none")
-    last = network()
-    typing_error = "wgt(0.1, exempt={'names': ['x*']})"
-    alone = [dist.new_group([rank]) for rank in range(4)][dist.get_rank()]
+    alone = [new_group([rank]) for rank in range(4)][dist.get_rank()]
+    with torch.no_grad():
+        local(other[0][0].weight).add_(island)
+
+    def made(model: Any = None, group: Any = replicate, method: str = "none") -> str:
+        model = sharded(shard) if model is None else model
+        return refusal(lambda: compress_replicas(model, group, method))
 
     def first_step(method: str, model: nn.Module, scale: float = 1.0) -> str:
         compress_replicas(model, replicate, method)
         return refusal(lambda: passed(model, 0, scale))
 
-    other = sharded(shard)
-    with torch.no_grad():
-        local(other[0][0].weight).add_(island)
-    return {
-        "DDP": refusal(lambda: compress_replicas(DistributedDataParallel(last), replicate, "none")),
-        "HSDP": refusal(lambda: compress_replicas(sharded(mesh), replicate, "none")),
-        "alone": refusal(lambda: compress_replicas(sharded(shard), alone, "none")),
-        "island": refusal(lambda: compress_replicas(sharded(shard), shard, "none")),
-        "no group": refusal(lambda: compress_replicas(sharded(shard), None, "none")),  # type: ignore[arg-type]
-        "powersgd": refusal(lambda: compress_replicas(sharded(shard), replicate, "powersgd")),
-        "twice": refusal(lambda: compress_replicas(hooked, replicate, "none")),
-        "pattern": refusal(lambda: compress_replicas(sharded(shard), replicate, typing_error)),
-        "methods": first_step(f"wgt(0.0{1 + island})", sharded(shard)),
-        "weights": first_step("wgt(0.01)", other),
-        "unused": first_step("wgt(0.01)", sharded(shard, network("unused parameters"))),
-        "nan": first_step("wgt(0.01)", sharded(shard), torch.nan),
-    }
-
-
-def lost(mesh: DeviceMesh, told: Callable[[str], None]) -> None:
-    """Worker 3 ends between two steps."""
-    model = sharded(mesh["shard"])
-    compress_replicas(model, mesh["replicate"], "wgt(0.01)")
-    passed(model, 0)
-    if dist.get_rank() == 3:
-        os._exit(0)
-    told(refusal(lambda: [passed(model, step) for step in range(1, 100)]))
-
-
-def main(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    without = refusal(lambda: compress_replicas(network(), None, "none"))  # type: ignore[arg-type]
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
-    mesh = DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("replicate", "shard"))
-    found: dict[str, Any] = {
-        "beside_hsdp": beside_hsdp(mesh),
-        "conserved": conserved(mesh),
-        "going_on": going_on(mesh, folder),
-        "resharded": resharded(mesh, folder),
-        "in_local_steps": in_local_steps(mesh),
-        "skipping": skipping(mesh),
-        "refused": {"without": without, **refused(mesh)},
-    }
-
-    def write(what: str | None = None) -> None:
-        (folder / f"{rank}.json").write_text(json.dumps({**found, "lost": what}))
-
-    write()
-    dist.barrier()
-    lost(mesh, write)
-    os._exit(0)  # there is nobody left to say goodbye to
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    for said, words in (
+        (made(DistributedDataParallel(network())), "TypeError: model is of DistributedDataParallel: it must"),
+        (made(sharded(mesh)), "ValueError: the model's mesh has a dimension for replicas, over which FSDP2"),
+        (made(group=alone), "ValueError: a group of one: this worker's shard has no replica to exchange"),
+        (made(group=shard), "ValueError: the group holds rank 1 of this worker's own island: it must be"),
+        (made(group=None), "TypeError: group is of NoneType: it must be a process group that this worker"),
+        (made(method="powersgd"), "ValueError: powersgd with FSDP2: torch's hook keeps its memory by DDP's"),
+        (made(hooked), "RuntimeError: the model has an all-reduce hook already: call compress_replicas once"),
+        (
+            made(method="wgt(0.1, exempt={'names': ['x*']})"),
+            "ValueError: exempt.names: 'x*' matches no parameter of the model, which has ",
+        ),
+        (
+            first_step(f"wgt(0.0{1 + island})", sharded(shard)),
+            "WorkersDisagree: the workers do not agree: rank 0: tau",
+        ),
+        (
+            first_step("wgt(0.01)", other),
+            "WorkersDisagree: the workers do not agree: rank 0: weights of 0.0.weight = ",
+        ),
+        (
+            first_step("wgt(0.01)", sharded(shard, network("unused parameters"))),
+            "CompressionError: a gradient of ",
+        ),
+        (first_step("wgt(0.01)", sharded(shard), torch.nan), "NonFiniteGradient: the gradient of '"),
+    ):
+        if dist.get_rank() == 0:
+            assert said.startswith(words), said
+            assert "\n" not in said

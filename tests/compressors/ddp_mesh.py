@@ -1,13 +1,12 @@
-"""One of three workers: `python mesh_process.py CASE RANK FOLDER`; it fails if anything is wrong."""
+"""The mesh between three processes; see ddp.py. Carriers in memory are in test_mesh.py."""
 
 import logging
 import os
 import random
 import signal
 import socket
-import sys
 from concurrent.futures import Future
-from datetime import timedelta
+from functools import partial
 from io import StringIO
 from threading import Thread
 from time import monotonic, sleep
@@ -15,16 +14,17 @@ from time import monotonic, sleep
 import numpy as np
 import torch.distributed as dist
 import zmq
+from ddp import new_group, refusal, scenario
 from numpy.typing import NDArray
 
-from taugrad.compressors.errors import PeerLost, WorkersDisagree
+from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address, places_of, told_by_all
 from taugrad.compressors.exchange.arrivals import Arrivals
 from taugrad.compressors.exchange.carrier import Carrier, in_memory
 from taugrad.compressors.exchange.mesh import Mesh
 
 WORKERS, TIMEOUT_S, LONG_S = 3, 4, 120
-"""A short timeout where a worker is lost; else one that a busy machine keeps."""
+"""A short timeout where a worker is stopped; else one that a busy machine keeps."""
 MOST = 1 << 23
 KEY = b"a key of sixteen bytes or more"
 SIZES = (0, 1, 7, 5_000, 8_191, 8_192, 70_000, 3_000_001)
@@ -52,8 +52,10 @@ def talk(carrier: Carrier) -> list[tuple[int, str, bytes]]:
     return [(sender, tag, future.result(LONG_S).tobytes()) for sender, tag, future in coming]
 
 
-def says_what_memory_does(rank: int) -> None:
+@scenario(3)
+def says_what_memory_does() -> None:
     """Whatever the order, every worker receives what the simulated one does."""
+    rank = dist.get_rank()
     for key in (None, KEY):
         mesh = Mesh(most_bytes=MOST, key=key)
         simulated: list[list[tuple[int, str, bytes]]] = [[] for _ in range(WORKERS)]
@@ -72,9 +74,10 @@ def says_what_memory_does(rank: int) -> None:
         mesh.close()
 
 
-def groups_do_not_clash(rank: int) -> None:
+@scenario(3)
+def groups_do_not_clash() -> None:
     """Several meshes of one process, of a group and of the same workers again."""
-    pairs = [dist.new_group(list(pair)) for pair in ((0, 1), (1, 2), (0, 1))]
+    pairs = [new_group(pair) for pair in ((0, 1), (1, 2), (0, 1))]
     whole = [Mesh(most_bytes=MOST), Mesh(most_bytes=MOST)]
     here = [Mesh(group, most_bytes=MOST) for group in pairs if dist.get_rank(group) >= 0]
     for number, mesh in enumerate([*whole, *here]):
@@ -91,8 +94,10 @@ def groups_do_not_clash(rank: int) -> None:
         assert not mesh._thread.is_alive()
 
 
-def strangers_are_refused(rank: int) -> None:
+@scenario(3)
+def strangers_are_refused() -> None:
     """Whoever has no password or key gets nothing through, and the log names it."""
+    rank = dist.get_rank()
     for key in (None, KEY):
         log = StringIO()
         handler = logging.StreamHandler(log)
@@ -133,20 +138,20 @@ def strangers_are_refused(rank: int) -> None:
         logging.getLogger("taugrad").removeHandler(handler)
 
 
-def other_keys_are_refused_at_the_start(rank: int) -> None:
+@scenario(3)
+def other_keys_are_refused_at_the_start() -> None:
     """All workers are told, whoever has another key, or none."""
+    rank = dist.get_rank()
     for keys in ([KEY, KEY, KEY + b"!"], [None, KEY, KEY]):
-        try:
-            Mesh(most_bytes=MOST, key=keys[rank])
-        except WorkersDisagree as problem:
-            found = str(problem)
-        else:
-            found = "it was let in"
-        assert "they do not have the same key" in found
+        said = refusal(partial(Mesh, most_bytes=MOST, key=keys[rank]))
+        assert said.startswith("WorkersDisagree: ")
+        assert "they do not have the same key" in said
 
 
-def absurd_lengths_are_refused(rank: int) -> None:
+@scenario(3)
+def absurd_lengths_are_refused() -> None:
     """A connection ends where a message is too long; nothing of it arrives."""
+    rank = dist.get_rank()
     mesh = Mesh(most_bytes=10_000)
     if rank == 1:
         mesh.send(0, "long", np.zeros(10_001, np.uint8))
@@ -159,10 +164,12 @@ def absurd_lengths_are_refused(rank: int) -> None:
     mesh.close()
 
 
-def what_was_sent_arrives_though_its_sender_ends(rank: int) -> None:
+@scenario(3)
+def what_was_sent_arrives_though_its_sender_ends() -> None:
     """Also by way of `Arrivals`, and everything before the loss."""
+    rank = dist.get_rank()
     mesh = Mesh(most_bytes=MOST)
-    arrivals, others = Arrivals(mesh, "more"), dist.new_group([0, 1])
+    arrivals, others = Arrivals(mesh, "more"), new_group([0, 1])
     if rank == 2:
         for number in range(5):
             for to in (0, 1):
@@ -181,29 +188,15 @@ def what_was_sent_arrives_though_its_sender_ends(rank: int) -> None:
     mesh.close()
 
 
-def the_killed_are_missed_at_once(rank: int) -> None:
-    """No timeout has to pass."""
-    mesh = Mesh(most_bytes=MOST)
-    if rank == 2:
-        for to in (0, 1):
-            mesh.send(to, "last", np.full(100, 7, np.uint8))
-        told_by_all(b"")
-        os.kill(os.getpid(), signal.SIGKILL)
-    last, never = mesh.receive(2, "last"), mesh.receive(2, "never")
-    assert last.result(LONG_S)[0] == 7
-    told_by_all(b"")
-    assert isinstance(never.exception(LONG_S), PeerLost)
-    assert str(never.exception()) == "worker 2 is gone: its connection was closed"
-    mesh.close()
-
-
-def the_stopped_are_missed_in_time(rank: int) -> None:
+@scenario(3)
+def the_stopped_are_missed_in_time() -> None:
     """Without signs of life when a message is late; with them when they are; and it goes on if it is let."""
-    late = Mesh(most_bytes=MOST)
+    rank = dist.get_rank()
+    late = Mesh(new_group(timeout_s=TIMEOUT_S), most_bytes=MOST)
     signs = Mesh(most_bytes=MOST, silent_after_s=1.0)
     patient = Mesh(most_bytes=MOST, silent_after_s=1.0, patient=True)
     (pid,) = told_by_all(str(os.getpid()).encode())[2:]
-    others = dist.new_group([0, 1])
+    others = new_group([0, 1])
     if rank == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
@@ -231,32 +224,19 @@ def the_stopped_are_missed_in_time(rank: int) -> None:
         mesh.close()
 
 
-CASES = {
-    each.__name__: each
-    for each in (
-        says_what_memory_does,
-        groups_do_not_clash,
-        strangers_are_refused,
-        other_keys_are_refused_at_the_start,
-        absurd_lengths_are_refused,
-        what_was_sent_arrives_though_its_sender_ends,
-        the_killed_are_missed_at_once,
-        the_stopped_are_missed_in_time,
-    )
-}
-
-
-def main(case: str, rank: int, folder: str) -> None:
-    timeout_s = TIMEOUT_S if "stopped" in case else LONG_S
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=WORKERS,
-        timeout=timedelta(seconds=timeout_s),
-    )
-    CASES[case](rank)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+@scenario(3, kills=(2,))
+def the_killed_are_missed_at_once() -> None:
+    """No timeout has to pass."""
+    rank = dist.get_rank()
+    mesh = Mesh(most_bytes=MOST)
+    if rank == 2:
+        for to in (0, 1):
+            mesh.send(to, "last", np.full(100, 7, np.uint8))
+        told_by_all(b"")
+        os.kill(os.getpid(), signal.SIGKILL)
+    last, never = mesh.receive(2, "last"), mesh.receive(2, "never")
+    assert last.result(LONG_S)[0] == 7
+    told_by_all(b"")
+    assert isinstance(never.exception(LONG_S), PeerLost)
+    assert str(never.exception()) == "worker 2 is gone: its connection was closed"
+    mesh.close()

@@ -1,0 +1,216 @@
+"""The mode `allgather` in islands: FSDP2 inside an island, compressed shards between islands.
+
+Gradients are reduced in whole over an island's fast links. Each worker exchanges its shard of them with those
+that have the same shard in other islands.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from taugrad.compressors import NonFiniteGradient, Step, Totals, compress_replicas
+from taugrad.compressors.exchange.addresses import places_of, told_by_all
+from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.traffic import Links
+from taugrad.compressors.method import Method
+
+from ..data.feeding import Batch
+from ..spec import RunSpec
+from ..tasks.base import Task
+from ..training.optimizer import build_optimizer
+from ..training.replica import Replica
+from .base import Moment, Synchronization
+from .config import AllGatherSync
+from .ledger import Iteration
+from .validation import why_no_islands
+
+_LEAST = 1 << 16
+"""Elements of a layer that is gathered and reduced by itself, beside the computation of others."""
+
+
+class IslandGradients(Synchronization):
+    """This process's worker, which has a shard of its island's model.
+
+    Attributes:
+        replica: the sharded model, and the optimizer of this worker's shards.
+        state: of the exchange between islands.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        method: Method,
+        model: nn.Module,
+        task: Task,
+        device: torch.device,
+        key: bytes | None = None,
+    ) -> None:
+        """Shards a copy of the model, which itself has weights only from `sync_model` to the next step.
+
+        Raises:
+            ValueError: hosts cannot be islands, as they have other numbers of workers; or FSDP2 cannot shard
+                the model.
+        """
+        assert isinstance(spec.sync, AllGatherSync)
+        self.ranks, self.workers, self.model = [dist.get_rank()], dist.get_world_size(), model
+        self._device, islands = device, islands_of(spec.sync, self.workers).members
+        mesh = DeviceMesh(device.type, islands, mesh_dim_names=("islands", "shards"))
+        self._peers, self._island = mesh["islands"].get_group(), mesh["shards"].get_group()
+        sharded = deepcopy(model, {id(each): each for each in model.buffers()})  # which both have
+        _broadcast(sharded.state_dict().values())
+        reduced_in = torch.bfloat16 if spec.sync.island_reduce == "bf16" else None
+        self._sharded = _shard(sharded, mesh["shards"], MixedPrecisionPolicy(reduce_dtype=reduced_in))
+        if spec.training.find_unused_parameters:
+            self._sharded.set_reduce_scatter_unused_params(True)
+        self.state = compress_replicas(sharded, mesh["islands"], method, key=key)
+        self.replica = Replica(sharded, task, spec.training, self.workers)
+        self._shards: list[Any] = list(sharded.parameters())  # DTensors
+        # The optimizer works on plain tensors, which have the shards' memory.
+        self._own = [nn.Parameter(each.detach().to_local(), each.requires_grad) for each in self._shards]
+        self.replica.optimizer = build_optimizer(spec.training.optimizer, self._own)
+        # FSDP2 takes the mean over the island.
+        self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
+        self._refuses = spec.compressor.nonfinite == "refuse"
+        self._totals = Totals()
+
+    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+        """See `Synchronization.iterate`. Statistics are of worker 0's shard of its island's gradients."""
+        for whole in self.model.parameters():
+            whole.data = whole.data.new_empty(0)
+        if moment.observe:
+            self.state.observe_next_step()
+        self.state.gradient_scale = self._factor / self.replica.scale.factor
+        _broadcast(self.model.buffers())
+        loss, found = 0.0, list[tuple[str, int]]()
+        try:
+            loss = self.replica.backward(batches[0], alone=self._held_back)
+        except NonFiniteGradient as problem:  # in this shard
+            found.append((problem.parameter, problem.rank))
+        step = self._of_all_shards(found)
+        if not step.skipped:
+            for own, shard in zip(self._own, self._shards, strict=True):
+                own.grad = None if shard.grad is None else cast(DTensor, shard.grad).to_local()
+            self.replica.step(moment.position)
+        elif self._refuses and not self.replica.scale.overflowed():
+            raise NonFiniteGradient(*step.nonfinite[-1])
+        self.replica.model.zero_grad()
+        self._totals.add(step)
+        return Iteration(step, loss, self.state.statistics if moment.observe else {}, whole=True)
+
+    @contextmanager
+    def _held_back(self) -> Iterator[None]:
+        """For parts of a batch: what is reduced inside the island adds up there, and is exchanged later."""
+        self._sharded.set_requires_all_reduce(False)
+        yield
+        self._sharded.set_requires_all_reduce(True)
+
+    def _of_all_shards(self, nonfinite: list[tuple[str, int]]) -> Step:
+        """The ledger of the step for the whole model: the sum over this island, alike in all islands."""
+        step = self.state.last_step
+        found, counts = nonfinite + step.nonfinite, step.state_dict()
+        summed = torch.tensor([*counts.values(), len(found)], dtype=torch.int64, device=self._device)
+        dist.all_reduce(summed, group=self._island)
+        *sums, everywhere = summed.tolist()
+        if everywhere:  # the whole island hears where
+            ranks = [*dist.get_process_group_ranks(self._peers), -1]
+            mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
+            told = sorted(b"".join(told_by_all(mine.encode(), self._island)).decode().splitlines())
+            found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
+        counted: dict[str, Any] = dict(zip(counts, sums, strict=True))
+        counted |= {"steps": step.steps, "skipped_steps": step.steps if found else 0, "nonfinite": found}
+        return replace(step, **counted)
+
+    def sync_model(self) -> None:
+        """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
+        for whole, shard in zip(self.model.parameters(), self._shards, strict=True):
+            whole.data = shard.detach().full_tensor()
+        _broadcast(self.model.buffers())
+
+    @property
+    def totals(self) -> Totals:
+        """See `Synchronization.totals`."""
+        return Totals(**self._totals.state_dict())
+
+    def links(self) -> Links | None:
+        """See `Synchronization.links`. FSDP2's transport decides inside islands."""
+        return None
+
+    def shared_state(self) -> dict[str, Any]:
+        """See `Synchronization.shared_state`."""
+        return {"model": self.model.state_dict(), "totals": self._totals.state_dict()}
+
+    def own_state(self) -> dict[str, Any]:
+        """See `Synchronization.own_state`: what belongs to this worker's shard."""
+        return {"exchange": self.state.state_dict(), "replica": self.replica.state_dict()}
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """See `Synchronization.load`."""
+        self.state.load_state_dict(own["exchange"])
+        self._load(shared, own["replica"])
+
+    def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
+        """See `Synchronization.reshard`: for another number of islands of the same size."""
+        size, shard = dist.get_world_size(self._island), dist.get_rank(self._island)
+        former = [each for each in workers if f", shard {shard} of {size}" in "".join(each["exchange"])]
+        if len(former) * size != len(workers):
+            raise ValueError(f"its islands had another size than {size} workers; keep the size of islands")
+        self.state.load_state_dict([each["exchange"] for each in former], reshard=True)
+        self._load(shared, former[0]["replica"])
+
+    def _load(self, shared: Mapping[str, Any], replica: dict[str, Any]) -> None:
+        self.model.load_state_dict(shared["model"])
+        for whole, shard, own in zip(self.model.parameters(), self._shards, self._own, strict=True):
+            cut = distribute_tensor(whole.data, shard.device_mesh, shard.placements, src_data_rank=None)
+            own.data.copy_(cut.to_local())
+        self.replica.load_state_dict(replica)
+        self._totals = Totals.from_state_dict(shared["totals"])
+
+
+def islands_of(mode: AllGatherSync, workers: int) -> Sites:
+    """The workers of each island; all must call this together. Raises ValueError: hosts cannot be islands."""
+    if isinstance(mode.island, int):
+        firsts = range(0, workers, mode.island)
+        return Sites.of([range(first, first + mode.island) for first in firsts], workers)
+    hosts = Sites.by_place(places_of()) if mode.sites is None else Sites.of(mode.sites, workers)
+    if reason := why_no_islands("host", [len(each) for each in hosts.members]):
+        raise ValueError(reason)
+    return hosts
+
+
+def _shard(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> FSDPModule:
+    """Shards large layers one by one, and what is left of the model together.
+
+    A layer with parameters that are used twice is left: FSDP2 would take these for others.
+    """
+    uses = Counter(each for _, each in model.named_parameters(remove_duplicate=False))
+    for layer in list(_layers(model)):
+        own = list(layer.parameters())
+        if sum(each.numel() for each in own) >= _LEAST and all(uses[each] == 1 for each in own):
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """What the outermost lists and sequences of modules hold."""
+    listed = isinstance(module, nn.Sequential | nn.ModuleList)
+    for child in module.children():
+        if listed and not isinstance(child, nn.ModuleList | nn.ModuleDict):  # these have no forward
+            yield child
+        else:
+            yield from _layers(child)
+
+
+def _broadcast(tensors: Iterable[Tensor]) -> None:
+    """Worker 0's tensors to all, in place."""
+    for each in tensors:
+        dist.broadcast(each, 0)

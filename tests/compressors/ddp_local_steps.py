@@ -1,0 +1,323 @@
+"""Local steps as an object, with two workers, against a transcription that has all in one; see ddp.py."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ddp import assert_alike, everyone, new_group, refusal, scenario, through_a_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import LocalSteps, Outer
+from taugrad.compressors.exchange.local_rounds import fragments_of
+
+SPARSE = "strom(density(0.05, every=1)) | golomb_rice"
+STEPS = 13
+ADAM, SGD = "AdamW", "SGD"
+NESTEROV = Outer(lr=0.7, momentum=0.9, nesterov=True)
+DENSE: dict[str, tuple[str, dict[str, Any]]] = {
+    "every step": (SGD, {"every": 1}),
+    "every third": (ADAM, {"every": 3}),
+    "outer": (ADAM, {"every": 3, "outer": NESTEROV}),
+    "weights": (SGD, {"every": 3, "exchange": "weights"}),
+    "sharded": (SGD, {"every": 3, "pattern": "sharded"}),
+    "ring": (SGD, {"every": 3, "pattern": "ring"}),
+    "fragments": (ADAM, {"every": 4, "fragments": 2}),
+    "by name": (ADAM, {"every": 4, "fragments": [["0", "2"], ["3"]], "outer": NESTEROV}),
+    "late": (ADAM, {"every": 4, "delay": 2, "outer": NESTEROV}),
+    "late, half own": (ADAM, {"every": 4, "delay": 2, "outer": NESTEROV, "blend": 0.5}),
+    "late fragments": (ADAM, {"every": 4, "fragments": 2, "delay": 3, "blend": 0.25}),
+    "examples": (SGD, {"every": 3}),
+    "examples late": (SGD, {"every": 3, "delay": 1}),
+    "by examples": (SGD, {"every_examples": 20}),
+}
+"""By name, the optimizer, and the arguments; every message holds everything."""
+CONSERVED = ((0.0, 1, 0), (0.0, 3, 0), ("1/n", 1, 0), ("1/n", 3, 0), (0.0, 1, 1), ("1/n", 2, 1))
+"""What is unsent in own weights, fragments and delay."""
+BATCHES = (12, 4)
+"""Examples a step, by rank, where examples count."""
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 5))
+
+
+def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
+    lr = 1e-2 if kind == ADAM else 0.1
+    found: torch.optim.Optimizer = getattr(torch.optim, kind)(model.parameters(), lr=lr)
+    return found
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int, size: int) -> None:
+    x = torch.randn(size, 6, generator=torch.Generator().manual_seed(1000 * rank + step))
+    (model(x) - x[:, :5].sin()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def steps_of(name: str, rank: int) -> int:
+    """By examples, the workers come to four exchanges in unequal steps."""
+    return (8, 20)[rank] if name == "by examples" else STEPS
+
+
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """float32, copies of all of them, one after the other."""
+    return torch.cat([each.detach().float().flatten() for each in tensors])
+
+
+class Transcription:
+    """DiLoCo with fragments that arrive late (arXiv 2501.18512, algorithm 2), all workers in one process."""
+
+    def __init__(self, name: str) -> None:
+        self.name, (self.kind, more) = name, DENSE[name]
+        self.every, self.delay = more.get("every", 0), more.get("delay", 0)
+        self.blend = more.get("blend")
+        self.models = [network() for _ in range(2)]
+        self.optimizers = [optimizer_of(self.kind, each) for each in self.models]
+        names = [name for name, _ in self.models[0].named_parameters()]
+        self.agreed = {name: each.detach().clone() for name, each in self.models[0].named_parameters()}
+        self.momentum = {name: torch.zeros_like(each) for name, each in self.agreed.items()}
+        outer = more.get("outer")
+        self.lr, self.mu = (outer.lr, outer.momentum) if outer else (1.0, 0.0)
+        fragments = more.get("fragments", 1)
+        if isinstance(fragments, int):
+            backwards = names[::-1]  # as gradients come
+            sizes = [self.agreed[name].numel() for name in backwards]
+            self.fragments = [[backwards[i] for i in part] for part in fragments_of(sizes, fragments)]
+        else:
+            self.fragments = [[n for n in names if n.split(".")[0] in part] for part in fragments]
+        self.coming: list[Any] = []
+
+    def own(self, worker: int, name: str) -> torch.Tensor:
+        return dict(self.models[worker].named_parameters())[name].data
+
+    def send(self, fragment: int, examples: list[float], at: int) -> None:
+        """The mean of the workers' differences to the agreed weights, by their examples."""
+        total = sum(examples)
+        mean = {
+            name: sum(
+                n / total * (self.agreed[name] - self.own(worker, name)) for worker, n in enumerate(examples)
+            )
+            for name in self.fragments[fragment]
+        }
+        buffers = [each.clone() for each in self.models[0].buffers()] if not fragment else []
+        handed_in = [{name: self.own(worker, name).clone() for name in mean} for worker in range(2)]
+        self.coming.append((at, fragment, mean, buffers, handed_in))
+
+    def merge(self, step: int) -> None:
+        ready = [each for each in self.coming if each[0] <= step]
+        self.coming = [each for each in self.coming if each[0] > step]
+        for _, fragment, mean, buffers, handed_in in ready:
+            for name in self.fragments[fragment]:
+                self.momentum[name] = self.mu * self.momentum[name] + mean[name]
+                along = mean[name] + self.mu * self.momentum[name] if self.mu else mean[name]
+                self.agreed[name] = self.agreed[name] - self.lr * along
+                for worker in range(2):
+                    own = self.own(worker, name)
+                    if self.blend is None:  # the steps since then are kept
+                        own.add_(self.agreed[name] - handed_in[worker][name])
+                    else:
+                        own.copy_(self.blend * own + (1 - self.blend) * self.agreed[name])
+            for model in self.models if buffers else ():
+                for to, each in zip(model.buffers(), buffers, strict=True):
+                    to.copy_(each)
+
+    def run(self) -> "Transcription":
+        counts = "examples" in self.name
+        if self.name == "by examples":  # 24 examples in two steps, 20 in five
+            for exchange in range(4):
+                for worker, (own, steps) in enumerate(((24, 2), (20, 5))):
+                    for step in range(exchange * steps, (exchange + 1) * steps):
+                        self.train(worker, step, own // steps)
+                self.send(0, [24, 20], 0)
+                self.merge(0)
+            return self
+        for step in range(1, steps_of(self.name, 0) + 1):
+            for worker in range(2):
+                self.train(worker, step - 1, BATCHES[worker] if counts else 8)
+            self.merge(step)
+            for number in range(len(self.fragments)):
+                due = self.every * (number + 1) // len(self.fragments)
+                if step >= due and (step - due) % self.every == 0:
+                    self.send(number, list(BATCHES) if counts else [1, 1], step + self.delay)
+            self.merge(step)
+        return self
+
+    def train(self, worker: int, step: int, size: int) -> None:
+        train_step(self.models[worker], self.optimizers[worker], worker, step, size)
+
+
+@scenario(2, each=DENSE)
+def local_steps_that_send_everything_are_the_algorithm(name: str) -> None:
+    kind, arguments = DENSE[name]
+    rank, model = dist.get_rank(), network()
+    if rank:  # all begin with rank 0's
+        nn.init.zeros_(model[0].weight)
+    optimizer = optimizer_of(kind, model)
+    local = LocalSteps(model, optimizer, **arguments)
+    counts = "examples" in name
+    for step in range(steps_of(name, rank)):
+        size = BATCHES[rank] if counts else 8
+        train_step(model, optimizer, rank, step, size)
+        local.step(**({"examples": size} if counts else {}))
+    own, expected = flat(model.parameters()), Transcription(name).run()
+    assert own.allclose(flat(expected.models[rank].parameters()), atol=2e-5)
+    with local.agreed():
+        agreed = flat(model.parameters())
+    assert flat(model.parameters()).equal(own)
+    assert agreed.allclose(flat(expected.agreed.values()), atol=2e-5)
+    assert_alike(agreed.tolist())
+    assert (agreed - flat(network().parameters())).abs().max() > 0.01
+    if name == "by examples" and not rank:  # one step more than the other, before its next exchange
+        train_step(model, optimizer, rank, 8, BATCHES[rank])
+        local.step(examples=BATCHES[rank])
+    local.finish()
+    finished = flat(model.parameters())
+    assert not finished.equal(own) or own.equal(agreed)
+    first, second = everyone(finished)
+    assert first.equal(second) != ("blend" in arguments)  # each keeps a part of its own
+    if name == "by examples":  # rank 0's last step
+        assert not finished.equal(agreed)
+    elif name == "every third":
+        check_ledger(local)
+
+
+def check_ledger(local: LocalSteps) -> None:
+    totals, size = local.totals, flat(network().parameters()).numel()
+    assert totals.elements == 2 * 13 * size
+    assert totals.sent == 2 * 5 * size  # 4 rounds, and the last one
+    assert 4 * totals.sent < totals.wire_bytes < 4.5 * totals.sent
+    assert_alike(totals.wire_bytes)
+
+
+@scenario(2, each=CONSERVED)
+def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
+    setting: tuple[float | str, int, int],
+) -> None:
+    """By the mean of what workers learned, less what they still owe."""
+    (unsent, fragments, delay), model, rank = setting, network(), dist.get_rank()
+    parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay": delay}
+    optimizer = optimizer_of(ADAM, model)
+    local = LocalSteps(model, optimizer, every=2, compressor=SPARSE, **parts)
+    begin = {name: each.clone() for name, each in local.state_dict()["agreed"].items()}
+    weights = dict(model.named_parameters())
+    learned = torch.zeros(flat(begin.values()).numel(), dtype=torch.float64)
+    for step in range(STEPS):
+        learned += flat(weights[name] for name in begin).double()
+        train_step(model, optimizer, rank, step, 8)
+        learned -= flat(weights[name] for name in begin).double()
+        local.step()
+    local.finish()
+    state = local.state_dict()
+    residuals: dict[str, Tensor] = {}
+    for each in state["rounds"]["fragments"]:
+        residuals |= each["unsent"]["ranks"][str(rank)]["0"]["residuals"]
+    agreed, own = flat(state["agreed"].values()), flat(state["own"].values())
+    residual = flat(residuals[name] for name in begin)
+    assert_alike(agreed.tolist())
+    sent = sum(everyone(learned - residual)) / 2
+    assert torch.allclose((flat(begin.values()) - agreed).double(), sent, atol=1e-6)
+    assert residual.abs().sum() > 0.01
+    assert 0.01 < local.totals.fraction < 0.06
+    # A worker ends where its next steps begin.
+    assert own.allclose(agreed - (0.5 if unsent == "1/n" else 0.0) * residual, atol=1e-6)
+
+
+@scenario(2)
+def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
+    """It is saved while a fragment is on its way."""
+    rank = dist.get_rank()
+
+    class Training:
+        def __init__(self) -> None:
+            self.model = network()
+            self.optimizer = optimizer_of(ADAM, self.model)
+            options = {"every": 4, "fragments": 2, "delay": 2, "unsent": "1/n", "outer": NESTEROV}
+            self.local = LocalSteps(self.model, self.optimizer, compressor=SPARSE, **options)  # type: ignore[arg-type]
+
+        def go(self, first: int, last: int) -> None:
+            for step in range(first, last):
+                train_step(self.model, self.optimizer, rank, step, 8 + rank)
+                self.local.step(examples=8 + rank)
+
+    whole, again = Training(), Training()
+    whole.go(0, 5)
+    saved = through_a_file(whole.local.state_dict())
+    assert [each["on_its_way"] is not None for each in saved["rounds"]["fragments"]] == [False, True]
+    optimizer = through_a_file(whole.optimizer.state_dict())
+    whole.go(5, STEPS)
+    again.optimizer.load_state_dict(optimizer)
+    again.local.load_state_dict(saved)
+    again.go(5, STEPS)
+    for of in (nn.Module.parameters, nn.Module.buffers):
+        assert flat(of(again.model)).equal(flat(of(whole.model)))
+    assert again.local.totals == whole.local.totals
+    for changes, words in (
+        ({"rank": 1 - rank}, f"the state of rank {1 - rank} of 2 workers, this is rank {rank}"),
+        ({"version": 0}, "version 0 of a state; this program reads 2"),
+    ):
+        said = refusal(lambda changes=changes: again.local.load_state_dict({**saved, **changes}))
+        assert said.startswith(f"ValueError: {words}")
+
+
+@scenario(2)
+def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
+    model = network()
+    optimizer = optimizer_of(SGD, model)
+
+    def local(model: nn.Module = model, optimizer: Any = optimizer, **arguments: Any) -> str:
+        return refusal(lambda: LocalSteps(model, optimizer, **{"every": 4, **arguments}))
+
+    frozen = network().requires_grad_(False)
+    alone = [new_group([rank]) for rank in range(2)][dist.get_rank()]
+    counted = LocalSteps(model, optimizer, every=4)
+    counted.step(examples=3)
+    for said, words in (
+        (local(every=0), "ValueError: every = 0: must be a whole number of steps, at least 1"),
+        (local(every=None), "ValueError: every and every_examples: give one of them"),
+        (local(frozen), "ValueError: model has no parameter that requires a gradient"),
+        (
+            local(optimizer=optimizer_of(SGD, network())),
+            "ValueError: optimizer steps no parameter of the model",
+        ),
+        (local(optimizer=[3]), "TypeError: optimizer is of int"),
+        (local(group=alone), "ValueError: a group of one worker"),
+        (local(DistributedDataParallel(network())), "ValueError: model is in DistributedDataParallel"),
+        (local(fragments=[["0", "5"], ["2", "3"]]), "ValueError: fragments[0]: '5' matches no parameter"),
+        (local(fragments=[["0"]]), "ValueError: fragments: '3.bias' is in none of them, nor are 3 others"),
+        (local(fragments=[["0", "2", "3"], ["0"]]), "ValueError: fragments: '0.bias' is in 0 and in 1"),
+        (local(fragments=7), "ValueError: fragments = 7: must be from 1 to 6"),
+        (
+            local(delay=4),
+            "ValueError: delay = 4: must be a whole number of steps, at least 0, and below every = 4",
+        ),
+        (local(blend=0.5), "ValueError: blend = 0.5: must be at least 0 and below 1, and needs a delay"),
+        (local(unsent="1/2"), "ValueError: unsent = '1/2': must be from 0 to 1, or \"1/n\""),
+        (local(exchange="gradients"), "ValueError: exchange = 'gradients': must be differences or weights"),
+        (local(exchange="weights", compressor=SPARSE), "ValueError: compressor = strom("),
+        (local(compressor="powersgd(2)"), "ValueError: compressor = powersgd: "),
+        (
+            local(compressor={"kind": "wgt", "tau": 0.1, "nonfinite": "skip"}),
+            "ValueError: compressor.nonfinite = skip: ",
+        ),
+        (
+            local(outer=Outer(nesterov=True)),
+            "ValueError: outer = Outer(lr=1.0, momentum=0.0, nesterov=True): ",
+        ),
+        (local(pattern="ring", unsent=0.5, compressor=SPARSE), "ValueError: unsent = 0.5 with a ring: "),
+        (local(pattern="star"), "ValueError: pattern = 'star': must be one of allgather, hierarchical, "),
+        (
+            local(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"names": ["head.*"]}}),
+            "ValueError: exempt.names: 'head.*' matches no parameter",
+        ),
+        (local(every=3 + dist.get_rank()), "WorkersDisagree: "),
+        (refusal(counted.step), "ValueError: examples = None: give them in every step, or in none"),
+        (
+            refusal(lambda: counted.step(examples=-1)),
+            "ValueError: examples = -1: must be a number of at least 0",
+        ),
+    ):
+        assert said.startswith(words), said
+        assert "\n" not in said

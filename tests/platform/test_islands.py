@@ -1,0 +1,323 @@
+"""Islands: FSDP2 inside, compressed shards between them; four workers beside DDP's own all-reduce.
+
+Legend: P parameters, T iterations; owed = the mean of the islands' residuals.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import in_turn
+from group import run_group
+from mode_runs import Result, run, same
+from recorder import saved_by, saved_in, trained, trainer_of
+from torch import Tensor, nn
+
+from taugrad.compressors import NonFiniteGradient
+from taugrad.platform.data import load
+from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.models.building import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.islands import IslandGradients
+from taugrad.platform.tasks import build_task
+from taugrad.platform.training.evaluation import evaluate
+from taugrad.platform.training.manifest import CheckpointError
+
+EVERYTHING, SPARSE = "wgt(2e-38) | packed32", "strom(density(0.05)) | golomb_rice"
+WORKERS, SIZE, BATCH, MIDDLE, ITERATIONS, RATE = 4, 2, 24, 7, 18, 0.05
+PLAIN = {"optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0, "weight_decay": 0}}
+BASE: dict[str, Any] = {
+    "data": {"kind": "synthetic", "train_examples": 200, "test_examples": 301, "height": 16, "width": 16},
+    "model": {"kind": "custom", "factory": "test_islands:Net"},
+    "training": {
+        "epochs": 2,
+        "batch_size": BATCH,
+        "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0.9, "weight_decay": 1e-3},
+        "evaluation_block": 50,
+    },
+    "tracking": {"flush_interval": 4, "layer_interval": 5},
+    "checkpoint": {"interval": MIDDLE},
+    "workers": {"count": WORKERS},
+    "sync": {"mode": "allgather"},
+}
+IN_PARTS = {
+    "training": BASE["training"] | {"accumulate": 3, "clip": {"norm": 0.3}, "optimizer": {"kind": "adamw"}}
+}
+SUMMED = {"training": BASE["training"] | {"loss_reduction": "sum", "optimizer": {"kind": "sgd", "lr": 0.002}}}
+SUM_OF_ALL = {"compressor": {"kind": "none", "reduction": "sum"}}
+DENSE = {"dense": BASE, "dense, in parts": BASE | IN_PARTS, "dense, summed": BASE | SUMMED | SUM_OF_ALL}
+ROUNDS = {"rounds": BASE | {"sync": {"mode": "sharded"}}}
+
+
+def islands(line: str, size: int | str = SIZE, **sync: Any) -> dict[str, Any]:
+    return BASE | {"compressor": line, "sync": {"mode": "allgather", "island": size, **sync}}
+
+
+EQUAL = {
+    "none": (islands("none"), "dense"),
+    "everything": (islands(EVERYTHING), "dense"),
+    "everything, in parts": (islands(EVERYTHING) | IN_PARTS, "dense, in parts"),
+    "everything, summed": (islands("wgt(2e-38, reduction='sum') | packed32") | SUMMED, "dense, summed"),
+}
+"""What sends everything, and what it equals."""
+SPARSELY = {
+    "strom": islands("strom(density(0.05), momentum=0.9) | golomb_rice")
+    | {"training": BASE["training"] | PLAIN},
+    "16 bits": islands("linear(8)", island_reduce="bf16")
+    | {"training": BASE["training"] | {"precision": "bf16"}},
+    "fp16": islands("wgt(0.01)") | {"training": BASE["training"] | {"precision": "fp16"}},
+}
+ALL = {name: spec for name, (spec, _) in EQUAL.items()} | SPARSELY
+
+
+class Net(nn.Module):
+    """Odd sizes, a large layer that is sharded alone, two that share weights, running means in a buffer."""
+
+    def __init__(self, channels: int, height: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [nn.Linear(channels * height * width, 301), *(nn.Linear(301, 301) for _ in "ab")]
+        )
+        self.layers[2].weight = self.layers[1].weight
+        self.last = nn.Linear(301, classes)
+        self.register_buffer("mean", torch.zeros(301))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = inputs.flatten(1)
+        for layer in self.layers:
+            hidden = torch.tanh(layer(hidden))
+        if self.training:
+            self.mean.mul_(0.5).add_(hidden.detach().mean(0), alpha=0.5)
+        return self.last(hidden - self.mean)
+
+
+PARAMETERS = sum(each.numel() for each in Net(1, 16, 16, 10).parameters())
+
+
+def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
+    """In each of four workers."""
+    runs = {name: run(spec, folder / name) for name, spec in (DENSE | ROUNDS | ALL).items()}
+    return {"runs": runs, "step": one_step(folder, rank), "hosts": on_hosts(), "nan": not_finite(rank)}
+
+
+def flat(tensors: Any) -> Tensor:
+    """float64, one after the other."""
+    return torch.cat([each.detach().double().flatten() for each in tensors])
+
+
+def owed(sync: IslandGradients) -> Tensor:
+    """float64 [P], in the model's order."""
+    ((_, kept),) = sync.state.residuals().items()
+    names = [name for name, _ in sync.model.named_parameters()]
+    whole = flat(kept["residuals"][name].full_tensor() for name in names)
+    dist.all_reduce(whole, group=sync._peers)
+    return whole / dist.get_world_size(sync._peers)
+
+
+def one_step(folder: Path, rank: int) -> dict[str, Any]:
+    """A step of plain SGD in the middle of a run, and what it was made of."""
+    spec = islands(SPARSE) | {
+        "training": BASE["training"] | PLAIN,
+        "model": {"kind": "mlp", "widths": [301, 13]},
+    }
+    trained(spec, folder / "begun")
+    trainer = trainer_of(spec, saved=saved_in(folder / "begun" / str(MIDDLE), rank))
+    sync = trainer.sync
+    assert isinstance(sync, IslandGradients)
+    units = len(sync.state._units)
+    before, owed_before = flat(sync.model.parameters()), owed(sync)
+    alone = deepcopy(sync.model)
+    picked = epoch_order(len(trainer.data.train), 0, 0)[BATCH * MIDDLE : BATCH * (MIDDLE + 1)]
+    inputs, labels = trainer.data.train.batch(picked, None)
+    nn.functional.cross_entropy(alone(inputs), labels).backward()
+    trainer.plan._most = MIDDLE + 1
+    trainer.fit()
+    step = before - RATE * (owed_before + flat(each.grad for each in alone.parameters()) - owed(sync))
+    return {
+        "units": units,
+        "off": float((flat(sync.model.parameters()) - step).abs().max()),
+        "moved": float((before - step).abs().max()),
+        "owed": float(owed_before.abs().max()),
+    }
+
+
+def on_hosts() -> dict[str, Any]:
+    """Islands by host: as `with_sites` says it, whatever their ranks; and all on one machine."""
+    crossed, _ = trained(islands(EVERYTHING, size="host", sites=[[0, 2], [1, 3]]))
+    try:
+        trainer_of(islands(EVERYTHING, size="host"))
+    except ValueError as problem:
+        return {"weights": dict(crossed.model.state_dict()), "refused": str(problem)}
+    raise AssertionError("one host cannot be two islands")
+
+
+def not_finite(rank: int) -> dict[str, str]:
+    """What every worker says when one has a gradient that is not finite; and when it is left out."""
+    found = {}
+    for line in ("none", SPARSE, "wgt(0.01, nonfinite='skip')"):
+        trainer = trainer_of(islands(line))
+        iterate = trainer.sync.iterate
+
+        def poisoned(batches: Any, moment: Any, iterate: Any = iterate) -> Any:
+            if rank == 3 and moment.position.iteration == 1:
+                batches[0].inputs[0, 0, 0, 0] = torch.nan
+            return iterate(batches, moment)
+
+        trainer.sync.iterate = poisoned  # type: ignore[method-assign]
+        try:
+            trainer.fit()
+            found[line] = f"skipped {trainer.sync.totals.skipped_steps}"
+        except NonFiniteGradient as problem:
+            found[line] = str(problem)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("islands")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> list[dict[str, Any]]:
+    """By rank."""
+    return run_group("test_islands", "work", WORKERS, folder)
+
+
+@in_turn("name", ALL)
+def test_all_islands_have_one_model_and_one_ledger(name: str, found: list[dict[str, Any]]) -> None:
+    first, *others = (each["runs"][name] for each in found)
+    for other in others:
+        assert same(first, other)
+        assert all(first[what] == other[what] for what in ("totals", "evaluations"))
+
+
+@in_turn("name", ALL)
+def test_a_run_that_goes_on_from_its_middle_ends_the_same(name: str, found: list[dict[str, Any]]) -> None:
+    for worker in found:
+        whole: Result = worker["runs"][name]
+        assert same(whole, whole["resumed"])
+        assert all(whole[what] == whole["resumed"][what] for what in ("totals", "metrics"))
+        assert whole["resumed"]["logged"] == [entry for entry in whole["logged"] if entry[0] > MIDDLE]
+
+
+@in_turn("name", EQUAL)
+def test_what_sends_everything_trains_as_ddp_does(name: str, found: list[dict[str, Any]]) -> None:
+    runs = found[0]["runs"]
+    mine, ddp = runs[name], runs[EQUAL[name][1]]
+    for key, value in ddp["weights"].items():
+        torch.testing.assert_close(mine["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
+    losses = [
+        [each["train/loss"] for _, each in one["logged"] if "train/loss" in each] for one in (mine, ddp)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][-1] < 0.9 * losses[0][0]
+
+
+def test_bytes_between_islands_grow_with_islands_and_not_with_workers(found: list[dict[str, Any]]) -> None:
+    totals = found[0]["runs"]["everything"]["totals"]
+    two = WORKERS // SIZE
+    assert totals["elements"] == two * PARAMETERS * ITERATIONS
+    assert totals["sent"] == pytest.approx(totals["elements"], rel=0.01)  # but for zeros
+    assert totals["paper_bits"] == 32 * totals["sent"]
+    assert totals["wire_bytes"] == pytest.approx(8 * totals["elements"], rel=0.01)  # positions and values
+    assert totals["received_bytes"] == (two - 1) * totals["wire_bytes"]
+    assert found[0]["runs"]["none"]["totals"]["wire_bytes"] == 4 * totals["elements"]
+    assert found[0]["runs"]["strom"]["totals"]["sent"] < 0.1 * totals["elements"]
+    logged = [each for _, each in found[0]["runs"]["strom"]["logged"] if "comm/residual_rms" in each]
+    assert len(logged) == ITERATIONS
+    assert all(each["comm/residual_rms"] > 0 for each in logged)
+    assert logged[0]["comm/fraction"] == pytest.approx(0.05, rel=0.3)
+    assert "layer/last.weight/grad_rms" in logged[0]
+
+
+@in_turn("name", DENSE | ROUNDS | ALL)
+def test_the_evaluation_is_that_of_one_process(name: str, found: list[dict[str, Any]], alone: None) -> None:
+    spec, first = RunSpec.model_validate((DENSE | ROUNDS | ALL)[name]), found[0]["runs"][name]
+    data = load(spec.data)
+    model, task = build(spec.model, data.shape), build_task(spec.task, data.shape)
+    model.load_state_dict(first["weights"])
+    here = evaluate(
+        model,
+        task,
+        data.test,
+        0,
+        1,
+        torch.device("cpu"),
+        spec.training.precision,
+        spec.training.evaluation_block,
+    )
+    assert (here["accuracy"], here["loss"]) == first["evaluations"][-1]
+
+
+def test_a_step_is_that_of_the_gradient_but_for_what_is_owed(found: list[dict[str, Any]]) -> None:
+    for worker in found:
+        assert worker["step"]["units"] == 2  # the large layer, and the rest
+        assert worker["step"]["off"] < 2e-6
+        assert min(worker["step"]["moved"], worker["step"]["owed"]) > 1e-4
+
+
+def test_hosts_are_islands_if_they_have_equally_many_workers(found: list[dict[str, Any]]) -> None:
+    for worker in found:
+        for key, value in found[0]["runs"]["dense"]["weights"].items():
+            torch.testing.assert_close(worker["hosts"]["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
+        assert worker["hosts"]["refused"].startswith(
+            "sync.island = host: islands have 4 of 4 workers; there must"
+        )
+
+
+def test_a_gradient_that_is_not_finite_is_named_on_every_worker_or_left_out(
+    found: list[dict[str, Any]],
+) -> None:
+    for worker in found:
+        assert worker["nan"] == found[0]["nan"]
+    said = found[0]["nan"]
+    assert said.pop("wgt(0.01, nonfinite='skip')") == "skipped 2"
+    assert all("holds NaN or Inf" in each for each in said.values())
+    # The workers of its island have the shards of its sum.
+    assert "on worker 2; " in said[SPARSE] or "on worker 3; " in said[SPARSE]
+
+
+def another_number(rank: int, workers: int, folder: Path, size: str) -> dict[str, Any]:
+    """In each of another number of workers, which go on from the middle of four workers' run."""
+    fields = islands(SPARSE, size=int(size))
+    spec = fields | {"workers": {"count": workers, "on_resize": "merge"}}
+    saved = saved_by(folder.parent / "begun" / str(MIDDLE), WORKERS)
+    before = [each["workers"]["exchange"] for each in saved.every]
+    kept: dict[str, Tensor] = {}
+    for states in before:
+        for title, state in states.items():
+            for name, residual in state["residuals"].items():
+                shard = f"{name}, {title.partition(', ')[2]}"
+                kept[shard] = kept.get(shard, 0) + residual.double() / 2
+    spec |= {"training": BASE["training"] | PLAIN, "model": {"kind": "mlp", "widths": [301, 13]}}
+    try:
+        trainer = trainer_of(spec, saved=saved)
+    except CheckpointError as problem:
+        return {"said": str(problem)}
+    assert isinstance(trainer.sync, IslandGradients)
+    mine = owed(trainer.sync)
+    steps = trainer.sync.totals.steps
+    trainer.fit()
+    former = sum(float(each.sum()) for each in kept.values())
+    return {
+        "owed": float(mine.sum()),
+        "former": former,
+        "steps": (steps, trainer.sync.totals.steps),
+        "weights": dict(trainer.model.state_dict()),
+    }
+
+
+def test_another_number_of_islands_goes_on_with_what_is_owed(
+    found: list[dict[str, Any]], folder: Path
+) -> None:
+    assert found
+    first, *others = run_group("test_islands", "another_number", 6, folder / "pairs", SIZE)
+    assert first["owed"] == pytest.approx(first["former"], rel=1e-5)
+    assert first["steps"] == (MIDDLE, ITERATIONS)
+    for other in others:
+        assert same(first, other)
+    for each in run_group("test_islands", "another_number", 6, folder / "threes", 3):
+        assert "its islands had another size than 3 workers" in each["said"]
