@@ -367,7 +367,7 @@ def main(arguments: Sequence[str]) -> int:
         publish(f"network_target_{name}", options, introduction, tables, before)
         if options.folder == RESULTS and name in PICTURED:
             show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
-        elif options.folder is not None:
+        elif options.folder not in (None, RESULTS):
             draw(options.folder.with_suffix(".png"), {workload.name: minutes})
     return 0
 
