@@ -36,6 +36,8 @@ from .target_settings import GPT, HALF, PICTURED, STROM, WORKLOADS, Setting, Wor
 from .target_times import Measured, credit, keep
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
+LATE_LINK = "1gbit,0ms"
+"""Where late fragments are measured, too."""
 QUICK_LINKS = ("1gbit,1ms",)
 WHOLE_LINK = "50mbit,0ms"
 """Where each setting is also run whole, by the clock."""
@@ -351,9 +353,10 @@ def main(arguments: Sequence[str]) -> int:
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
     cells = Cells("network_target_cells", quick=options.quick)
     for name, workload in workloads.items():
-        if name == "late" and not options.quick:
-            links = (*LINKS, "1gbit,0ms")
         searches = searched(workload, links, trainings, print)
+        if name == "late":
+            for each in searches:
+                each.links = (*LINKS, LATE_LINK)
         chosen: Mapping[str, Setting] = {}
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
@@ -364,7 +367,7 @@ def main(arguments: Sequence[str]) -> int:
         publish(f"network_target_{name}", options, introduction, tables, before)
         if options.folder == RESULTS and name in PICTURED:
             show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
-        elif options.folder is not None:
+        elif options.folder not in (None, RESULTS):
             draw(options.folder.with_suffix(".png"), {workload.name: minutes})
     return 0
 

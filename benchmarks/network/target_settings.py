@@ -118,11 +118,6 @@ def _late(every: int, rate: float, percent: float, unsent: float, fragments: int
     return replace(plain, sync={**plain.sync, **late})
 
 
-def _blended(every: int, rate: float, percent: float, unsent: float, delay: int, blend: float) -> Setting:
-    late = _late(every, rate, percent, unsent, 1, delay)
-    return replace(late, sync={**late.sync, "blend": blend})
-
-
 DDP = _by_hook("DDP, float32", "DDP, float32", "none")
 HALF = _by_hook("DDP, 16 bits", "DDP, fp16 hook", "fp16", "fp16")
 POWER_SGD = Contender(
@@ -186,10 +181,9 @@ STROM = Contender(
     ours=True,
 )
 """What docs/adamw.md recommends: local steps, whose sums meet a threshold."""
-_KNOBS = {"every": EVERY[1:], **{name: STROM.knobs[name] for name in ("rate", "percent", "unsent")}}
 LATE = Contender(
     *("strom, late (ours)", "`strom`, every {every}, {fragments} fragments, {delay} late"),
-    {**_KNOBS, "fragments": (1, 2, 4), "delay": (1, 2, 3, 5)},
+    {**STROM.knobs, "every": EVERY[1:], "fragments": (1, 2, 4), "delay": (1, 2, 3, 5)},
     _late,
     (
         *((4, 2.0, 10, 0.25, 1, delay) for delay in (1, 2, 3)),
@@ -197,19 +191,10 @@ LATE = Contender(
         *((4, 2.0, percent, 0.25, 1, 3) for percent in (2, 5)),
         (10, 2.0, 10, 0.25, 2, 3),
     ),
-    TRAININGS,
+    10,
     ours=True,
 )
 """Fragments that arrive late (Streaming DiLoCo, arXiv 2501.18512); a worker keeps its steps meanwhile."""
-BLENDED = Contender(
-    *("strom, late, blended (ours)", "`strom`, every {every}, {delay} late, keeps {blend}"),
-    {**_KNOBS, "delay": (1, 2, 3), "blend": (0.0, 0.25, 0.5, 0.75)},
-    _blended,
-    (*((4, 2.0, 10, 0.25, delay, 0.5) for delay in (1, 3)), (4, 2.0, 10, 0.25, 1, 0.0)),
-    3,
-    ours=True,
-)
-"""The same with that paper's blend factor."""
 CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
@@ -311,7 +296,7 @@ NIN = Workload(
 WORKLOADS = {
     "gpt": GPT,
     "nin": NIN,
-    "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE, BLENDED)),
+    "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE)),
 }
 PICTURED = ("gpt", "nin")
 """The workloads that everybody competes in."""
