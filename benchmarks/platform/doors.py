@@ -43,10 +43,10 @@ SETTINGS: dict[str, dict[str, float]] = {"adamw": {"lr": 0.002, "weight_decay": 
 """Without decay: the Trainer leaves biases and norms out of it."""
 INTRODUCTION = (
     "A GPT of {parameters:,} parameters learns the bytes of Python's argparse for {steps} steps, by "
-    "AdamW (lr 0.002), or SGD (lr 0.1) where the compressor applies momentum; 2 workers, {batch} texts "
-    "of {context} a worker and step. Every door trains the same model on the same texts in the same "
-    "order, by its library's own way; `torchrun` is a plain loop. Differences are the largest of any "
-    "step, and of worker 0."
+    "AdamW (lr 0.002, no decay), or SGD (lr 0.1) where the compressor applies momentum; 2 workers, "
+    "{batch} texts of {context} a worker and step. Every door trains the same model on the same texts "
+    "in the same order, by its library's own way; `torchrun` is a plain loop. Differences are the "
+    "largest of any step, and of worker 0."
 )
 
 

@@ -93,9 +93,9 @@ class Fragment:
     squares: list[list[float]] = field(default_factory=list)
     """By worker here and parameter, the sum of its gradients' mean squares since then."""
     on_its_way: _OnItsWay | None = None
-    handed_in: list[list[Tensor]] = field(default_factory=list)
-    """By worker here and parameter, its weights [numel] at the last sending, while that is on its way and
-    workers keep the steps that they take meanwhile."""
+    weights_at_sending: list[list[Tensor]] = field(default_factory=list)
+    """By worker here and parameter, [numel]: while a fragment is on its way, where workers keep the steps
+    that they take meanwhile."""
 
 
 class LocalRounds:
@@ -259,7 +259,7 @@ class LocalRounds:
         fragment.on_its_way = _OnItsWay(self.steps + self.merging.delay, arrived)
         if self.merging.delay and self.merging.blend is None:
             workers = range(len(self._workers))
-            fragment.handed_in = [
+            fragment.weights_at_sending = [
                 [each.flatten().clone() for each in self._own(fragment, local)] for local in workers
             ]
         fragment.sent_at = self.progress
@@ -289,7 +289,7 @@ class LocalRounds:
             self.go_on(fragment, local, late=bool(self.merging.delay))
             if buffers.size:
                 copy_to(worker.buffers, self._agreed_buffers)
-        fragment.handed_in = []
+        fragment.weights_at_sending = []
         return True
 
     # One round, in its parts.
@@ -318,8 +318,8 @@ class LocalRounds:
     def go_on(self, fragment: Fragment, local: int, *, late: bool = False) -> None:
         """A worker continues from what was agreed on, if that is late, with something of its own weights."""
         starts, own = self.starts(fragment, local), self._own(fragment, local)
-        if fragment.handed_in:
-            since = zip(starts, own, fragment.handed_in[local], strict=True)
+        if fragment.weights_at_sending:
+            since = zip(starts, own, fragment.weights_at_sending[local], strict=True)
             starts = [start + (each.reshape(-1) - handed) for start, each, handed in since]
         elif late and (blend := self.merging.blend):
             starts = [start.lerp(each.reshape(-1), blend) for start, each in zip(starts, own, strict=True)]
@@ -367,7 +367,7 @@ class LocalRounds:
                     "weights": list(each.weights),
                     "squares": [list(some) for some in each.squares],
                     "on_its_way": each.on_its_way and _saved(each.on_its_way, each.averaging),
-                    "handed_in": [list(some) for some in each.handed_in],
+                    "weights_at_sending": [list(some) for some in each.weights_at_sending],
                     "unsent": each.averaging.own_state(),
                 }
                 for each in self.fragments
@@ -395,12 +395,12 @@ class LocalRounds:
             fragment.squares = [list(each) for each in saved["squares"]]
             going = saved["on_its_way"]
             fragment.on_its_way = going and self._restored(fragment, going)
-            fragment.handed_in = self._here(fragment, saved["handed_in"])
+            fragment.weights_at_sending = self._here(fragment, saved["weights_at_sending"])
 
-    def _here(self, fragment: Fragment, handed_in: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Weights that were handed in, where the model is."""
+    def _here(self, fragment: Fragment, weights: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """Saved weights, on the device of the model."""
         devices = [self.agreed[each].device for each in fragment.ordinals]
-        return [[a.to(at, copy=True) for a, at in zip(some, devices, strict=True)] for some in handed_in]
+        return [[a.to(at, copy=True) for a, at in zip(some, devices, strict=True)] for some in weights]
 
     def reshard(
         self,
@@ -447,10 +447,10 @@ class LocalRounds:
                         for name, start in zip(names, starts, strict=True)
                     ],
                 )
-                if saved[0]["handed_in"]:
-                    fragment.handed_in.append([each.clone() for each in starts])
+                if saved[0]["weights_at_sending"]:
+                    fragment.weights_at_sending.append([each.clone() for each in starts])
             going = saved[0]["on_its_way"]  # the mean is the same everywhere
-            fragment.on_its_way = going and self._restored(fragment, going)
+            fragment.on_its_way = going and self._restored(fragment, going, resized=True)
 
     def _moved(
         self,
@@ -469,8 +469,8 @@ class LocalRounds:
         moved = {}
         for place, (name, ordinal) in enumerate(zip(setting.names, fragment.ordinals, strict=True)):
             start = self.agreed[ordinal].detach().reshape(-1)
-            if handed_in := saved["handed_in"]:
-                start = handed_in[place].to(start.device)
+            if at_sending := saved["weights_at_sending"]:
+                start = at_sending[place].to(start.device)
             elif part and name in unsent:
                 start = start - part * unsent[name].to(start.device)
             moved[name] = (start - model[ordinal].reshape(-1).to(start.device)).cpu()
@@ -478,9 +478,9 @@ class LocalRounds:
                 moved[name] = moved[name] + waiting[ordinal].cpu()
         return moved
 
-    def _restored(self, fragment: Fragment, saved: Mapping[str, Any]) -> _OnItsWay:
+    def _restored(self, fragment: Fragment, saved: Mapping[str, Any], *, resized: bool = False) -> _OnItsWay:
         traffic = Traffic(self._runner.workers)
-        traffic.load_state_dict(saved["traffic"])
+        (traffic.load_sums if resized else traffic.load_state_dict)(saved["traffic"])
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
         for pattern, tallies in zip(fragment.averaging.patterns, saved["tallies"], strict=False):
             pattern.spent.tallies = [PartTally(*each) for each in tallies]
@@ -511,11 +511,11 @@ def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
     """What a process saved of a fragment, by its workers' ranks."""
-    handed_in = saved["handed_in"] or [[] for _ in saved["weights"]]
-    of_each = saved["weights"], saved["squares"], handed_in
+    at_sending = saved["weights_at_sending"] or [[] for _ in saved["weights"]]
+    of_each = saved["weights"], saved["squares"], at_sending
     parts = zip(saved["unsent"]["ranks"].items(), *of_each, strict=True)
     return {
-        rank: {"unsent": unsent, "weight": weight, "squares": squares, "handed_in": weights}
+        rank: {"unsent": unsent, "weight": weight, "squares": squares, "weights_at_sending": weights}
         for (rank, unsent), weight, squares, weights in parts
     }
 

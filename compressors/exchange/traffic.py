@@ -129,9 +129,13 @@ class Traffic:
         links = [state[name].numpy().astype(np.int64) for name in _LINKS]
         if any(each.shape != (self.workers, self.workers) for each in links):
             raise ValueError(f"the links of {len(links[0])} workers, this run has {self.workers}")
+        self.load_sums(state)
+        self.link_bytes, self.link_messages, self.link_told = links
+
+    def load_sums(self, state: dict[str, Any]) -> None:
+        """Takes over all but the links, which may be those of another number of workers."""
         for name, number in zip(_NUMBERS, state["numbers"], strict=True):
             setattr(self, name, int(number))
-        self.link_bytes, self.link_messages, self.link_told = links
 
     def count(self, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
         """Counts one round; raises RefusedUpdate where a worker has no update.

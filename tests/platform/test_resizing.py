@@ -48,6 +48,7 @@ SYNCS: dict[str, dict[str, Any]] = {
     "parameter_server": {"sync": {"mode": "parameter_server"}},
     "weights": {"sync": {"mode": "weights", "every": 3}},
     "weights, unsent": {"sync": {"mode": "weights", "every": 3, "unsent": 0.5}},
+    "weights, on their way": {"sync": {"mode": "weights", "every": 4, "delay_steps": 2}},
     "whole weights": {"sync": {"mode": "weights", "every": 3, "exchange": "weights"}, "compressor": "none"},
     **{f"hybrid, {name}": {"compressor": "none"} | HYBRID[name] for name in HYBRIDS},
 }
@@ -147,6 +148,9 @@ def test_what_is_owed_and_agreed_stays_what_it_was(name, workers, begun):
     if isinstance(after.sync, LocalTraining):
         moves = [_moved(each.sync) for each in (before, after)]
         assert moves[0].any()  # the middle is not an exchange
+        assert [bool(each.sync.local.fragments[0].on_its_way) for each in (before, after)] == [
+            "on their way" in name
+        ] * 2
         torch.testing.assert_close(moves[1], moves[0], rtol=1e-5, atol=1e-7)
     if isinstance(after.sync, HybridTraining):
         kept = optimizers(before.sync)
@@ -170,13 +174,16 @@ def optimizers(sync: Any) -> list[torch.Tensor]:
 
 
 def _moved(sync: Any) -> torch.Tensor:
-    """float64 [P], the mean over workers of the way from where they went on to their present weights."""
+    """float64 [P], the mean over workers of the way to their present weights that they have not handed in."""
     (fragment,) = sync.local.fragments
+    sent = fragment.weights_at_sending
     ways = [
         torch.cat(
             [
                 start.double() - own.detach().reshape(-1).double()
-                for start, own in zip(sync.local.starts(fragment, local), each.parameters, strict=True)
+                for start, own in zip(
+                    sent[local] if sent else sync.local.starts(fragment, local), each.parameters, strict=True
+                )
             ]
         )
         for local, each in enumerate(sync._replicas)
