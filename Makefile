@@ -62,10 +62,12 @@ soak: $(READY)
 fuzz: $(READY)
 	$(BIN)/python tests/compressors/fuzzing.py --messages 1000000
 
-# Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic and pytest: any Python that has them will do.
+# Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic, pyzmq, psutil, pytest and hypothesis: any Python
+# that has them will do.
 # compute-sanitizer, where it is found, looks for accesses out of range in a part of the tests.
 gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/cuda tests/compressors/test_ops.py -m gpu --require-gpu
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/cuda tests/compressors/test_ops.py \
+		tests/compressors/test_ddp.py -m gpu --require-gpu
 	if command -v compute-sanitizer; then PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
 		--error-exitcode 1 $(PYTHON) -m pytest tests/cuda -m gpu --require-gpu -k same_payloads_as_on_the_cpu; fi
 	PYTHONPATH=src $(PYTHON) -m benchmarks.compress.gpu $(if $(WRITE),--write)

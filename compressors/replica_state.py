@@ -30,10 +30,11 @@ from .bucket.earlier import nonzero
 from .bucket.feedback import zeros_once
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
+from .exchange.addresses import transport_of
 from .exchange.agreement import described
 from .method import CompressedMethod, Method, PowerSGD
 from .names import plain_names
-from .protocols.base import Bucket, transport_of
+from .protocols.base import Bucket
 from .worker_state import WorkerState, exchange_for
 
 
@@ -140,7 +141,9 @@ class ReplicaState(WorkerState):
             )
             for name, each in self._sharded.items()
         }  # of the shapes of gradients, and where these are: parameters may be on the CPU
-        self._holds_back_zeros = any(each.group.reduce_scatter_unused_params for each in self._units)
+        self._holds_back_zeros = any(
+            getattr(each.group, "reduce_scatter_unused_params", False) for each in self._units
+        )  # torch 2.13
         if both := set(dist.get_process_group_ranks(group)) & set(
             dist.get_process_group_ranks(self._shards)
         ) - {dist.get_rank()}:
@@ -358,7 +361,7 @@ def _units_of(model: nn.Module) -> list[_Unit]:
     """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     states = [each._get_fsdp_state() for each in modules if isinstance(each, FSDPModule)]
-    groups = list(dict.fromkeys(group for state in states for group in state._fsdp_param_groups))
+    groups = list(dict.fromkeys(group for state in states for group in _groups_of(state)))
     if not groups:
         raise TypeError(
             f"model is of {type(model).__name__}: it must have parameters under "
@@ -382,6 +385,13 @@ def _units_of(model: nn.Module) -> list[_Unit]:
             names[each] = plain.get(name, name)
         units.append(_Unit(index, group, names, torch.empty(0, device=group.device)))
     return units
+
+
+def _groups_of(state: Any) -> Sequence[FSDPParamGroup]:
+    """Of a module; before torch 2.12 it has one at most."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return state._fsdp_param_groups  # type: ignore[no-any-return]
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 def _local(distributed: Tensor | None) -> Tensor:

@@ -14,9 +14,11 @@ shard of gradients that its island has reduced to those that have the same shard
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 
 from .method import Method, read_config
 from .replica_state import ReplicaState
@@ -53,10 +55,12 @@ def compress_replicas(
             islands; the model's mesh has a dimension for replicas; the method cannot be used; a pattern
             matches no parameter; the key is too short; or the number of threads is not a whole number of at
             least 1.
-        RuntimeError: the model has a hook already.
+        RuntimeError: the model has a hook already, or torch is older than 2.8.
     """
     if not dist.is_initialized():
         raise ValueError("there is no process group: call torch.distributed.init_process_group before")
+    if not hasattr(FSDPModule, "set_all_reduce_hook"):
+        raise RuntimeError(f"compress_replicas needs torch 2.8 or newer; this is {torch.__version__}")
     if isinstance(group, DeviceMesh):
         group = group.get_group()
     if not isinstance(group, dist.ProcessGroup):

@@ -2,9 +2,9 @@
 
     python -m benchmarks.compress.gpu [--quick] [--write]
 
-Needs an NVIDIA GPU, and only torch, CuPy, numba, NumPy and pydantic. The copy is timed by CUDA events, whole
-buckets and steps by the host's clock between two waits for the device. Every contender is timed right after
-the floor, in the same round.
+Needs an NVIDIA GPU, and only torch, CuPy, numba, NumPy, pydantic, pyzmq and psutil. The copy is timed by CUDA
+events, whole buckets and steps by the host's clock between two waits for the device. Every contender is timed
+right after the floor, in the same round.
 """
 
 import os
@@ -27,7 +27,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
-from ..harness.report import Options, Spread, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Options, Place, Spread, Table, load, number, publish, read_options
 
 Work = Callable[[], object]
 WHOLE = (
@@ -38,6 +38,11 @@ WHOLE = (
     "chunked_topk(64)",
     "linear(8) | raw",
     "fp16",
+)
+PLACE = Place(
+    RESULTS.parent / "how-to" / "gpus.md",
+    "<!-- benchmarks/compress/gpu.py writes from here -->",
+    "<!-- to here -->",
 )
 COLUMNS = ("times the copy", "ms", "M elements/s")
 INTRODUCTION = (
@@ -179,7 +184,7 @@ def step_cases(arena: Arena) -> Iterator[Case]:
     """A backward pass under DDP, with and without compression."""
     width, layers = arena.sizes.width, arena.sizes.layers
     data = torch.randn(64, width, device=arena.device)
-    for line in (None, "none", *WHOLE):
+    for line in (None, "none", "powersgd(4, start=2)", *WHOLE):
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).to(arena.device)
         ddp = DistributedDataParallel(model)
@@ -229,7 +234,7 @@ def main(arguments: Sequence[str]) -> None:
         n=sizes.elements,
         rounds=sizes.rounds,
     )
-    publish("gpu", options, introduction, [table], load_before)
+    publish("gpu", options, introduction, [table], load_before, PLACE)
 
 
 if __name__ == "__main__":

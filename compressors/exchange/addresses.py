@@ -44,10 +44,22 @@ def told_by_all(own: bytes, group: dist.ProcessGroup | None = None) -> list[byte
     return told
 
 
+def backends_of(group: dist.ProcessGroup | None) -> dict[str, str]:
+    """By the type of a device, what carries its tensors, such as nccl.
+
+    The name of a group's backend does not tell: with none or several, it is "undefined" or their list.
+    """
+    return dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+
+
+def transport_of(group: dist.ProcessGroup | None, device: torch.device) -> torch.device:
+    """Where a group takes tensors from that lie on the host: the CPU, or `device` where it has NCCL alone."""
+    return torch.device("cpu") if "cpu" in backends_of(group) else device
+
+
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
     """How long a worker may be silent, as `init_process_group` was told."""
-    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-    options = getattr(group._get_backend(device), "options", None)
+    options = getattr(group._get_backend(transport_of(group, torch.device("cuda"))), "options", None)
     timeout: timedelta = getattr(options, "_timeout", _PATIENCE)
     return timeout
 

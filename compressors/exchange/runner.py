@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import CorruptMessage
 from ..spans import RECORDER
+from .addresses import transport_of
 from .buckets import ExchangeForm
 from .carrier import Carrier, Payload, in_memory
 from .lost_peers import reaching
@@ -159,14 +160,14 @@ class ProcessRunner(Runner):
         """Joins the others.
 
         Args:
-            device: where the process group takes its buffers from: the GPU for NCCL, the CPU for gloo.
+            device: of the model.
             carrier: of this worker; it is closed with this object.
             group: the workers'; by default all.
         """
         super().__init__([carrier])
         finalize(self, carrier.close)
         self._group = group
-        self._device = device if dist.get_backend(group) == "nccl" else torch.device("cpu")
+        self._device = transport_of(group, device)
 
     @contextmanager
     def _waiting(self, about: str) -> Iterator[None]:

@@ -33,6 +33,7 @@ from torch.futures import Future
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
+from ..exchange.addresses import backends_of
 from ..gloo_threads import Once
 from ..method import PowerSGD as Fields
 from ..protocols.base import Bucket, Fail, Reducer
@@ -135,7 +136,7 @@ class PowerSGD:
             self.layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
         mean, index = torchs.powerSGD_hook(self._torchs, bucket), bucket.index()
         self.under_way = perf_counter()
-        if dist.get_backend(self._torchs.process_group) == "nccl":
+        if backends_of(self._torchs.process_group).get(bucket.buffer().device.type) == "nccl":
             return mean.then(lambda done: self._take_apart(index, names, done.value()))
         self._take_apart(index, names, mean.wait())
         return mean

@@ -174,8 +174,3 @@ class Reducer(ABC):
             raise self._fail(NonFiniteGradient(parameter, -1))
         with self._lock:
             step.skip(parameter, -1)
-
-
-def transport_of(group: dist.ProcessGroup, device: torch.device) -> torch.device:
-    """The device on which a group's transport needs its buffers: NCCL the gradients' GPU, gloo the CPU."""
-    return device if dist.get_backend(group) == "nccl" else torch.device("cpu")

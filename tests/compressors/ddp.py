@@ -8,6 +8,7 @@ for starting a process takes seconds and a scenario milliseconds; `test_ddp.py` 
 import gc
 import hashlib
 import io
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,8 @@ Config = Mapping[str, Any] | Method | str
 Tensors = Mapping[str, Any]
 
 STEPS = 5
+DEVICE = torch.device(os.environ.get("TAUGRAD_TESTS_DEVICE", "cpu"))
+"""Where models are; workers share a GPU, and talk over gloo all the same."""
 TINY_BUCKETS = 0.0002
 """A bucket_cap_mb that gives almost every parameter a bucket of its own."""
 
@@ -136,7 +139,7 @@ class Network(nn.Module):
 def make_model() -> Network:
     """The same weights on every call."""
     torch.manual_seed(0)
-    return Network()
+    return Network().to(DEVICE)
 
 
 SIZES = {name: each.numel() for name, each in make_model().named_parameters()}
@@ -146,7 +149,8 @@ ELEMENTS = sum(SIZES.values())
 def batch_of(rank: int, step: int, *shape: int) -> tuple[Tensor, Tensor]:
     """Inputs and labels of a worker's step; the same numbers in every process."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
-    return torch.randn(8, *shape, generator=generator), torch.randint(0, 5, (8,), generator=generator)
+    inputs = torch.randn(8, *shape, generator=generator)
+    return inputs.to(DEVICE), torch.randint(0, 5, (8,), generator=generator).to(DEVICE)
 
 
 def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
@@ -157,7 +161,7 @@ def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
 
 def digest(model: nn.Module) -> str:
     """SHA-256 of all weights."""
-    weights = (parameter.detach().flatten().view(torch.uint8).numpy() for parameter in model.parameters())
+    weights = (each.detach().cpu().flatten().view(torch.uint8).numpy() for each in model.parameters())
     return hashlib.sha256(b"".join(array.tobytes() for array in weights)).hexdigest()
 
 
@@ -189,7 +193,7 @@ class Run:
         sites: Sequence[Sequence[int]] | None = None,
         **ddp_options: Any,
     ) -> None:
-        self.model = make_model() if model is None else model
+        self.model = make_model() if model is None else model.to(DEVICE)
         self.loss = loss
         if "process_group" not in ddp_options:
             ddp_options["process_group"] = new_group()

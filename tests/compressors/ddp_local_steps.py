@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import assert_alike, everyone, new_group, refusal, scenario, through_a_file
+from ddp import DEVICE, assert_alike, everyone, new_group, refusal, scenario, through_a_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,7 +41,7 @@ BATCHES = (12, 4)
 
 def network() -> nn.Module:
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 5))
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 5)).to(DEVICE)
 
 
 def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
@@ -51,7 +51,7 @@ def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int, size: int) -> None:
-    x = torch.randn(size, 6, generator=torch.Generator().manual_seed(1000 * rank + step))
+    x = torch.randn(size, 6, generator=torch.Generator().manual_seed(1000 * rank + step)).to(DEVICE)
     (model(x) - x[:, :5].sin()).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -64,7 +64,7 @@ def steps_of(name: str, rank: int) -> int:
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """float32, copies of all of them, one after the other."""
-    return torch.cat([each.detach().float().flatten() for each in tensors])
+    return torch.cat([each.detach().float().flatten().cpu() for each in tensors])
 
 
 class Transcription:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ddp import (
+    DEVICE,
     Run,
     Tensors,
     assert_alike,
@@ -166,7 +167,7 @@ def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
 
 def loss_of_low_rank(model: nn.Module, rank: int, step: int) -> Tensor:
     generator = torch.Generator().manual_seed(10 * step + rank)
-    loss: Tensor = model(torch.randn(2, 40, generator=generator)).square().mean()
+    loss: Tensor = model(torch.randn(2, 40, generator=generator).to(DEVICE)).square().mean()
     return loss
 
 

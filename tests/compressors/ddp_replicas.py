@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ddp import everyone, new_group, refusal, scenario, through_a_file
+from ddp import DEVICE, everyone, new_group, refusal, scenario, through_a_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -27,16 +27,16 @@ PARAMETERS = 2 * (WIDTH * WIDTH + 3 * WIDTH) + 3 * WIDTH + 3
 
 @cache
 def islands() -> DeviceMesh:
-    return DeviceMesh("cpu", torch.arange(4).view(2, 2), mesh_dim_names=("replicate", "shard"))
+    return DeviceMesh(DEVICE.type, torch.arange(4).view(2, 2), mesh_dim_names=("replicate", "shard"))
 
 
 def network(kind: str = "") -> nn.Sequential:
     torch.manual_seed(5)
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh()) for _ in range(2)]
     twice = blocks[1:] if kind == "a module used twice" else []
-    model = nn.Sequential(*blocks, *twice, nn.Linear(WIDTH, 3))
+    model = nn.Sequential(*blocks, *twice, nn.Linear(WIDTH, 3)).to(DEVICE)
     if kind == "unused parameters":
-        model[1].spare = nn.Parameter(torch.ones(2, 5))
+        model[1].spare = nn.Parameter(torch.ones(2, 5, device=DEVICE))
     return model
 
 
@@ -50,6 +50,7 @@ def sharded(mesh: DeviceMesh, model: nn.Sequential | None = None, **options: Any
 def passed(model: nn.Module, seed: int, scale: float = 1.0) -> float:
     """A forward and a backward pass of a batch of this worker's own."""
     inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * seed + dist.get_rank()))
+    inputs = inputs.to(DEVICE)
     loss = model(inputs).float().square().mean() * scale
     loss.backward()
     return float(loss)
@@ -128,15 +129,16 @@ CELLS: dict[str, tuple[Callable[[Any], list[float]], dict[str, Any]]] = {
     "fp16 reduced": (plainly, {"mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float16)}),
     "optimizer in backward": (stepped_in_backward, {}),
     "not resharded": (plainly, {"reshard_after_forward": False}),
-    "unused parameters": (partly_unused, {}),
     "a module used twice": (plainly, {}),
     "frozen and thawed": (frozen_and_thawed, {}),
 }
+if hasattr(FSDPModule, "set_reduce_scatter_unused_params"):  # torch 2.13
+    CELLS["unused parameters"] = (partly_unused, {})
 
 
 def weights(model: nn.Module) -> Tensor:
     """This worker's shards, one after the other."""
-    return torch.cat([local(each).flatten() for each in model.parameters()])
+    return torch.cat([local(each).flatten().cpu() for each in model.parameters()])
 
 
 def local(tensor: Any) -> Tensor:
@@ -165,6 +167,11 @@ def a_method_that_sends_everything_trains_as_hsdp(cell: str) -> None:
         # Without padding. Replicas count for both of them: a shard's two workers, the same.
         assert elements[0] + elements[1] == 2 * (3 if cell == "plain" else 6) * PARAMETERS
         assert elements[0] == elements[2] > elements[1]
+
+
+def unsharded(tensor: Any) -> Tensor:
+    """All of a tensor, on the CPU; torch's `full_tensor` ends the process on a GPU over gloo."""
+    return torch.cat(everyone(local(tensor).cpu(), tensor.device_mesh.get_group()))
 
 
 def poisoned(
@@ -202,7 +209,7 @@ def what_was_sent_and_what_is_kept_are_the_gradients_of_shards() -> None:
     kept = state.feedback.residuals
     assert len(seen) == 10
     for name, gradients in seen.items():
-        left = gradients - kept.get(name, torch.zeros(gradients.numel())).double()
+        left = gradients - kept.get(name, torch.zeros_like(gradients)).double()
         dist.all_reduce(left, group=mesh["replicate"].get_group())
         assert (left - 2 * applied[name]).abs().max() < 1e-6 * left.abs().max()
     assert sum(each.norm() for each in kept.values()) > 0.01
@@ -253,8 +260,8 @@ def a_run_of_shards_that_goes_on_ends_the_same() -> None:
 def residuals_of_two_shards_are_loaded_by_one() -> None:
     saved = Training(islands()).steps(range(3)).state.residuals()
     ((_, kinds),) = saved.items()
-    full = {kind: {name: each.full_tensor() for name, each in of.items()} for kind, of in kinds.items()}
-    pair = DeviceMesh("cpu", torch.tensor([[0], [2]]), mesh_dim_names=("replicate", "shard"))
+    full = {kind: {name: unsharded(each) for name, each in of.items()} for kind, of in kinds.items()}
+    pair = DeviceMesh(DEVICE.type, torch.tensor([[0], [2]]), mesh_dim_names=("replicate", "shard"))
     group = new_group([0, 2])
     with tempfile.TemporaryDirectory() as own:
         folder = everyone(own)[0]
@@ -266,7 +273,7 @@ def residuals_of_two_shards_are_loaded_by_one() -> None:
         for kind in ("residuals", "velocities"):
             kept = getattr(alone.state.feedback, kind)
             assert kept.keys() == full[kind].keys()
-            assert all(kept[name].equal(each.flatten()) for name, each in full[kind].items())
+            assert all(kept[name].cpu().equal(each.flatten()) for name, each in full[kind].items())
         assert len(full["residuals"]) == 10
         first, second = everyone(float(sum(each.norm() for each in full["residuals"].values())), group)
         assert first > 0.01 < second != first  # each replica its own
@@ -289,7 +296,7 @@ def islands_take_local_steps_as_whole_models_would() -> None:
         for island, (alone, its) in enumerate(zip(whole, optimizers, strict=True)):
             for worker in (2 * island, 2 * island + 1):
                 inputs = torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(100 * step + worker))
-                (alone(inputs).square().mean() / 2).backward()
+                (alone(inputs.to(DEVICE)).square().mean() / 2).backward()
             its.step()
             its.zero_grad()
         if step % 2:
@@ -299,7 +306,7 @@ def islands_take_local_steps_as_whole_models_would() -> None:
                     for each in pair:
                         each.copy_(mean)
     expected = weights(whole[rank // 2])
-    own = torch.cat([each.full_tensor().detach().flatten() for each in model.parameters()])  # type: ignore
+    own = torch.cat([unsharded(each).flatten() for each in model.parameters()])
     assert (own - expected).abs().max() < 1e-5
     assert (weights(whole[0]) - weights(whole[1])).abs().max() > 0.01  # the last step was alone
     elements = everyone(local_steps.totals.sent)
@@ -340,7 +347,12 @@ def what_replicas_cannot_be_is_refused() -> None:
         compress_replicas(model, replicate, method)
         return refusal(lambda: passed(model, 0, scale))
 
+    hook = FSDPModule.set_all_reduce_hook
+    del FSDPModule.set_all_reduce_hook
+    old = made()
+    FSDPModule.set_all_reduce_hook = hook  # type: ignore[method-assign]
     for said, words in (
+        (old, "RuntimeError: compress_replicas needs torch 2.8 or newer; this is 2."),
         (made(DistributedDataParallel(network())), "TypeError: model is of DistributedDataParallel: it must"),
         (made(sharded(mesh)), "ValueError: the model's mesh has a dimension for replicas, over which FSDP2"),
         (made(group=alone), "ValueError: a group of one: this worker's shard has no replica to exchange"),

@@ -1,8 +1,9 @@
-"""Real workers over gloo, on the loopback interface: every scenario of ddp_*.py."""
+"""Real workers over gloo, on the loopback interface: every scenario of ddp_*.py; some on one GPU, too."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ddp_process
 import pytest
@@ -19,20 +20,34 @@ TIMEOUT_S = 1200
 Failures = dict[str, str]
 
 
+def module_of(scenario: Any) -> str:
+    return str(getattr(scenario, "func", scenario).__module__)
+
+
+ON_A_GPU = ("ddp_methods", "ddp_local_steps", "ddp_powersgd", "ddp_replicas")
+CASES = [
+    pytest.param(device, workers, name, marks=[pytest.mark.gpu] if device == "cuda" else [])
+    for device, places in (("cpu", None), ("cuda", ON_A_GPU))
+    for workers, listed in SCENARIOS.items()
+    for name in sorted(listed, key=KILLED.__contains__)
+    if places is None or module_of(listed[name]) in places
+]
+
+
 @pytest.fixture(scope="module")
 def failures(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int], Failures]:
-    """What failed, with what the workers said, of so many workers; each group runs once."""
-    done: dict[int, Failures] = {}
+) -> Callable[[str, int], Failures]:
+    """What failed, with what the workers said, on a device, of so many workers; each group runs once."""
+    done: dict[tuple[str, int], Failures] = {}
     items = [each for each in request.session.items if each.path == request.path]
     asked = [each.callspec.params for each in items if hasattr(each, "callspec")]
 
-    def found(workers: int) -> Failures:
-        if workers not in done:
-            names = [each["name"] for each in asked if each["workers"] == workers]
-            done[workers] = run_all(workers, names, tmp_path_factory)
-        return done[workers]
+    def found(device: str, workers: int) -> Failures:
+        if (device, workers) not in done:
+            names = [each["name"] for each in asked if (each["device"], each["workers"]) == (device, workers)]
+            done[device, workers] = run_all(device, workers, names, tmp_path_factory)
+        return done[device, workers]
 
     return found
 
@@ -41,15 +56,15 @@ def arguments(workers: int, folder: Path, names: list[str], rank: int) -> tuple[
     return rank, workers, folder, *names
 
 
-def run_all(workers: int, names: list[str], folders: pytest.TempPathFactory) -> Failures:
+def run_all(device: str, workers: int, names: list[str], folders: pytest.TempPathFactory) -> Failures:
     """Runs scenarios; where one fails, new processes go on behind it."""
-    failed = Failures()
+    failed, environment = Failures(), None if device == "cpu" else {"TAUGRAD_TESTS_DEVICE": device}
     while names:
         folder = folders.mktemp(f"ddp-{workers}")
         try:
             killed = KILLED.get(names[-1], ())
             given = partial(arguments, workers, folder, names)
-            run_workers(SCRIPT, given, workers, timeout_s=TIMEOUT_S, killed=killed)
+            run_workers(SCRIPT, given, workers, timeout_s=TIMEOUT_S, killed=killed, environment=environment)
             return failed
         except AssertionError as error:
             counts = [int(each.read_text()) for each in folder.glob("done-*")]
@@ -61,16 +76,11 @@ def run_all(workers: int, names: list[str], folders: pytest.TempPathFactory) -> 
     return failed
 
 
-@pytest.mark.parametrize(
-    ("workers", "name"),
-    [
-        (workers, name)
-        for workers, names in SCENARIOS.items()
-        for name in sorted(names, key=KILLED.__contains__)
-    ],
-)
-def test_scenario(workers: int, name: str, failures: Callable[[int], Failures]) -> None:
-    found = failures(workers)
+@pytest.mark.parametrize(("device", "workers", "name"), CASES)
+def test_scenario(device: str, workers: int, name: str, failures: Callable[[str, int], Failures]) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    found = failures(device, workers)
     assert name not in found, found.get(name)
 
 

@@ -4,11 +4,13 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.compressors.exchange.addresses import own_address
+from taugrad.compressors.exchange.addresses import own_address, transport_of
 from taugrad.compressors.exchange.arrivals import Arrivals
 from taugrad.compressors.exchange.carrier import in_memory
 
@@ -50,6 +52,22 @@ def test_it_listens_where_gloo_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.setattr("socket.gethostname", lambda: "localhost")
     assert own_address() == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("backends", "place"),
+    [
+        ("cuda:nccl", "cuda"),  # as nccl, or none on a machine with a GPU
+        ("cpu:gloo,cuda:nccl", "cpu"),
+        ("cuda:nccl,cpu:gloo", "cpu"),
+        ("cpu:gloo,cuda:gloo,mps:gloo", "cpu"),
+    ],
+)
+def test_a_message_goes_from_the_host_where_the_group_takes_it(
+    backends: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", lambda _: backends)
+    assert transport_of(None, torch.device("cuda")).type == place
 
 
 def test_a_lost_peer_crosses_processes() -> None:

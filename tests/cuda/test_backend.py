@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -69,31 +70,37 @@ class FakeCuPy(ModuleType):
             def __exit__(self, *_: object) -> None:
                 entered.pop()
 
-        class RawModule:
-            def __init__(self, code: str, options: tuple[str, ...], backend: str) -> None:
-                assert backend == "nvrtc"
-                assert options == (*OPTIONS, f"--include-path={SOURCES}")
-                (self._source,) = [
-                    path.stem for path in SOURCES.glob("*.cu") if code.endswith(path.read_text())
-                ]
+        class Module:
+            def load(self, binary: Any) -> None:
+                self._source = binary
 
             def get_function(self, name: str) -> Any:
-                def kernel(grid: tuple[int], block: tuple[int], words: tuple[Any, ...]) -> None:
-                    assert entered == [(3,), (77, 3)]
+                def kernel(grid: tuple[int], block: tuple[int], words: tuple[Any, ...], stream: int) -> None:
+                    assert entered == [(3,)]
+                    assert stream == 77
                     assert all(type(word) is np.int64 for word in words)
                     emulate(self._source, name, *grid, *block, [int(word) for word in words])
 
                 return kernel
 
-        self.cuda = SimpleNamespace(Device=Entered, ExternalStream=Entered)
-        self.RawModule = RawModule
+        def compile_using_nvrtc(code: str, options: tuple[str, ...], filename: str) -> tuple[str, None]:
+            assert options == (*OPTIONS, f"--include-path={SOURCES}")
+            assert code == (SOURCES / filename).read_text()
+            return Path(filename).stem, None
+
+        self.cuda = SimpleNamespace(
+            Device=Entered,
+            Stream=SimpleNamespace(from_external=lambda stream: stream.__cuda_stream__()[1]),
+            compiler=SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc),
+            function=SimpleNamespace(Module=Module),
+        )
 
 
 def test_kernels_start_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCuPy(emulator.emulate)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=77))
-    for cached in (cupy_runtime._kernel, cupy_runtime._module):
+    for cached in (cupy_runtime._kernel, cupy_runtime._module, cupy_runtime._stream):
         cached.cache_clear()
     runtime = cupy_runtime.CuPyRuntime(torch.device("cuda", 3))
     Device.__init__(runtime, torch.device("cpu"))  # memory that this machine has
@@ -105,7 +112,7 @@ def test_kernels_start_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch)
     assert not passed()[0].nonfinite
     assert fetched(runtime, symbols).view(np.float16).tolist() == [3, 4]
     assert fake.entered == []
-    for cached in (cupy_runtime._kernel, cupy_runtime._module):
+    for cached in (cupy_runtime._kernel, cupy_runtime._module, cupy_runtime._stream):
         cached.cache_clear()
 
 

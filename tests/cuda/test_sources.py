@@ -40,10 +40,11 @@ def test_a_block_looks_back_to_the_nearest_that_knows_its_place(gpu: EmulatedGpu
     gradient = torch.zeros(n)
     gradient[-2:] = 1
     words, values = gpu.zeros(n, np.uint32), gpu.zeros(n, np.float32)
-    (there,) = gpu.place_all([states])
+    residual, given = gpu.zeros(n, np.float32), gpu.array(gradient)
+    part = np.array([residual.pointer, given.pointer, n, 0, float_bits(0.3), 0], np.int64)
+    there, parts = gpu.place_all([states, part])
     gpu.launch(
-        "threshold", "wgt", 1, 256, gpu.zeros(n, np.float32), gpu.array(gradient), n,
-        float_bits(0.3), 0, words, values, there, Reports(1, Readback(gpu)).begin(),
+        "threshold", "wgt", 1, 256, parts, 1, words, values, there, Reports(1, Readback(gpu)).begin(),
     )  # fmt: skip
     total = int(amounts.sum())
     found, after = gpu.fetch_all([words, there])

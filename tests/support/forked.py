@@ -8,7 +8,7 @@ import runpy
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 
 _FORKED = get_context("forkserver")
 _FORKED.set_forkserver_preload(["preloaded"])
-_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 def _start_server() -> None:
@@ -28,12 +28,18 @@ def _start_server() -> None:
         forkserver.ensure_running()
 
 
-def start(script: Path, arguments: Sequence[object], out: Path, errors: Path) -> BaseProcess:
+def start(
+    script: Path,
+    arguments: Sequence[object],
+    out: Path,
+    errors: Path,
+    more: Mapping[str, str] | None = None,
+) -> BaseProcess:
     """Starts `python SCRIPT ARGUMENTS` in the environment of workers; what it prints goes to two files."""
     process = _FORKED.Process(
         target=_work,
         args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
-        kwargs={"environment": dict(os.environ) | _ENVIRONMENT},
+        kwargs={"environment": dict(os.environ) | _ENVIRONMENT | (more or {"CUDA_VISIBLE_DEVICES": ""})},
         daemon=True,
     )
     _start_server()
@@ -48,6 +54,7 @@ def run_workers(
     *,
     timeout_s: float = 400,
     killed: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Runs a script by so many processes, and ends the others when one fails.
 
@@ -57,6 +64,7 @@ def run_workers(
         workers: how many.
         timeout_s: after which those that still run have hung.
         killed: ranks that must end by SIGKILL.
+        environment: more of it; by default, they see no GPU.
 
     Raises:
         AssertionError: a worker failed, or hung; with the end of what each one printed.
@@ -67,7 +75,7 @@ def run_workers(
         dues = [-signal.SIGKILL if rank in killed else 0 for rank in range(workers)]
         try:
             for rank, log in enumerate(logs):
-                processes.append(start(script, arguments(rank), log, log))
+                processes.append(start(script, arguments(rank), log, log, environment))
             deadline = monotonic() + timeout_s
             while any(process.is_alive() for process in processes) and monotonic() < deadline:
                 if any(each.exitcode not in (None, dues[rank]) for rank, each in enumerate(processes)):

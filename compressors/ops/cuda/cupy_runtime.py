@@ -1,8 +1,7 @@
 """The CUDA sources on a GPU: compiled by CuPy (NVRTC), started on torch's current stream."""
 
-import hashlib
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,23 +24,37 @@ def _cupy() -> Any:
 
 
 @cache
-def _headers() -> str:
-    """Tells headers apart: CuPy knows what it compiled by the source's text, and looks into no header."""
-    texts = [path.read_bytes() for path in sorted(SOURCES.glob("*.cuh"))]
-    return hashlib.sha256(b"".join(texts)).hexdigest()
-
-
-@cache
 def _kernel(source: str, kernel: str, device: int) -> Any:
-    """A kernel, compiled at its first launch on a device."""
+    """A kernel, compiled at its first launch on a device, which is the current one."""
     return _module(source, device).get_function(kernel)
 
 
 @cache
 def _module(source: str, device: int) -> Any:
-    text = (SOURCES / f"{source}.cu").read_text(encoding="utf-8")
-    options = (*OPTIONS, f"--include-path={SOURCES}")
-    return _cupy().RawModule(code=f"// {_headers()}\n{text}", options=options, backend="nvrtc")
+    """Not by `RawModule`, which always has -ftz=true: no CPU takes the smallest numbers for zeros."""
+    cuda = _cupy().cuda
+    text, options = (SOURCES / f"{source}.cu").read_text("utf-8"), (*OPTIONS, f"--include-path={SOURCES}")
+    binary, _ = cuda.compiler.compile_using_nvrtc(text, options, filename=f"{source}.cu")
+    module = cuda.function.Module()
+    module.load(binary)
+    return module
+
+
+class _TorchStream(NamedTuple):
+    """A stream of torch's, for others that know the protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+@cache
+def _stream(pointer: int, device: int) -> Any:
+    cuda = _cupy().cuda
+    if hasattr(cuda.Stream, "from_external"):  # CuPy 14
+        return cuda.Stream.from_external(_TorchStream(pointer))
+    return cuda.ExternalStream(pointer, device)
 
 
 class CuPyRuntime(CudaOps):
@@ -65,5 +78,6 @@ class CuPyRuntime(CudaOps):
             return
         words = tuple(np.int64(each.pointer if isinstance(each, DeviceArray) else each) for each in arguments)
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        with self._cuda.Device(self._number), self._cuda.ExternalStream(stream, self._number):
-            _kernel(source, kernel, self._number)((blocks,), (threads,), words)
+        with self._cuda.Device(self._number):
+            run = _kernel(source, kernel, self._number)
+            run((blocks,), (threads,), words, stream=_stream(stream, self._number))

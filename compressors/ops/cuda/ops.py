@@ -74,12 +74,15 @@ class CudaOps(QuantizingOps):
     def take_by_threshold(
         self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
     ) -> Pending[Selected]:
-        reports = Reports(len(taus), returned)
-        for tau, (residual, gradient, n, base) in zip(taus, self._arrays(batch), strict=True):
-            tiles = _tiles(n)
-            last = *batch.target, self.zeros(tiles + 1, np.uint64), reports.begin()
-            given = residual, gradient, n, float_bits(tau), base
-            self.launch("threshold", rule, tiles, _THREADS, *given, *last)
+        arrays, reports = list(self._arrays(batch)), Reports(len(taus), returned)
+        tiles = np.cumsum([0, *(_tiles(n) for _, _, n, _ in arrays)])
+        rows = [
+            (residual.pointer, gradient.pointer, n, base, float_bits(tau), first)
+            for (residual, gradient, n, base), tau, first in zip(arrays, taus, tiles.tolist(), strict=False)
+        ]
+        (parts,) = self.place_all([np.array(rows, np.int64)])
+        last = *batch.target, self.zeros(int(tiles[-1]) + 1, np.uint64), reports.begin(len(rows))
+        self.launch("threshold", rule, int(tiles[-1]), _THREADS, parts, len(rows), *last)
         by = np.array(taus, np.float32).tolist()
         return lambda: _selected(reports, by)
 
@@ -148,17 +151,25 @@ class CudaOps(QuantizingOps):
         values: Any,
         total: Any,
     ) -> None:
-        begin, dense = 0, self.tensor(total)
-        for number, (end, shift) in enumerate(zip(ends.tolist(), shifts.tolist(), strict=True)):
-            own, beside = _signed(words[begin:end]), values[begin:end]
-            if taus is None:
-                amounts = self.tensor(beside)
-            else:
-                by = torch.full((), float(taus[number]), dtype=torch.float32, device=self.device)
-                amounts = self.tensor(beside).float() * by if beside.size else by
-                amounts = torch.where((own & 1).bool(), -amounts, amounts)
-            dense.index_add_(0, (own >> 1) + shift, amounts)
-            begin = end
+        if not words.size:
+            return
+        dense, own = self.tensor(total), _signed(words)
+        beside = [] if taus is None else [taus]
+        counts, *rows = self.place_all([np.diff(ends, prepend=0), shifts, *beside])
+        repeats = counts.memory.view(torch.int64)
+
+        def of_each(row: Tensor) -> Tensor:
+            return torch.repeat_interleave(row, repeats, output_size=int(words.size))
+
+        places = (own >> 1) + of_each(rows[0].memory.view(torch.int64))
+        if taus is None:
+            amounts = self.tensor(values)
+        else:
+            by = of_each(self.tensor(rows[1]))
+            amounts = self.tensor(values).float() * by if values.size else by
+            amounts = torch.where((own & 1).bool(), -amounts, amounts)
+        # `index_add_` is atomic there, and takes 1e-40 for 0.
+        dense.index_copy_(0, places, dense.index_select(0, places) + amounts)
 
 
 def _tiles(n: int) -> int:

@@ -25,16 +25,19 @@ class Reports:
         self._slot = returned.take((passes + 1) * self._width, np.int64)
         self._room, self._begun = passes, 0
 
-    def begin(self) -> Any:
-        """For a kernel: the report of the pass before (no words, at first), and that of the next behind it.
+    def begin(self, passes: int = 1) -> Any:
+        """For a kernel: the report of the pass before (no words, at first), and those of the next behind it.
+
+        Args:
+            passes: how many of these, for a kernel that goes over several parameters.
 
         Raises:
             ValueError: there is no room for another pass.
         """
-        if self._begun == self._room:
+        first, self._begun = self._begun, self._begun + passes
+        if self._begun > self._room:
             raise ValueError(f"there is room for {self._room} reports only")
-        self._begun += 1
-        return self._slot.array[(self._begun - 1) * self._width : (self._begun + 1) * self._width]
+        return self._slot.array[first * self._width : (self._begun + 1) * self._width]
 
     def fetched(self) -> NDArray[np.void]:
         """Those of all passes begun, in order, where `returned` was fetched after the last one.

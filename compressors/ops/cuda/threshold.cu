@@ -1,5 +1,6 @@
 // The fused threshold pass: adds the gradient to the residual, moves what reaches tau into the output in
-// index order, keeps the rest. One read of gradient and residual, one write of the residual.
+// index order, keeps the rest. One read of gradient and residual, one write of the residual; all parameters of
+// a bucket in one launch.
 //
 // A block of 256 threads works on a tile of 4096 elements, 16 a thread in four float4 loads: 32 KiB on
 // their way per block keep the memory of an H100 busy. A warp's elements lie together, 128 a load. Tiles
@@ -48,14 +49,38 @@ __device__ __forceinline__ u32 sum_of_bytes(u32 bytes) {
     return (bytes & 255u) + (bytes >> 8 & 255u) + (bytes >> 16 & 255u) + (bytes >> 24);
 }
 
-// states: u64 [blocks + 1], zeros. reports: the report of the pass before this one, then its own, zeros.
+// A parameter, as the host writes it.
+struct Part {
+    float* residual;
+    const float* gradient;
+    i64 n, base, tau;  // tau: its bits
+    i64 first_tile;    // of all parameters' tiles
+};
+
+// The last parameter of those whose tiles begin at this one or before; each has a tile.
+__device__ __forceinline__ i64 part_at(const Part* parts, i64 count, i64 tile) {
+    i64 low = 0, high = count;
+    while (high - low > 1) {
+        i64 middle = (low + high) / 2;
+        if (parts[middle].first_tile <= tile) low = middle; else high = middle;
+    }
+    return low;
+}
+
+// states: u64 [blocks + 1], zeros. reports: of no pass, then of each parameter, zeros.
 template <class Rule>
-__device__ __forceinline__ void threshold_pass(float* residual, const float* gradient, i64 n, float tau,
-                                               i64 base, u32* words, typename Rule::Value* values,
-                                               u64* states, Report* reports) {
+__device__ __forceinline__ void threshold_pass(const Part* parts, i64 count, u32* words,
+                                               typename Rule::Value* values, u64* states, Report* reports) {
     __shared__ u32 warp_counts[THREADS / 32];
     __shared__ i64 tile_begin;
-    i64 tile = take_ticket(states);
+    i64 ticket = take_ticket(states), number = part_at(parts, count, ticket);
+    const Part part = parts[number];
+    float* residual = part.residual;
+    const float* gradient = part.gradient;
+    float tau = __uint_as_float((u32)part.tau);
+    i64 n = part.n, base = part.base, tile = ticket - part.first_tile;
+    bool is_last = ticket == (number + 1 < count ? parts[number + 1].first_tile : (i64)gridDim.x) - 1;
+    Report* report = reports + 1 + number;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 shift = (i64)((u64)residual >> 2 & 3);
     i64 first = tile * TILE - shift + warp * (LOADS * 128) + lane * 4;
@@ -86,10 +111,10 @@ __device__ __forceinline__ void threshold_pass(float* residual, const float* gra
         in_tile += warp_counts[w];
     }
     if (warp == 0) {
-        i64 before = reports[0].sent + (i64)look_back(states, tile, in_tile);
+        i64 before = (i64)look_back(states, ticket, in_tile);
         if (lane == 0) {
             tile_begin = before;
-            if (tile == gridDim.x - 1) reports[1].sent = before + in_tile;
+            if (is_last) report->sent = before + in_tile;
         }
     }
 
@@ -102,7 +127,7 @@ __device__ __forceinline__ void threshold_pass(float* residual, const float* gra
         }
         store_four(residual, first + k * 128, n, kept);
     }
-    add_to_report(reports + 1, squares, nonfinite);  // also lets all threads see tile_begin
+    add_to_report(report, squares, nonfinite);  // also lets all threads see tile_begin
     if (!hits) return;
     for (u32 k = 0; k < LOADS; k++) {
         i64 at = tile_begin + begin + ((scanned - counts) >> (8 * k) & 255u);
@@ -116,12 +141,10 @@ __device__ __forceinline__ void threshold_pass(float* residual, const float* gra
     }
 }
 
-#define PASS(name, Rule)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        name(float* residual, const float* gradient, i64 n, i64 tau, i64 base, u32* words,                  \
-             Rule::Value* values, u64* states, Report* reports) {                                           \
-        threshold_pass<Rule>(residual, gradient, n, __uint_as_float((u32)tau), base, words, values, states, \
-                             reports);                                                                      \
+#define PASS(name, Rule)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                 \
+        name(const Part* parts, i64 count, u32* words, Rule::Value* values, u64* states, Report* reports) { \
+        threshold_pass<Rule>(parts, count, words, values, states, reports);                               \
     }
 
 PASS(wgt, Wgt)

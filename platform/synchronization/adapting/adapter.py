@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taugrad.compressors import Step
+from taugrad.compressors.exchange.addresses import transport_of
 from taugrad.compressors.method import Method
 from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
@@ -207,7 +208,7 @@ def adapter_for(
         return None
     assert method.aim is not None
     assert isinstance(method, ThresholdedMethod | WholeValues), "others have no share to aim at"
-    transport = device if dist.get_backend() == "nccl" else torch.device("cpu")
+    transport = transport_of(None, device)
     return Adapter(Chooser(adapt, method.aim, method.value_bits), local_steps, transport, aim_at)
 
 
