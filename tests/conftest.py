@@ -9,6 +9,7 @@ Helpers that every folder's tests may import lie in tests/support.
 import os
 import sys
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -95,3 +96,21 @@ def empty_store(tmp_path_factory):
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     open_client(f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture(scope="session")
+def new_store(empty_store):
+    """Puts an empty database into a folder; its URI."""
+    return lambda folder: f"sqlite:///{copy(empty_store, folder)}"
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A process group of one, with one thread as workers have."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

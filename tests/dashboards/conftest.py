@@ -26,10 +26,9 @@ class Prepared:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory):
+def prepared(tmp_path_factory, new_store):
     """Ten settings with two seeds each, and a search in an experiment of its own."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder}/mlflow.db"
+    uri = new_store(tmp_path_factory.mktemp("mlflow"))
     client = open_client(uri)
     run_ids = mlflow_data.write_comparison(client, "compared", seeds=2)
     parent, trials = mlflow_data.write_search(client, "searched", "tau of wgt")

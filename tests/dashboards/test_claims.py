@@ -12,8 +12,8 @@ from taugrad.dashboards import statements, verdict
 from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.method_table import change_cell, method_rows
 from taugrad.dashboards.runs import RunHistory
-from taugrad.platform.tasks.claims import CONFIDENCE, Difference, difference, wilson
-from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.platform.tasks.claims import CONFIDENCE, Difference, difference, interval, wilson
+from taugrad.platform.tasks.metric import ACCURACY, LOSS
 
 EXAMPLES = 1000
 
@@ -49,14 +49,20 @@ def test_the_interval_of_a_share_is_wilsons(hits):
     assert wilson(hits / EXAMPLES, EXAMPLES) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_seeds_alone_are_students_t_of_the_pairs():
+@pytest.mark.parametrize("metric", [ACCURACY, LOSS])
+def test_seeds_alone_are_students_t_of_the_pairs(metric):
+    """A loss has no interval of its examples; an accuracy's is nothing where they are so many."""
     rng = np.random.default_rng(5)
     theirs = rng.normal(0.97, 0.004, 5)  # what both share of a seed must not widen the interval
     mine = theirs + rng.normal(-0.002, 0.001, 5)
-    got = difference(by_seed(mine), by_seed(theirs), 10**12, ACCURACY)
+    examples = 10**12 if metric == ACCURACY else EXAMPLES
+    got = difference(by_seed(mine), by_seed(theirs), examples, metric)
     expected = stats.ttest_rel(mine, theirs).confidence_interval(CONFIDENCE)
-    assert (got.low, got.high) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-3)
+    assert (got.low, got.high) == pytest.approx([metric.scale * each for each in expected], rel=1e-3)
     assert got.seeds == 5
+    alone = stats.t.interval(CONFIDENCE, 4, np.mean(mine), stats.sem(mine))
+    assert interval(list(mine), examples, metric) == pytest.approx(alone, rel=1e-3)
+    assert (interval([0.97], examples, metric) is None) == (metric == LOSS)
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ def test_points_are_the_runs_totals(four):
 # Reading runs back
 
 
-def test_a_run_is_read_back_whole_and_in_order(tmp_path, monkeypatch):
+def test_a_run_is_read_back_whole_and_in_order(tmp_path, monkeypatch, new_store):
     mlflow = pytest.importorskip("mlflow")
     metric = mlflow.entities.Metric
     monkeypatch.chdir(tmp_path)
-    client = mlflow.tracking.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    client = mlflow.tracking.MlflowClient(tracking_uri=new_store(tmp_path))
     run = client.create_run(client.create_experiment("x"), run_name="first").info.run_id
     client.log_param(run, "compressor.kind", "wgt")
     client.log_param(run, "compressor.tau", "0.001")

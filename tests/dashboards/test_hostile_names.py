@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import mlflow_data
+import pictures
 import pytest
 from rich.console import Console
 
-from taugrad.dashboards import gallery, report, style
+from taugrad.dashboards import gallery, report
 from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.table import render
 from taugrad.platform.spec import SpecError
@@ -79,16 +80,9 @@ def give(client: Any, experiment_id: str, runs: list[str], search: str, given: t
     client.set_tag(search, names.TAG_SEARCH, given[1])
 
 
-def unrendered(picture: gallery.Picture, page: style.Page) -> bytes:
-    """In place of a picture's bytes; it is drawn once, to see whether it can be."""
-    if page is style.WIDE:
-        picture.draw(page)
-    return b"\x89PNG"
-
-
 @pytest.fixture(scope="module")
 def reports(prepared, tmp_path_factory):
-    """Of one experiment: with harmless names, and empty pictures, and then with hostile ones."""
+    """Of one experiment: with harmless names, and then with hostile ones."""
     client, runs, found = prepared.client, [], []
     for i in range(len(HOSTILE)):  # methods of other kinds, so that each is among those that figures show
         chain, density, accuracy = mlflow_data.CHAINS[i % len(mlflow_data.CHAINS)]
@@ -102,8 +96,7 @@ def reports(prepared, tmp_path_factory):
         give(client, experiment_id, runs, search, given)
         folder = tmp_path_factory.mktemp("report")
         with pytest.MonkeyPatch.context() as patch:
-            if given is HARMLESS:
-                patch.setattr(gallery.Picture, "_png", unrendered)
+            patch.setattr(gallery.Picture, "_png", pictures.drawn if given is HARMLESS else pictures.once)
             report.write_report(client, experiment, experiment_id, folder, SERVER)
         found.append(Pages(folder, client, experiment_id))
     return found

@@ -4,8 +4,9 @@ from typing import Any
 
 import psutil
 import pytest
+from benchmarks.platform.faults.commands import family
 from browser import needs_chromium, open_page, screenshot
-from listening import family_of, listeners
+from listening import listeners
 
 from taugrad.dashboards import prepare, views
 from taugrad.dashboards.serving import Server, mlflow_server
@@ -52,9 +53,9 @@ def server(prepared, tmp_path_factory):
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"
         )  # five more processes, which no view needs
         with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
-            family = family_of(running.pid)
+            started = family(running.pid)
             yield running
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []  # it ends with its context, and so does what it started
 
 
@@ -129,4 +130,4 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared, server):
 
 
 def test_the_server_listens_on_loopback_only(server):
-    assert listeners(family_of(server.pid)) == {"127.0.0.1"}
+    assert listeners(family(server.pid)) == {"127.0.0.1"}

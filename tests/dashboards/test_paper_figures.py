@@ -196,45 +196,35 @@ def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(groups
     assert len(pictures) == 13
     for picture in pictures:
         figure = picture.draw(page)
-        assert_tick_labels_keep_apart(figure, picture.key)
-        renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+        figure.canvas.draw()
+        renderer, hidden = figure.canvas.get_renderer(), hidden_ticks(figure)  # type: ignore[attr-defined]
+        boxes = {
+            text: Text.get_window_extent(text, renderer)
+            for text in figure.findobj(Text)
+            if isinstance(text, Text) and text.get_text() and text.get_visible() and text not in hidden
+        }
         frame = figure.bbox.padded(1)
-        for text in figure.findobj(Text):
-            if not isinstance(text, Text) or not text.get_text() or not text.get_visible():
-                continue
-            box = Text.get_window_extent(text, renderer)
-            if not all(map(math.isfinite, (box.x0, box.y0, box.x1, box.y1))) or is_hidden_tick(text, figure):
-                continue
-            assert frame.x0 <= box.x0 <= box.x1 <= frame.x1, (picture.key, text.get_text())
-            assert frame.y0 <= box.y0 <= box.y1 <= frame.y1, (picture.key, text.get_text())
+        for text, box in boxes.items():
+            if all(map(math.isfinite, (box.x0, box.y0, box.x1, box.y1))):
+                assert frame.x0 <= box.x0 <= box.x1 <= frame.x1, (picture.key, text.get_text())
+                assert frame.y0 <= box.y0 <= box.y1 <= frame.y1, (picture.key, text.get_text())
+        labels = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)
+                  for label in axis.get_ticklabels()}  # fmt: skip
+        for one, other in itertools.combinations(boxes.keys() & labels, 2):
+            assert not boxes[one].overlaps(boxes[other]), (picture.key, one.get_text(), other.get_text())
 
 
-def tick_boxes(figure: Figure) -> list[tuple[str, Any]]:
-    """The labels that are drawn along all axes, with their boxes in pixels."""
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    labels = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)
-              for label in axis.get_ticklabels()}  # fmt: skip
-    return [
-        (label.get_text(), Text.get_window_extent(label, renderer))
-        for label in labels
-        if label.get_visible() and label.get_text() and not is_hidden_tick(label, figure)
-    ]
-
-
-def assert_tick_labels_keep_apart(figure: Figure, name: str) -> None:
-    figure.canvas.draw()
-    for (one, box), (other, beside) in itertools.combinations(tick_boxes(figure), 2):
-        assert not box.overlaps(beside), (name, one, other)
-
-
-def is_hidden_tick(text: Text, figure: Figure) -> bool:
-    """Ticks outside an axis' limits exist and are not drawn."""
+def hidden_ticks(figure: Figure) -> set[Text]:
+    """The labels of ticks outside an axis' limits, which exist and are not drawn, and of small ticks."""
+    found: set[Text] = set()
     for axes in figure.axes:
         for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-            for tick, at in zip(axis.get_major_ticks(), axis.get_majorticklocs(), strict=False):
-                if text in (tick.label1, tick.label2):
-                    return not min(limits) <= at <= max(limits)
-            for tick in axis.get_minor_ticks():
-                if text in (tick.label1, tick.label2):
-                    return True
-    return False
+            outside = [
+                tick
+                for tick, at in zip(axis.get_major_ticks(), axis.get_majorticklocs(), strict=False)
+                if not min(limits) <= at <= max(limits)
+            ]
+            found |= {
+                label for tick in [*outside, *axis.get_minor_ticks()] for label in (tick.label1, tick.label2)
+            }
+    return found

@@ -7,9 +7,10 @@ import re
 from typing import Any
 
 import numpy as np
+import pictures
 import pytest
 
-from taugrad.dashboards import report, runs
+from taugrad.dashboards import gallery, report, runs
 from taugrad.platform.spec import SpecError
 
 SERVER = "http://mlflow.example:5000"
@@ -150,6 +151,7 @@ def test_histories_are_those_that_mlflow_returns(prepared):
 
 
 def test_the_command(prepared, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gallery.Picture, "_png", pictures.drawn)
     from taugrad.cli import main
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)

@@ -44,8 +44,8 @@ def test_of_many_every_rule_shows_its_best_and_its_extremes():
 
 
 @pytest.fixture
-def client(tmp_path):
-    return open_client(f"sqlite:///{tmp_path}/mlflow.db")
+def client(tmp_path, new_store):
+    return open_client(new_store(tmp_path))
 
 
 def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:

@@ -3,22 +3,19 @@
 import fences
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors.adam import MomentumTwice, OptimizerWatch
 
 
 @pytest.fixture
-def page(tmp_path):
+def page(alone):
     """What the page's Python defines; a process group of one is there."""
     names = {}
     for block in fences.blocks("docs/how-to/own-script.md"):
         if block.language == "python":
             exec(compile(block.text, block.where, "exec"), names)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield names
-    dist.destroy_process_group()
+    return names
 
 
 def trained(page, steps):

@@ -4,6 +4,7 @@ Starting Ray takes 20 s, so commands that need no Ray of their own run on one, `
 look at is trained once.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 from benchmarks.platform.faults.commands import clean_environment
 from commands_on_ray import OneRay
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +31,16 @@ def command():
 
 
 @pytest.fixture(scope="session")
-def one_ray(tmp_path_factory, environment):
+def one_ray(tmp_path_factory, new_store, environment):
     """A Ray that tests share: what a command writes must have names of its test's own."""
-    ray = OneRay(tmp_path_factory.mktemp("one_ray"), environment)
+    paths = [
+        environment.get("PYTHONPATH", ""),
+        str(ROOT / "tests" / "compressors"),
+    ]  # for ray_train_process.py
+    searched = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    folder = tmp_path_factory.mktemp("one_ray")
+    new_store(folder)
+    ray = OneRay(folder, environment | searched)
     yield ray
     ray.close()
 
@@ -101,9 +111,6 @@ def sharded(one_ray):
     code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0), "--allow-custom")
     assert code == 0, said
     return runs
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")

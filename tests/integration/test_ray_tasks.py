@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.platform.faults.comparing import differences, outcome_of
+from commands_on_ray import kill_a_worker
 from image_files import png
 from mlflow.tracking import MlflowClient
 from waiting import until
@@ -55,15 +56,15 @@ def test_killed_or_without_free_cpus_a_run_sees_the_same_images(one_ray):
     for name, share, restarts in (("killed", 0.5, 1), ("crowded", cpus, 0)):
         (folder / f"{name}.yaml").write_text(SPEC.format(name=name, cpus=share, restarts=restarts))
     before = set(folder.glob(CHECKPOINTS))
-    one_ray.start("train", "killed.yaml", "crowded.yaml")
+    command = one_ray.begin("train", "killed.yaml", "crowded.yaml")
     # A worker of the first run, as soon as it has two checkpoints.
     until(
         lambda: len({*folder.glob(CHECKPOINTS)} - before) >= 2,
-        one_ray.output.read_text,
-        goes_on=lambda: one_ray.process.poll() is None,
+        lambda: command.said,
+        goes_on=lambda: command.runs,
     )
-    one_ray.kill_a_worker()
-    code, said = one_ray.finish()
+    kill_a_worker(command)
+    code, said = command.wait(), command.said
     assert code == 0, said
     assert NOTICE in said, said
     # Only where workers hold every CPU.

@@ -1,30 +1,18 @@
 """A training function of one's own on Ray Train, as docs/how-to/ray-train.md has it."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.ray
-ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_functions_that_fail_go_on_from_their_checkpoints_with_the_plain_loops_losses(tmp_path, environment):
-    paths = [ROOT / "tests" / "compressors", environment.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("ray_train_process.py"))],
-        cwd=tmp_path,
-        env=environment | {"PYTHONPATH": ":".join(map(str, paths))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_functions_that_fail_go_on_from_their_checkpoints_with_the_plain_loops_losses(one_ray):
+    code, said = one_ray(str(Path(__file__).with_name("ray_train_process.py")))
+    assert code == 0, said
     for script, own in (("train", "train.pt"), ("local_train", "optimizer-1.pt")):
-        folder = tmp_path / script
+        folder = one_ray.folder / script
         for rank in range(2):
             plain, ours = ((folder / f"{name}{rank}.txt").read_text().split() for name in ("plain", ""))
             assert len(plain) == 48

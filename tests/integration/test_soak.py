@@ -4,7 +4,6 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -12,49 +11,29 @@ from typing import Any
 
 import psutil
 import pytest
-from benchmarks.platform.faults.commands import family, named
+from benchmarks.platform.faults.commands import HostedCommand, named
 from benchmarks.platform.faults.comparing import Outcome, differences, outcome_of
 from benchmarks.platform.faults.kinds import damage
+from benchmarks.platform.faults.small_disk import SmallDisk
 from mlflow.tracking import MlflowClient
 from needs import missing
 from waiting import until
 
 pytestmark = pytest.mark.ray
 
-DISK_BYTES = 128 * 2**20  # a page of interactive charts alone has 5 MB, and is kept twice
-
-
-class Disk:
-    """A small one, mounted where a run keeps everything."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "soak", str(folder)]
-        done = subprocess.run(mount, capture_output=True, text=True, check=False)
-        if done.returncode:
-            missing(f"needs root, to mount a small disk: {done.stderr.strip()}")
-
-    def fill(self) -> None:
-        for piece in (2**16, 1):
-            try:
-                with (self._folder / "filling").open("ab", buffering=0) as file:
-                    while file.write(bytes(piece)):
-                        pass
-            except OSError:
-                continue
-
-    def empty(self) -> None:
-        (self._folder / "filling").unlink()
-
-    def close(self) -> None:
-        subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
+DISK_BYTES = 64 * 2**20
 
 
 @pytest.fixture
-def disk(one_ray):
+def disk(one_ray, new_store):
+    """Where a run keeps everything."""
     folder = one_ray.folder / "small"
     folder.mkdir()
-    made = Disk(folder)
+    try:
+        made = SmallDisk(folder, DISK_BYTES)
+    except subprocess.CalledProcessError as error:
+        missing(f"needs root, to mount a small disk: {error.stderr.strip()}")
+    new_store(folder)
     yield made
     made.close()
 
@@ -64,26 +43,24 @@ class Struck:
 
     def __init__(self, sharded: Any, folder: Path) -> None:
         self.folder, self._sharded, self._seen = folder, sharded, set[Path]()
-        self._store = f"MLFLOW_TRACKING_URI=sqlite:///{folder}/mlflow.db"
-        spec = sharded.write("struck", f"{folder.name}/taugrad-runs", restarts=1)
-        self._beside = ThreadPoolExecutor(1)
-        self.ended = self._beside.submit(self.train, spec)
+        self.command = self.train(sharded.write("struck", f"{folder.name}/taugrad-runs", restarts=1))
 
-    def train(self, *arguments: str) -> tuple[int, str]:
-        return self._sharded.ray(self._store, "train", *arguments, "--allow-custom")
+    def train(self, *arguments: str) -> HostedCommand:
+        store = {"MLFLOW_TRACKING_URI": f"sqlite:///{self.folder}/mlflow.db"}
+        return self._sharded.ray.begin("train", *arguments, "--allow-custom", variables=store)
 
     def next_checkpoint(self) -> bool:
         """Waits for another than the last time; none comes where the run has ended."""
-        until(lambda: self.ended.done() or self.checkpoints() - self._seen)
+        until(lambda: not self.command.runs or self.checkpoints() - self._seen)
         self._seen |= self.checkpoints()
-        return not self.ended.done()
+        return self.command.runs
 
     @contextmanager
     def held(self) -> Iterator[list[psutil.Process]]:
         """Those that train. No iteration begins meanwhile: to find them can take as long as a run."""
         self._sharded.hold.touch()
         try:
-            yield named(family(self._sharded.ray.process.pid), "RayTrainWorker")
+            yield named(self.command.family(), "RayTrainWorker")
         finally:
             self._sharded.hold.unlink()
 
@@ -128,12 +105,12 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sh
             for each in workers[:1]:
                 each.kill()
 
-    code, said = run.ended.result()
+    code, said = run.command.wait(), run.command.said
     assert code == 1, said
     assert f"checkpoint not used: {damaged.name}: worker_00001.pt is damaged" in said
     # Ray sees the dead worker, the other worker its lost connection: whichever is told first.
     assert re.search("process died|Connection (closed|reset) by peer", said), said
     (run_id,) = re.findall(r"--resume (\w+)", said)
-    code, said = run.train("--resume", run_id)
-    assert code == 0, said
+    resumed = run.train("--resume", run_id)
+    assert resumed.wait() == 0, resumed.said
     assert list(differences(outcome(run.folder, "struck"), whole)) == []

@@ -7,25 +7,23 @@ import csv
 import io
 import math
 import re
-import subprocess
-import sys
 import threading
 import urllib.request
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from benchmarks.platform.faults.commands import HostedCommand
 from benchmarks.platform.faults.comparing import differences
-from commands_on_ray import OneRay
+from benchmarks.platform.faults.mlflow_server import Server
+from commands_on_ray import OneRay, kill_a_worker
 from objects import BUCKET, Objects
 from postgres import PASSWORD, Postgres
 from waiting import TIMEOUT_S, until
 
 from taugrad import cli
-from taugrad.platform.ports import free_port
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import Journal
@@ -75,17 +73,19 @@ class Team:
         """Starts a database and a server; what ends them, and what else it starts, goes on the stack."""
         self.folder, self.home, self.artifacts = folder, folder / "home", folder / "artifacts"
         self.home.mkdir()
-        self.uri = f"http://127.0.0.1:{free_port()}"
-        self.notices: list[str] = []
-        self._environment = environment | {"HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
         self._stack = stack
         self.postgres = Postgres()
         self._stack.callback(self.postgres.remove)
-        self._start_server()
-        self._stack.callback(self._stop_server)
+        server = Server(folder, environment | {"HOME": str(self.home)})
+        self.uri = server.uri
+        self._environment = {**server.environment, "MLFLOW_TRACKING_URI": self.uri}
+        line = line_of_docs("mlflow server ").replace("5000", str(server.port))
+        line = re.sub(r"postgresql\S+", self.postgres.uri, line)
+        server.arguments = line.replace("/shared/mlflow", str(self.artifacts)).split()[1:]
+        self._stack.callback(server.kill)
+        server.start()
         # Its first answer takes long: it opens the database then, which commands do not wait for.
-        log = folder / "server.txt"
-        until(self._answers, log.read_text, goes_on=lambda: self._server.poll() is None)
+        until(self._answers, (folder / "server.txt").read_text)
 
     @cached_property
     def objects(self) -> Objects:
@@ -100,24 +100,6 @@ class Team:
         started = OneRay(self.folder, self.objects.variables | self._environment)
         self._stack.callback(started.close)
         return started
-
-    def _start_server(self) -> None:
-        line = line_of_docs("mlflow server ").replace("5000", self.uri.rpartition(":")[2])
-        line = re.sub(r"postgresql\S+", self.postgres.uri, line)
-        line = line.replace("/shared/mlflow", str(self.artifacts))
-        with (self.folder / "server.txt").open("w") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", *line.split(), "--workers", "1"],
-                cwd=self.folder,
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-            )
-
-    def _stop_server(self) -> None:
-        for each in [*psutil.Process(self._server.pid).children(recursive=True), self._server]:
-            each.kill()
-        self._server.wait(30)
 
     def _answers(self) -> bool:
         asked = f"{self.uri}/api/2.0/mlflow/experiments/get?experiment_id=0"
@@ -149,7 +131,7 @@ class Team:
         """Of the checkpoints in the bucket."""
         return [name for name in self.objects.names(f"runs/{run_id}") if name.endswith("manifest.json")]
 
-    def await_checkpoints(self, name: str, count: int) -> str:
+    def await_checkpoints(self, command: HostedCommand, name: str, count: int) -> str:
         """Waits until a run has so many checkpoints in the bucket; its id."""
         query = "SELECT run_uuid FROM runs WHERE name = %s"
         return until(
@@ -158,7 +140,8 @@ class Team:
                 for (run_id,) in self.postgres.rows(query, name)
                 if len(self.manifests(run_id)) >= count
             ],
-            lambda: self.commands.said,
+            lambda: command.said,
+            goes_on=lambda: command.runs,
         )[0]
 
     def state(self, run_id: str) -> dict:
@@ -241,9 +224,9 @@ def test_reports_say_what_the_database_holds(team, written, monkeypatch, capsys)
 def test_what_a_search_writes_while_others_do_is_there_once(team):
     """It trains two trials at a time."""
     (team.folder / "searched.yaml").write_text(SEARCHED)
-    team.commands.start("search", "searched.yaml")
+    command = team.commands.begin("search", "searched.yaml")
     write_at_once(team)
-    assert team.commands.finish().code == 0, team.commands.said
+    assert command.wait() == 0, command.said
     query = """SELECT runs.run_uuid, status FROM runs JOIN experiments USING (experiment_id) JOIN tags
         ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' WHERE experiments.name = 'searched'"""
     trials = team.postgres.rows(query)
@@ -276,31 +259,32 @@ def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(team, monkeypatch
 def outlived(team):
     """A run during which the database goes away and comes back, and the keys of the bucket expire."""
     (team.folder / "outlived.yaml").write_text(TRAINED.format(name="outlived", storage=f"s3://{BUCKET}/runs"))
-    team.commands.start("train", "outlived.yaml")
-    run_id = team.await_checkpoints("outlived", 1)
+    command = team.commands.begin("train", "outlived.yaml")
+    run_id = team.await_checkpoints(command, "outlived", 1)
     team.objects.refuse()
     team.postgres.stop()
-    team.commands.wait_for("MLflow does not answer")
+    assert command.wait_for("MLflow does not answer"), command.said
     team.postgres.start()
-    assert team.commands.finish().code == 0, team.commands.said
-    assert re.search(r"MLflow answers again: [\d,]+ metrics delivered", team.commands.said)
-    team.notices = team.commands.said.splitlines()
-    return run_id
+    assert command.wait() == 0, command.said
+    assert re.search(r"MLflow answers again: [\d,]+ metrics delivered", command.said)
+    return run_id, command.said.splitlines()
 
 
 @pytest.mark.long
 def test_a_database_that_goes_away_leaves_no_hole(team, outlived):
-    assert_whole(team.points(outlived), ITERATIONS)
-    kept = {path.name for path in team.artifacts.glob(f"*/{outlived}/artifacts/*")}
+    run_id, _ = outlived
+    assert_whole(team.points(run_id), ITERATIONS)
+    kept = {path.name for path in team.artifacts.glob(f"*/{run_id}/artifacts/*")}
     assert {"links.csv", "timeline.json", "spec.yaml"} <= kept
 
 
 @pytest.fixture(scope="module")
 def whole(team, outlived):
     """The same run, when the checkpoint that the bucket did not take is delivered."""
-    kept = team.home / ".taugrad" / "not-stored" / outlived / f"iteration_{ITERATIONS:08d}"
-    (line,) = [each for each in team.notices if f"iteration {ITERATIONS} was not stored" in each]
-    assert f"in s3://{BUCKET}/runs/{outlived} (" in line
+    run_id, notices = outlived
+    kept = team.home / ".taugrad" / "not-stored" / run_id / f"iteration_{ITERATIONS:08d}"
+    (line,) = [each for each in notices if f"iteration {ITERATIONS} was not stored" in each]
+    assert f"in s3://{BUCKET}/runs/{run_id} (" in line
     assert "(ACCESS_DENIED)); training goes on" in line
     assert line.endswith(f"taugrad deliver {kept}")
     assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
@@ -309,18 +293,18 @@ def whole(team, outlived):
     team.objects.allow()
     for _ in range(2):  # again changes nothing
         said = team.runs("deliver", str(kept))
-        assert f"is in s3://{BUCKET}/runs/{outlived}, where --resume finds it" in said
-    return outlived
+        assert f"is in s3://{BUCKET}/runs/{run_id}, where --resume finds it" in said
+    return run_id
 
 
 @pytest.mark.long
 def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     (team.folder / "killed.yaml").write_text(TRAINED.format(name="killed", storage=f"s3://{BUCKET}/runs"))
-    team.commands.start("train", "killed.yaml")
-    run_id = team.await_checkpoints("killed", 2)
-    team.commands.kill_a_worker()
-    assert team.commands.finish().code == 1, team.commands.said
-    assert f"--resume {run_id}" in team.commands.said
+    command = team.commands.begin("train", "killed.yaml")
+    run_id = team.await_checkpoints(command, "killed", 2)
+    kill_a_worker(command)
+    assert command.wait() == 1, command.said
+    assert f"--resume {run_id}" in command.said
 
     # An object is damaged.
     newest, before = sorted(team.manifests(run_id), reverse=True)[:2]
@@ -329,13 +313,10 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     data[len(data) // 2] ^= 4
     team.objects.write(name, bytes(data))
 
-    team.runs("train", "--resume", run_id)
+    said = team.runs("train", "--resume", run_id)
     damaged, good = (each.split("/")[2] for each in (newest, before))
-    assert (
-        f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that"
-        in team.commands.said
-    )
-    assert f"going on from {good}" in team.commands.said
+    assert f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that" in said
+    assert f"going on from {good}" in said
     assert list(differences(team.state(run_id), team.state(whole))) == []
     points, others = team.points(run_id), team.points(whole)
     assert_whole(points, ITERATIONS)

@@ -61,7 +61,7 @@ def test_its_files_and_commands_do_what_it_says(one_ray, environment, command):
             said[words[0]] = serve([*command, *words], folder, environment)
         else:
             assert program == "taugrad"
-            code, said[words[0]] = one_ray(*words)
+            code, said[words[0]] = one_ray(*words, compare=True)
             assert code == 0, said[words[0]]
 
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")

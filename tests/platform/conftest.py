@@ -2,8 +2,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
@@ -21,12 +19,3 @@ def read(tmp_path):
         return read_spec(path, overrides)
 
     return read_text
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """A process group of one, with one thread as workers have."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()

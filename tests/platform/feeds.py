@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from bits import same
 
 from taugrad.platform.data import DataError, Draw
 from taugrad.platform.data.batches import iterations_per_epoch
@@ -33,14 +34,6 @@ def batches(data, *, first=0, epoch=0, seed=3, batch_size=8, workers=2, most=10*
     ]
     with Feed(data.train, Draw(seed, epoch), positions, range(workers), workers, torch.device("cpu")) as feed:
         return [(batch.inputs, batch.targets) for _ in positions for batch in feed.next()]
-
-
-def same(some, others):
-    return len(some) == len(others) and all(
-        torch.equal(a, b)
-        for one, other in zip(some, others, strict=True)
-        for a, b in zip(one, other, strict=True)
-    )
 
 
 def check_resumes(load):

@@ -9,8 +9,8 @@ from statistics import mean
 from typing import Any
 
 import pytest
-import torch
 import torch.distributed as dist
+from bits import same
 from cases import in_turn
 from group import run_group
 from plain import sgd, small
@@ -118,17 +118,6 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapting")
     ranks = run_group("test_adapting_processes", "work", WORKERS, folder, timeout_s=240)
     return {name: [rank[name] for rank in ranks] for name in SPECS}
-
-
-def same(one: Any, other: Any) -> bool:
-    """Bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 @EVERY

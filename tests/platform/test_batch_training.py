@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bits import same
 from group import run_group
 from plain import plain_loop, sgd, small
 from recorder import Recorder, saved_in, trained
@@ -126,14 +127,3 @@ def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(ranks):
         assert same(rank["whole"]["weights"], resumed["weights"])
         assert same(rank["whole"]["own"], resumed["own"])
     assert ranks[0]["resumed"]["losses"] == losses[start:]
-
-
-def same(left: object, right: object) -> bool:
-    """Whether two trees of tensors and numbers are equal in every bit."""
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return left == right

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, batches, check_augments, check_resumes, refused, same
+from bits import same
+from feeds import all_examples, batches, check_augments, check_resumes, refused
 from image_files import noise, png, ppm, tiff, write_tree
 
 from taugrad.platform.data import DataError, load

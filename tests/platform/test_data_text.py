@@ -7,7 +7,8 @@ import struct
 import numpy as np
 import pytest
 import torch
-from feeds import all_examples, check_resumes, refused, same
+from bits import same
+from feeds import all_examples, check_resumes, refused
 
 from taugrad.platform.data import DataError, Draw, load
 from taugrad.platform.data.config import Text, Tokens

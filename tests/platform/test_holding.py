@@ -24,8 +24,8 @@ with Hold(open_client(sys.argv[1]), sys.argv[2]):
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    return open_client(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+def client(tmp_path_factory, new_store):
+    return open_client(new_store(tmp_path_factory.mktemp("store")))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from cases import in_turn
 from group import run_group
-from mode_runs import Result, run, same
+from mode_runs import Result, result, run, same
 from recorder import saved_by, saved_in, trained, trainer_of
 from torch import Tensor, nn
 
@@ -99,7 +99,8 @@ PARAMETERS = sum(each.numel() for each in Net(1, 16, 16, 10).parameters())
 
 def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
     """In each of four workers."""
-    runs = {name: run(spec, folder / name) for name, spec in (DENSE | ROUNDS | ALL).items()}
+    runs = {name: run(spec, folder / name) for name, spec in ALL.items()}
+    runs |= {name: result(*trained(spec)) for name, spec in (DENSE | ROUNDS).items()}
     return {"runs": runs, "step": one_step(folder, rank), "hosts": on_hosts(), "nan": not_finite(rank)}
 
 

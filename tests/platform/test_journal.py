@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from shutil import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,10 +70,10 @@ def fake(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path, empty_store):
+def run(tmp_path, new_store):
     """The URI of a database in a folder whose name needs quoting, and a run in it."""
     (tmp_path / "my runs").mkdir()
-    uri = f"sqlite:///{copy(empty_store, tmp_path / 'my runs')}"
+    uri = new_store(tmp_path / "my runs")
     return uri, start_run(open_client(uri), RunSpec(name="one"))
 
 

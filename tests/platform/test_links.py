@@ -21,8 +21,8 @@ def test_links_as_text_have_a_row_for_each_ordered_pair_of_workers():
     assert len(rows) == len(found)
 
 
-def test_a_text_becomes_an_artifact_or_a_file_beside_the_checkpoints(tmp_path):
-    client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
+def test_a_text_becomes_an_artifact_or_a_file_beside_the_checkpoints(tmp_path, new_store):
+    client = open_client(new_store(tmp_path))
     run_id = start_run(client, RunSpec(experiment="links"))
     folder = RunFolder.at(str(tmp_path / "storage"), run_id)
     artifacts = Path(client.get_run(run_id).info.artifact_uri.removeprefix("file://"))

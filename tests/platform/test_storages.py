@@ -160,7 +160,8 @@ def test_the_endpoint_may_be_in_the_address(objects, monkeypatch):
     assert folder.text("left.jsonl") == ""
 
 
-def test_metrics_are_delivered_from_a_bucket(objects, tmp_path, capsys):
+def test_metrics_are_delivered_from_a_bucket(objects, tmp_path, new_store, capsys):
+    new_store(tmp_path)
     client = open_client()
     run_id = start_run(client, RunSpec(experiment="away"))
     records = [Record.now(step=1, metrics={"comm/fraction": 0.5}), Record.now(ended="FINISHED", run=run_id)]
@@ -187,8 +188,9 @@ def test_what_the_bucket_does_not_take_is_kept_here(objects, monkeypatch):
         keep_text(folder, "left.jsonl", "a\n")
 
 
-def test_a_checkpoint_that_is_kept_here_is_delivered(tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_that_is_kept_here_is_delivered(tmp_path, new_store, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    new_store(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     client, storage = open_client(), str(tmp_path / "runs")
     run_id = start_run(client, RunSpec(experiment="away"))

@@ -133,7 +133,8 @@ def test_where_nothing_was_trained_nothing_is_made(command, folder, capsys):
     assert set(folder.iterdir()) == before
 
 
-def test_an_unknown_run_and_an_unknown_experiment_are_named(folder, capsys):
+def test_an_unknown_run_and_an_unknown_experiment_are_named(folder, new_store, capsys):
+    new_store(folder)
     client = open_client()
     client.create_experiment("here")
     for command, said in {

@@ -27,9 +27,9 @@ from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    """A fresh database in a folder whose name needs quoting."""
-    return f"sqlite:///{tmp_path_factory.mktemp('my runs')}/mlflow.db"
+def database(tmp_path_factory, new_store):
+    """In a folder whose name needs quoting."""
+    return new_store(tmp_path_factory.mktemp("my runs"))
 
 
 @pytest.fixture

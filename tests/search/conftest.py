@@ -1,7 +1,5 @@
 """Shared by the search's tests."""
 
-from shutil import copy
-
 import pytest
 
 from taugrad.search.journal import Journal
@@ -43,7 +41,7 @@ def start(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def uri(empty_store, tmp_path, monkeypatch):
-    uri = f"sqlite:///{copy(empty_store, tmp_path)}"
+def uri(new_store, tmp_path, monkeypatch):
+    uri = new_store(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri

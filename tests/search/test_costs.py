@@ -1,35 +1,20 @@
 """What a density is expected to take on the wire, and the reverse; against messages and trainings."""
 
 import math
-from types import SimpleNamespace
 
 import messages
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorder import trained
 
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire.update import Update
-from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.training.trainer import Trainer
 from taugrad.search.costs import DENSEST, SPARSEST, CannotEstimate, Cost, cost_of
 
 DENSITY = 0.01
-NOBODY = SimpleNamespace(
-    stage=lambda *_: None,
-    log=lambda *_: None,
-    progress=lambda *_, **__: None,
-    evaluated=lambda *_: None,
-    checkpoint=lambda *_: None,
-    undelivered=list,
-)
-"""A listener that keeps nothing."""
-
-
 DIGITS = {
     "data": {"kind": "digits"},
     "model": {"kind": "mlp", "widths": [64]},
@@ -102,30 +87,14 @@ def test_what_cannot_be_estimated_is_named(fields, problem):
         cost_of(digits(**{"compressor": "strom(0.1)", **fields}))
 
 
-@pytest.fixture(scope="module")
-def trained():
-    """Trains a spec with simulated workers; its ledger."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    data = {}
-
-    def train(spec: RunSpec):
-        dataset = data.setdefault("digits", load(spec.data))
-        trainer = Trainer(spec, dataset, torch.device("cpu"), NOBODY)
-        trainer.fit()
-        return trainer.sync.totals
-
-    yield train
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("workers", [2, 4])
-def test_a_training_takes_somewhat_less_than_is_expected(trained, workers):
+def test_a_training_takes_somewhat_less_than_is_expected(alone, workers):
     one = digits(
         compressor=f"strom(allocate({DENSITY})) | golomb_rice",
         workers={"count": workers},
         sync={"mode": "simulated"},
     )
-    cost, totals = cost_of(one), trained(one)
+    cost, totals = cost_of(one), trained(one)[0].sync.totals
     assert totals.steps * workers == cost.sendings
     expected = cost.wire_bytes(DENSITY)
     assert 0.75 * expected < totals.wire_bytes < expected

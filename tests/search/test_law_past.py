@@ -61,8 +61,8 @@ def leave(
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory):
-    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+def uri(tmp_path_factory, new_store):
+    return new_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable
 
 from rich.console import Console
+from trials import report
 
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
@@ -53,9 +54,7 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     run_all(progress, run, dict)
     assert runs == [[0, 1, 2], []]  # the second did nothing, and a third would do no more
     progress.give_up(0, "")
-    seen = {"value": 0.9, "wire_bytes": 1e6, "spent_bytes": 1e6}
-    training = {"fingerprint": "a", "seed": 0, "value": 0.9, "wire_bytes": 1e6, "run_id": "r"}
-    progress.report(2, {"evaluation": 0, "share": 1.0, "full": True, "training": training, **seen})
+    report(progress, 2, [0.9], 1)
     said = Console(file=io.StringIO(), width=132)
     assert tell(said, progress, "", "sqlite:///mlflow.db") == 1
     text = said.file.getvalue()

@@ -9,6 +9,7 @@ import pytest
 from finished import StandIn
 from rich.console import Console
 from scipy import stats
+from trials import report
 
 from taugrad import cli
 from taugrad.platform.spec import RunSpec, SpecError
@@ -25,18 +26,11 @@ from taugrad.search.verdict import tell
 LANGUAGE = ("--task.kind", "language_model")
 
 
-def train(progress, values, megabytes, tau=0.01, examples=None):
-    """A trial that ran in full, or with values None the baseline, one value a seed."""
+def train(progress, values, megabytes, tau=0.01):
+    """A trial that ran in full, or with tau None the baseline, one value a seed."""
     at = {"compressor.kind": "wgt", "compressor.tau": tau}
     task = progress.begin(at) if tau else progress.begin_baseline()
-    for i, value in enumerate(values):
-        seen = {"value": value, "wire_bytes": 1e6 * megabytes, "spent_bytes": 1e6 * megabytes}
-        done = {"fingerprint": f"{tau}-{i}", "seed": i, "value": value, "wire_bytes": 1e6 * megabytes}
-        training = done | {"run_id": f"{tau}-{i}", "examples": examples}
-        full = i + 1 == len(values)
-        progress.report(
-            task.number, {"evaluation": 0, "share": 1.0, "full": full, "training": training, **seen}
-        )
+    report(progress, task.number, values, megabytes)
 
 
 def said(progress) -> str:

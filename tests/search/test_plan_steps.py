@@ -221,19 +221,6 @@ def test_the_plan_says_where_compression_pays_and_where_it_does_not():
     assert f"the fastest to a target that compresses is {SPARSE}" in table.sentence(fast)
 
 
-@pytest.mark.parametrize("share", SHARES)
-def test_the_rate_for_a_share_of_the_time_computing_is_by_hand_what_is_left_for_the_messages(share):
-    """Local steps every 2: two steps and an exchange; 3 messages of 3e4 bytes and a head of 48."""
-    way, link = Candidate(SPARSE, WeightsSync(every=2)), MEGABYTE_A_SECOND.model_copy(update={"delay": 0.02})
-    left = 2 * 0.5 * (1 / share - 1) - 0.02 - (0.03 + 4 * 0.006 + 0.004)
-    rate = rate_for(CALIBRATION, way, link, 4, share)
-    if left > 0:
-        assert rate == pytest.approx(8 * 3 * (3e4 + 48) / left)
-    else:
-        assert share >= 0.95
-        assert rate is None
-
-
 TRUNK = Trunk(link=Link(rate=1e6, delay=0.005, loss=0.001))
 
 
@@ -256,7 +243,7 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
         ]
         for way, rates in each.rows:
             reached = [rate for rate in rates if rate is not None]
-            assert reached == sorted(reached)
+            assert reached == sorted(reached) != []
             assert rates[: len(reached)] == tuple(reached)  # what is out of reach stays so
             for share, rate in zip(SHARES, reached, strict=False):
                 link = each.link.model_copy(update={"rate": rate})

@@ -4,32 +4,13 @@ import csv
 from pathlib import Path
 
 import pytest
+from trials import report
 
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.search.outputs import folder_of, picked, write_outputs
-from taugrad.search.progress import Progress
 from taugrad.search.sampling import make_sampler
 from taugrad.search.trial import Task
-
-
-def train(progress: Progress, task: Task, accuracies: list[float], megabytes: float) -> None:
-    """Reports a trial as `run_task` does, one epoch and one result for every seed."""
-    for i, (accuracy, spec) in enumerate(zip(accuracies, task.specs, strict=True)):
-        seen = {"value": accuracy, "wire_bytes": 1e6 * megabytes, "spent_bytes": 1e6 * megabytes * (i + 1)}
-        progress.report(task.number, {"evaluation": 2 * (i == 0), "share": 1.0, "full": False, **seen})
-        training = {
-            "fingerprint": f"{task.number}-{i}",
-            "seed": i,
-            "value": accuracy,
-            "wire_bytes": 1e6 * megabytes,
-            "run_id": f"run{i}",
-        }
-        full = i + 1 == len(task.specs)
-        progress.report(
-            task.number, {"evaluation": 0, "share": 1.0, "full": full, "training": training, **seen}
-        )
-        assert spec
 
 
 def point(tau: float, kind: str = "wgt") -> dict:
@@ -40,7 +21,7 @@ def test_an_interrupted_trial_keeps_its_number_and_others_follow(start):
     progress = start()
     first = progress.begin(point(0.01))
     second = progress.begin(point(0.02))
-    train(progress, first, [0.9], 1)
+    report(progress, first.number, [0.9], 1)
     again = start()
     assert [trial.number for trial in again.record.interrupted] == [second.number]
     assert again.begin(point(0.5)).number == 2
@@ -57,7 +38,7 @@ def test_what_failed_is_tried_again_when_asked(start):
     again.record.reopen_failed()
     assert again.left == 30
     assert again.begin(point(0.02)).number == failed.number
-    train(again, failed, [0.9], 1)
+    report(again, failed.number, [0.9], 1)
     assert [(trial.ending, trial.reason) for trial in start().record.ended] == [("full", "")]
 
 
@@ -65,19 +46,17 @@ def test_what_is_trained_is_not_trained_again(start):
     progress = start()
     task = progress.begin(point(0.01))
     (fingerprint,) = [spec.fingerprint() for spec in progress.search.seeds(progress.search.spec(point(0.01)))]
-    training = {"fingerprint": fingerprint, "seed": 0, "value": 0.9, "wire_bytes": 5.0, "run_id": "r"}
-    seen = {"value": 0.9, "wire_bytes": 5.0, "spent_bytes": 5.0}
-    progress.report(task.number, {"evaluation": 0, "share": 1.0, "full": True, "training": training, **seen})
+    report(progress, task.number, [0.9], 5, fingerprint=fingerprint, run_id="r")
     known = start().begin(point(0.01)).known
     assert {each: found.run_id for each, found in known.items()} == {fingerprint: "r"}
 
 
 def test_budgets_count_every_start(start):
     progress = start("--search.wire_gb", "0.005", "--search.trials", "3")
-    train(progress, progress.begin(point(0.01)), [0.9], 3)
+    report(progress, progress.begin(point(0.01)).number, [0.9], 3)
     assert (progress.exhausted(), progress.left) == ("", 2)
     progress = start("--search.wire_gb", "0.005", "--search.trials", "3")
-    train(progress, progress.begin(point(0.02)), [0.9], 2)
+    report(progress, progress.begin(point(0.02)).number, [0.9], 2)
     assert progress.exhausted() == "search.wire_gb = 0.005"
     assert start("--search.wire_gb", "0.006").exhausted() == ""
     seconds = start().record.seconds
@@ -87,7 +66,7 @@ def test_budgets_count_every_start(start):
 
 def test_the_sampler_knows_what_earlier_starts_found_and_begins_where_they_broke_off(start):
     progress = start()
-    train(progress, progress.begin(point(0.01)), [0.9], 3)
+    report(progress, progress.begin(point(0.01)).number, [0.9], 3)
     broken = progress.begin(point(0.05))
     progress.end(broken.number, "failed", "why")
     progress.begin(point(0.033, "bgt"))
@@ -116,7 +95,7 @@ def test_a_random_search_that_goes_on_draws_what_it_would_have_drawn(start):
     begun = start("--search.sampler", "random")
     sampler = make_sampler(begun, begun.objective, concurrency=9)
     first, _ = (Task.model_validate_json(sampler.suggest(name)["task"]) for name in "ab")
-    train(begun, first, [0.5], 1)
+    report(begun, first.number, [0.5], 1)
     again = start("--search.sampler", "random")
     sampler = make_sampler(again, again.objective, concurrency=9)
     following = [Task.model_validate_json(sampler.suggest(name)["task"]) for name in "cdef"]
@@ -126,10 +105,10 @@ def test_a_random_search_that_goes_on_draws_what_it_would_have_drawn(start):
 
 def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
     progress = start()
-    train(progress, progress.begin_baseline(), [0.97], 100)
-    train(progress, progress.begin(point(0.01)), [0.95], 10)
-    train(progress, progress.begin(point(0.02, "bgt")), [0.9], 2)
-    train(progress, progress.begin(point(0.03)), [0.8], 20)
+    report(progress, progress.begin_baseline().number, [0.97], 100)
+    report(progress, progress.begin(point(0.01)).number, [0.95], 10)
+    report(progress, progress.begin(point(0.02, "bgt")).number, [0.9], 2)
+    report(progress, progress.begin(point(0.03)).number, [0.8], 20)
     failed = progress.begin(point(0.04))
     progress.end(failed.number, "failed", "a, b")
     folder = folder_of("find", "taugrad")

@@ -147,35 +147,75 @@ class Command:
 class RayHost:
     """A Ray of our own on which commands run one after the other (`one_ray.py`)."""
 
-    def __init__(self, output: Path) -> None:
-        """Is started with its first command; what all of them say is added to a file."""
-        self._output = output
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self,
+        output: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        *,
+        dashboard: bool = False,
+    ) -> None:
+        """Is started with its first command.
 
-    def start(self, arguments: Sequence[str], folder: Path) -> "HostedCommand":
-        """Starts a command; the one before has ended."""
-        if self._process is None or self._process.poll() is not None:
+        Args:
+            output: a file to which what all of them say is added, and what Ray says.
+            environment: its; by default a clean one.
+            folder: where it runs; modules there are found by workers.
+            dashboard: have one, which searches that stop trials need.
+        """
+        self._output, self._folder, self._dashboard = output, folder, dashboard
+        self._environment = clean_environment() if environment is None else environment
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        variables: Mapping[str, str] | None = None,
+        *,
+        compare: bool = False,
+    ) -> "HostedCommand":
+        """Starts a command; the one before has ended.
+
+        Args:
+            arguments: of `taugrad`, or of Python, as a script alone.
+            folder: where.
+            variables: its environment beside the host's.
+            compare: show a table and figures when its runs are over, which takes longer than small runs do.
+        """
+        if self.process is None or self.process.poll() is not None:
             with self._output.open("a") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-u", str(Path(__file__).with_name("one_ray.py"))],
-                    env=clean_environment(),
+                self.process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-u", str(Path(__file__).with_name("one_ray.py"))),
+                        *["dashboard"] * self._dashboard,
+                    ],
+                    cwd=self._folder,
+                    env=dict(self._environment),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
         begins_at = self._output.stat().st_size
-        assert self._process.stdin is not None
-        asked = json.dumps({"folder": str(folder), "arguments": list(arguments)})
-        self._process.stdin.write(f"{asked}\n".encode())
-        self._process.stdin.flush()
-        return HostedCommand(self._process, self._output, begins_at)
+        assert self.process.stdin is not None
+        asked = {
+            "arguments": list(arguments),
+            "folder": str(folder),
+            "output": str(self._output.absolute()),
+            "variables": dict(variables or {}),
+            "compare": compare,
+        }
+        self.process.stdin.write(f"{json.dumps(asked)}\n".encode())
+        self.process.stdin.flush()
+        return HostedCommand(self.process, self._output, begins_at)
 
     def close(self) -> None:
-        """Ends it."""
-        if self._process is not None:
-            end(family(self._process.pid))
-            self._process.wait(30)
+        """Ends it; the next command would start another one."""
+        if self.process is not None:
+            end(family(self.process.pid))
+            self.process.wait(30)
+            self.process = None
 
 
 class HostedCommand(Command):

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -15,6 +14,7 @@ import psutil
 from .commands import Command, named
 from .machines import OnMachines
 from .places import OnHead, Place, SharedRay, WithServer
+from .small_disk import SmallDisk
 
 _TRAINS, _TRIES = "RayTrainWorker", "ImplicitFunc"
 """Ray's names for processes that train, as workers or as a search's trials."""
@@ -190,8 +190,7 @@ class DiskFull(Fault):
         """See `Fault.prepare`."""
         folder = self.place.folder
         kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "soak", str(folder)]
-        subprocess.run(mount, check=True)
+        self._disk = SmallDisk(folder, _DISK_BYTES)
         for name, content in kept.items():
             (folder / name).write_bytes(content)
 
@@ -199,23 +198,17 @@ class DiskFull(Fault):
         """See `Fault.strike`."""
         if not command.runs:
             raise TooLate
-        self._fill(2**20)
-        self._fill(1)
+        self._disk.fill()
         return "nothing left on the disk of checkpoints and MLflow's database"
-
-    def _fill(self, piece: int) -> None:
-        with suppress(OSError), (self.place.folder / "filling").open("ab", buffering=0) as file:
-            while file.write(bytes(piece)) == piece:
-                pass
 
     def mend(self) -> None:
         """See `Fault.mend`."""
         time.sleep(1 if self.short else self.chance.uniform(1, 8))
-        (self.place.folder / "filling").unlink(missing_ok=True)
+        self._disk.empty()
 
     def clear(self) -> None:
         """See `Fault.clear`."""
-        subprocess.run(["umount", "--lazy", str(self.place.folder)], check=True)
+        self._disk.close()
 
 
 class CheckpointDamaged(Fault):

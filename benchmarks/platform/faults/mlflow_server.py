@@ -24,21 +24,20 @@ class Server:
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], database: str = "server.db") -> None:
-        self.folder, self.environment, self._database = folder, environment, database
+        self.folder, self.environment = folder, environment
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
+        self.arguments = [
+            *("server", "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--backend-store-uri", f"sqlite:///{folder / database}"),
+            *("--artifacts-destination", str(folder / "artifacts")),
+        ]
+        """Of `mlflow`; others may be given before it is started."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts it, and waits until it answers; raises RuntimeError where it does not."""
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-        command += [
-            "--port",
-            str(self.port),
-            "--backend-store-uri",
-            f"sqlite:///{self.folder / self._database}",
-        ]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        command = [sys.executable, "-m", "mlflow", *self.arguments, "--workers", "1"]
         with (self.folder / "server.txt").open("a") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=dict(self.environment), stdout=log, stderr=log

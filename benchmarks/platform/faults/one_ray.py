@@ -1,31 +1,50 @@
-"""`taugrad` commands one after the other on one Ray: a JSON line `{"folder": ..., "arguments": [...]}` each.
+"""`taugrad` commands one after the other on one Ray, whose start takes longer than most of them do.
 
-After each command's output there is a line `exit CODE`. Tables and figures, which a command shows when its
-runs are over, are left out: they take longer than the runs.
+    python one_ray.py [dashboard]
+
+A JSON line for each, with the arguments of `RayHost.start`; a script of Python may stand in the place of a
+command. After what it says there is a line `exit CODE`. With `dashboard` this Ray has one.
 """
 
 import json
 import os
+import runpy
 import sys
-from contextlib import nullcontext
+import traceback
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from typing import Any
+from unittest import mock
 
 from taugrad import cli
 from taugrad.dashboards.console import ConsoleDisplay
-from taugrad.platform.launching import command
 from taugrad.platform.launching.cluster import ray_cluster
 
 
-def main() -> None:
-    """Runs commands until its input ends."""
-    with ray_cluster():
-        command.ray_cluster = nullcontext  # type: ignore[assignment]
-        ConsoleDisplay.compare = lambda *_: None  # type: ignore[method-assign]
-        for line in sys.stdin:
-            asked = json.loads(line)
-            os.chdir(asked["folder"])
-            code = cli.main(asked["arguments"])
-            print(f"exit {code}", flush=True)
+def run(arguments: list[str]) -> int:
+    """Runs a command, or a script; its exit code."""
+    if not arguments[0].endswith(".py"):
+        return cli.main(arguments)
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def serve(asked: dict[str, Any]) -> None:
+    """Runs what is asked for; what it says is added to a file."""
+    os.chdir(asked["folder"])
+    with open(asked["output"], "a", buffering=1) as said, ExitStack() as changes:
+        changes.enter_context(redirect_stdout(said))
+        changes.enter_context(redirect_stderr(said))
+        changes.enter_context(mock.patch.dict(os.environ, asked["variables"]))
+        if not asked["compare"]:
+            changes.enter_context(mock.patch.object(ConsoleDisplay, "compare"))
+        print(f"exit {run(asked['arguments'])}")
 
 
 if __name__ == "__main__":
-    main()
+    with ray_cluster(dashboard="dashboard" in sys.argv[1:]):  # commands within it use it
+        for line in sys.stdin:
+            serve(json.loads(line))

@@ -1,0 +1,25 @@
+"""Trials of a search that were run, without running them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from taugrad.search.progress import Progress
+
+
+def report(progress: Progress, number: int, values: Sequence[float], megabytes: float, **more: Any) -> None:
+    """Reports a trial as `run_task` does: an epoch, and a result for every seed.
+
+    Args:
+        progress: of the search.
+        number: the trial's.
+        values: of its metric, one a seed.
+        megabytes: that each training takes.
+        more: of each training.
+    """
+    for seed, value in enumerate(values):
+        told = {"value": value, "wire_bytes": 1e6 * megabytes}
+        seen = {"share": 1.0, "spent_bytes": 1e6 * megabytes * (seed + 1), **told}
+        progress.report(number, {"evaluation": 2 * (seed == 0), "full": False, **seen})
+        training = {"fingerprint": f"{number}-{seed}", "seed": seed, "run_id": f"run{seed}", **told, **more}
+        full = seed + 1 == len(values)
+        progress.report(number, {"evaluation": 0, "full": full, "training": training, **seen})
