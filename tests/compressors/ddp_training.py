@@ -27,13 +27,13 @@ from ddp import (
     refusal,
     scenario,
 )
+from messages import segments_of
 from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.errors import CorruptMessage, WorkersDisagree
 from taugrad.compressors.exchange.buckets import Arriving, Exchange
 from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 
@@ -135,7 +135,7 @@ def naming_a_stranger(own: Bytes) -> Bytes:
     return message.write_nonfinite(message.NonFinite("f32", n, 99))
 
 
-OTHER = Update("f32", Segments.side_by_side([3]), np.empty(0, np.uint32), np.zeros(1, np.int64))
+OTHER = Update("f32", segments_of([3]), np.empty(0, np.uint32), np.zeros(1, np.int64))
 TAMPERED: dict[str, tuple[Callable[[Bytes], Bytes], str]] = {
     "flipped bit": (flipped, "the checksum does not match"),
     "truncated": (lambda own: own[:-1], "bytes of body, there are"),

@@ -14,6 +14,7 @@ from ...method.base import SMALLEST_TAU, check_chunks
 from ..interface import Selected
 from .rows import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
+from .topk import trim
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _BROKEN = np.float32(-1)
@@ -72,26 +73,6 @@ def _find_cut(keys, keep, guess):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _trim(residual, tau, keep, base, words, values, start, stop, tally):  # type: ignore[no-untyped-def]
-    """Puts back what was sent of one chunk beyond `keep`: the last of those equal to tau."""
-    ties = keep
-    for i in range(start, stop):
-        ties -= abs(values[i]) > tau
-    sent = start
-    for i in range(start, stop):
-        word, value = words[i], values[i]
-        if abs(value) == tau:
-            if ties == 0:
-                residual[np.int64(word >> np.uint32(1)) - base] = value
-                tally[0] += np.float64(value) * np.float64(value)
-                continue
-            ties -= 1
-        words[sent], values[sent] = word, value
-        sent += 1
-    return sent
-
-
-@njit(nogil=True, cache=True)
 def _fill_up(residual, gradient, zeros, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
     """Sends all of one chunk but zeros, and of those the first `zeros`, which the threshold pass cannot."""
     for j in range(residual.size):
@@ -129,7 +110,9 @@ def _send_rows(lanes, rows, chunk, keep, words, values, ends, tallies):  # type:
             tau = np.int32(cut).view(np.float32)
             stop = send(WGT, lanes, r, g, tau, base, words, values, sent, tally)
             if stop - sent > keep:
-                stop = _trim(r, tau, keep, base, words, values, sent, stop, tally)
+                own, beside = words[sent:stop], values[sent:stop]
+                stay, tally[0] = trim(own, beside, tau, keep, base, r, tally[0])
+                stop = sent + stay
             sent = stop
         ends[i] = sent
 

@@ -106,15 +106,18 @@ def _put_back(words, values, base, residual):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _trim(words, values, tau, ties, base, residual):  # type: ignore[no-untyped-def]
-    """Puts back what is below tau and, of what equals tau, all but the first `ties`.
+def trim(words, values, tau, keep, base, residual, squares):  # type: ignore[no-untyped-def]
+    """Puts back what is below tau and, of what equals tau, the last, so that `keep` stay.
 
     What stays moves to the front of words and values.
 
     Returns:
-        How many stay, and the sum of squares put back.
+        How many stay, and `squares` with those put back added.
     """
-    stay, squares = 0, 0.0
+    ties = keep
+    for value in values:
+        ties -= abs(value) > tau
+    stay = 0
     for i in range(words.size):
         word, value = words[i], values[i]
         equal = abs(value) == tau
@@ -219,10 +222,7 @@ def _trim_rows(rows, ks, words, values, ends, squares, broken, taus):  # type: i
             squares[i] += _put_back(own_words, own, rows[i, 3], residual)
         elif own.size:
             tau = rank_of(np.abs(own), min(own.size, k))
-            above = 0
-            for value in own:
-                above += abs(value) > tau
-            stay, more = _trim(own_words, own, tau, k - above, rows[i, 3], residual)
+            stay, more = trim(own_words, own, tau, k, rows[i, 3], residual, 0.0)
             squares[i] += more
             taus[i] = min(tau, np.float32(LARGEST_TAU))
         for j in range(stay):
