@@ -5,14 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+import workbench
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from taugrad.compressors import chain
-from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.ops.cpu.entropy_bits import (
     bits_of_sample,
     fixed_entropy,
@@ -21,8 +19,7 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
 )
 from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
-from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
+from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.update import Update
 
 
@@ -139,16 +136,13 @@ def layers(scale: float = 1.0) -> list[tuple[str, Tensor]]:
     return named
 
 
-def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[np.ndarray, Update]:
+def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[bytes, Update]:
     """The bytes, and what a receiver that knows nothing but the shapes makes of them."""
-    sender, receiver = Compressor(chain(line)), Compressor(chain(line))
-    names, sizes = [name for name, _ in named], [weights.numel() for _, weights in named]
-    parts = [Part(name, weights.flatten()) for name, weights in named]
-    payload = sender.compress(parts, sender.layout(names, sizes), Context()).payload
-    incoming = receiver.read(payload.copy(), receiver.layout(names, sizes))
-    assert not isinstance(incoming, NonFinite)
-    (update,) = incoming
-    return payload, update
+    names, weights = zip(*named, strict=True)
+    worker = workbench.Worker(line, [each.numel() for each in weights], names=names)
+    step = worker.step([each.flatten().numpy() for each in weights])
+    ((update,),) = step.incoming
+    return step.payloads[0], update
 
 
 def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
@@ -170,6 +164,6 @@ def test_huffman_takes_less_than_the_bits_and_at_least_the_entropy() -> None:
     symbols, bits = update.values, int(update.bits[0])
     p = np.bincount(symbols) / symbols.size
     entropy = -sum(q * math.log2(q) for q in p if q > 0)
-    taken = 8 * (payload.size - HEADER_BYTES) / symbols.size
+    taken = 8 * (len(payload) - HEADER_BYTES) / symbols.size
     assert entropy <= taken <= 1.01 * entropy
     assert taken < bits
