@@ -140,13 +140,10 @@ def local_steps_plainly(rank: int, order: str) -> None:
 @contextmanager
 def launched() -> Iterator[None]:
     """As torchrun starts a script, in an empty folder, but with one process group for all scripts."""
+    rank = str(dist.get_rank())
     with tempfile.TemporaryDirectory() as own, pytest.MonkeyPatch.context() as patch:
         patch.chdir(everyone(own)[0])
-        for name, value in {
-            **LAUNCHED,
-            "RANK": str(dist.get_rank()),
-            "LOCAL_RANK": str(dist.get_rank()),
-        }.items():
+        for name, value in {**LAUNCHED, "RANK": rank, "LOCAL_RANK": rank}.items():
             patch.setenv(name, value)
         for call in ("init_process_group", "destroy_process_group"):
             patch.setattr(dist, call, lambda *_, **__: None)

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Bytes
+from ..array import Bytes, readonly
 from .bits import SPARE, load64, ones, store64, trailing_zeros
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
@@ -291,9 +291,7 @@ def plan(words: Words, signed: bool) -> RicePlan:
 
 def in_blocks(words: Words, signed: bool, block_log2: int) -> RicePlan:
     """The section in blocks of 2^block_log2 words."""
-    words = np.ascontiguousarray(words).view()
-    words.flags.writeable = False  # as numba sees it, whatever it was: kernels are compiled once
-    length = 1 << block_log2
+    words, length = readonly(words), 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
     if not _measure(words, length, int(signed), sizes):
         raise ValueError("positions do not ascend")

@@ -162,7 +162,7 @@ def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
     return table
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")  # numba would compile it for each number that is put
 def _put(bits, at, value, count):  # type: ignore[no-untyped-def]
     """Appends the `count` lowest bits of value, lowest first."""
     for i in range(count):
