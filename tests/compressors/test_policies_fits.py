@@ -1,7 +1,6 @@
 """Statistical fits of SIDCo: closed forms against scipy's distributions, stages against exact quantiles."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,20 +12,17 @@ from numpy.typing import NDArray
 from scipy import stats
 from workbench import part_of, policy_of
 
-from taugrad.compressors.tau import sidco
 from taugrad.compressors.tau.base import ThresholdPolicy
 from taugrad.compressors.tau.sidco import (
     LOOKS,
-    STAGE,
     Fit,
     FittedMemory,
     exponential,
+    fitted_tau,
     gamma,
     most_stages,
     pareto,
 )
-
-fitted_tau = partial(sidco.fitted_tau, stage=STAGE)
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)

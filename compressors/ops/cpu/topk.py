@@ -14,18 +14,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
-from ..interface import Selected
-from .looking import kept_positions
+from ..interface import Selected, sampled_places
 from .rows import ELEMENTS, GRADIENT, Rows, floats
 from .threshold import threshold_rows
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
+_CPU = torch.device("cpu")
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
@@ -195,7 +196,7 @@ def _low_guess(row: NDArray[np.int64], k: int) -> np.float32:
     expected = SAMPLE * k / n
     # Three more, for where hardly any are expected and their number is Poisson's.
     rank = math.ceil(expected + _DEVIATIONS * math.sqrt(expected) + 3)
-    return np.float32(_tau_at(row, kept_positions(n, SAMPLE), rank))
+    return np.float32(_tau_at(row, sampled_places(n, SAMPLE, _CPU).numpy(), rank))
 
 
 @njit(nogil=True, cache=True)
