@@ -19,7 +19,6 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
 )
 from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
-from taugrad.compressors.wire.message import HEADER_BYTES
 from taugrad.compressors.wire.update import Update
 
 
@@ -155,15 +154,3 @@ def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
             p = np.bincount(bins) / flat.size
             entropy = -sum(q * math.log2(q) for q in p if q > 0)
             assert abs(bits - (entropy + floor)) <= 0.5 + 1e-2
-
-
-def test_huffman_takes_less_than_the_bits_and_at_least_the_entropy() -> None:
-    """Section 5.1: coding the quantized weights shortens them at every setting."""
-    named = layers()[:1]
-    payload, update = package("entropy(decay=0) | huffman", named)
-    symbols, bits = update.values, int(update.bits[0])
-    p = np.bincount(symbols) / symbols.size
-    entropy = -sum(q * math.log2(q) for q in p if q > 0)
-    taken = 8 * (len(payload) - HEADER_BYTES) / symbols.size
-    assert entropy <= taken <= 1.01 * entropy
-    assert taken < bits
