@@ -9,7 +9,7 @@ import workbench
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from taugrad.compressors.ops.cpu.entropy_bits import (
     bits_of_sample,
@@ -19,7 +19,6 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
 )
 from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
-from taugrad.compressors.wire.update import Update
 
 
 def transcribe(n: int, m: int) -> list[int]:
@@ -125,31 +124,15 @@ PAPERS_NET = ((784, 392), (392, 50), (50, 10))
 """Section 3: fully connected layers on MNIST."""
 
 
-def layers(scale: float = 1.0) -> list[tuple[str, Tensor]]:
-    torch.manual_seed(1)
-    named = []
-    for i, (inputs, outputs) in enumerate(PAPERS_NET):
-        layer = nn.Linear(inputs, outputs)
-        nn.init.normal_(layer.weight, std=scale / math.sqrt(inputs))
-        named += [(f"{i}.weight", layer.weight.detach()), (f"{i}.bias", layer.bias.detach())]
-    return named
-
-
-def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[bytes, Update]:
-    """The bytes, and what a receiver that knows nothing but the shapes makes of them."""
-    names, weights = zip(*named, strict=True)
-    worker = workbench.Worker(line, [each.numel() for each in weights], names=names)
-    step = worker.step([each.flatten().numpy() for each in weights])
-    ((update,),) = step.incoming
-    return step.payloads[0], update
-
-
 def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
-    named = layers()
+    torch.manual_seed(1)
+    layers = [each for shape in PAPERS_NET for each in nn.Linear(*shape).parameters()]
+    weights = [each.detach().flatten().numpy() for each in layers]
     for floor in (2, 5, 6):
-        _, update = package(f"entropy(floor={floor}, fraction=1, decay=0)", named)
-        for (_, weights), bits in zip(named, update.bits, strict=True):
-            flat = weights.flatten().double().numpy()
+        line = f"entropy(floor={floor}, fraction=1, decay=0)"
+        ((update,),) = workbench.Worker(line, [each.size for each in weights]).step(weights).incoming
+        for values, bits in zip(weights, update.bits, strict=True):
+            flat = values.astype(np.float64)
             bins = np.minimum((flat - flat.min()) / (flat.max() - flat.min()) * 16, 15).astype(int)
             p = np.bincount(bins) / flat.size
             entropy = -sum(q * math.log2(q) for q in p if q > 0)
