@@ -4,12 +4,10 @@ import math
 
 import numpy as np
 import pytest
-import torch
 import workbench
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from taugrad.compressors.ops.cpu.entropy_bits import (
     bits_of_sample,
@@ -125,9 +123,10 @@ PAPERS_NET = ((784, 392), (392, 50), (50, 10))
 
 
 def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
-    torch.manual_seed(1)
-    layers = [each for shape in PAPERS_NET for each in nn.Linear(*shape).parameters()]
-    weights = [each.detach().flatten().numpy() for each in layers]
+    rng, weights = np.random.default_rng(1), []
+    for inputs, outputs in PAPERS_NET:  # normal weights, and even biases
+        layer = rng.standard_normal(inputs * outputs), rng.uniform(-1, 1, outputs)
+        weights += [(each / math.sqrt(inputs)).astype(np.float32) for each in layer]
     for floor in (2, 5, 6):
         line = f"entropy(floor={floor}, fraction=1, decay=0)"
         ((update,),) = workbench.Worker(line, [each.size for each in weights]).step(weights).incoming
