@@ -242,7 +242,7 @@ def _gamma(body, at):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
     """Fills lengths (zeroed); returns how many bits that took, or -1 where a token is not valid."""
-    at, last, symbol = 0, limit, 0
+    at, last, symbol = np.int64(0), limit, 0
     after_gap = False
     while symbol < lengths.size:
         if at >> 3 >= body.size:
