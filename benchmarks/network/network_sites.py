@@ -39,7 +39,7 @@ INTRODUCTION = (
     "the backward pass; its step is that exchange alone, including compression. With `islands` each site is "
     "one: FSDP2 shards the model over its hosts, gathers weights and reduces gradients there in 32 bits, and "
     "shards are exchanged between the sites. `dense` is DDP's all-reduce, and `dense islands` sends shards "
-    "in whole. Median of {steps} steps of the slowest host; in brackets the 10th to the 90th percentile. "
+    "in whole. Median of {steps} steps (dense: 4) of the slowest host; in brackets 10th and 90th percentile. "
     "Every host is a network namespace with one thread, and all share this machine's processors."
 )
 
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         ),
         rows,
         (
-            "KB one way: what crosses the slow link in a step, by the ledger, mean of both directions. "
+            "KB one way: what crosses the slow link in a step, by the ledger, mean of steps and both ways. "
             "Formula, with m hosts at each site, messages of M bytes, P elements: m m M for `exact`, m M for "
             "`hierarchical`, M for `islands`, 4P for `dense islands`, and (2m - 1)/m 4P for `dense`, a ring. "
             "Shards' messages differ from M, since an island's mean has other values. On the link: the time "

@@ -1,6 +1,5 @@
 """What a worker of network/network_sites.py does, at the first of two sites or at the second."""
 
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -23,9 +22,14 @@ from taugrad.compressors.method import read_config
 
 from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
 
+DENSE_STEPS = 4
+
 
 def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[str, Any]:
-    """Seconds of each step of the slowest worker, and bytes over each link in the last one."""
+    """Seconds of each step of the slowest worker, and bytes over each link in a step, a mean of all.
+
+    One step says little of bytes: gradients that take turns let what a threshold sends go up and down.
+    """
     workers = dist.get_world_size()
     sites = Sites.of([range(workers // 2), range(workers // 2, workers)], workers)
     torch.manual_seed(0)
@@ -34,21 +38,19 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
         ddp, line, exchange=form, sites=sites.members if form == "hierarchical" else None
     )
     ddp.register_comm_hook(state, compressed_allgather)
-    before = np.zeros(())
-
-    def remember() -> None:
-        nonlocal before
-        before = np.zeros(()) if state.exchange.link_bytes is None else state.exchange.link_bytes.copy()
-
-    seconds = timed(ddp, drawn_gradients(ddp.module.weights), steps, remember)
+    drawn = drawn_gradients(ddp.module.weights)
+    timed(ddp, drawn, min(WARM_UP, steps))
+    received = state.totals.received_bytes
+    before = None if state.exchange.link_bytes is None else state.exchange.link_bytes.copy()
+    seconds = timed(ddp, drawn, steps)
     # To all others goes the same: received by all, over the links that there are.
-    message = state.last_step.received_bytes / (workers * (workers - 1))
+    message = (state.totals.received_bytes - received) / steps / (workers * (workers - 1))
     if line == "none":  # the transport's ring
         links = np.roll(np.eye(workers), 1, axis=1) * message * (workers - 1)
-    elif state.exchange.link_bytes is None:
+    elif before is None:
         links = np.where(np.eye(workers, dtype=bool), 0, message)
     else:
-        links = state.exchange.link_bytes - before
+        links = (state.exchange.link_bytes - before) / steps
     return {"seconds": seconds, "message": [message], "links": links.tolist()}
 
 
@@ -61,27 +63,24 @@ def in_islands(line: str, elements: int, steps: int) -> dict[str, Any]:
     drawn = drawn_gradients(model.weights)
     fully_shard(model, mesh=mesh["shards"])
     state = compress_replicas(model, mesh["islands"], line)
+    timed(model, drawn, min(WARM_UP, steps))
+    before = state.totals.received_bytes
     seconds = timed(model, drawn, steps)
     links = torch.zeros((workers, workers), dtype=torch.float64)
-    links[rank, (rank + workers // 2) % workers] = state.last_step.received_bytes / 2
+    links[rank, (rank + workers // 2) % workers] = (state.totals.received_bytes - before) / 2 / steps
     dist.all_reduce(links)
     return {"seconds": seconds, "message": [], "links": links.tolist()}
 
 
-def timed(
-    model: nn.Module, drawn: list[Any], steps: int, before_each: Callable[[], object] = lambda: None
-) -> list[float]:
+def timed(model: nn.Module, drawn: list[Any], steps: int) -> list[float]:
     """Seconds of forward and backward passes of the slowest worker."""
     seconds = torch.zeros(steps, dtype=torch.float64)
-    for step in range(-WARM_UP, steps):
+    for step in range(steps):
         model.zero_grad()
-        before_each()
         dist.barrier()
         started = perf_counter()
         model(drawn[step % DRAWN]).backward()
-        taken = perf_counter() - started
-        if step >= 0:
-            seconds[step] = taken
+        seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     found: list[float] = seconds.tolist()
     return found
@@ -101,10 +100,11 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     method = read_config(line)
     pattern = Sharded(method, method, setting, owners=runner.workers)
     drawn = drawn_gradients(weights)
-    seconds = torch.zeros(steps, dtype=torch.float64)
+    seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(runner.workers)
     for step in range(-WARM_UP, steps):
         gradients = [each.flatten().clone() for each in drawn[step % DRAWN]]
-        traffic = Traffic(runner.workers)
+        if step == 0:
+            traffic = Traffic(runner.workers)
         dist.barrier()
         started = perf_counter()
         pattern.spent = Spent()
@@ -114,19 +114,20 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
             seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     links = runner.links(traffic)
-    return {"seconds": seconds.tolist(), "message": [], "links": links.nbytes.tolist()}
+    return {"seconds": seconds.tolist(), "message": [], "links": (links.nbytes / steps).tolist()}
 
 
 def sites(line: str, ways: list[str], elements: int, steps: int) -> dict[str, Any]:
     """Each of these ways; see `network_sites.WAYS`."""
     found = {}
     for way in ways:
-        sent = "none" if "dense" in way else line
+        is_dense = "dense" in way  # which takes long, and always the same
+        sent, count = ("none", min(steps, DENSE_STEPS)) if is_dense else (line, steps)
         if way == "sharded":
-            found[way] = sharded(sent, elements, steps)
+            found[way] = sharded(sent, elements, count)
         elif "island" in way:
-            found[way] = in_islands(sent, elements, steps)
+            found[way] = in_islands(sent, elements, count)
         else:
             form = "hierarchical" if way == "hierarchical" else "exact"
-            found[way] = through_the_hook(sent, form, elements, steps)
+            found[way] = through_the_hook(sent, form, elements, count)
     return found
