@@ -60,7 +60,7 @@ soak: $(READY)
 
 # A million damaged messages of every format; each must be refused or be a message.
 fuzz: $(READY)
-	$(BIN)/python tests/compressors/fuzzing.py --messages 1000000
+	TAUGRAD_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest -q tests/compressors/test_fuzz.py
 
 # Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic, pyzmq, psutil, pytest and hypothesis: any Python
 # that has them will do.

@@ -108,7 +108,7 @@ class WorkerState:
             )
         elif isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
             powersgd = import_module(".peers.powersgd", __package__)
-            self._protocol = powersgd.LowRank(config, group, parameters, known, self._fail)
+            self._protocol = powersgd.PowerSGD(config, group, parameters, known, self._fail)
         else:
             self._protocol = AllReduce(config, group, self._fail)
         self._observing = False

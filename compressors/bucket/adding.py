@@ -83,7 +83,7 @@ def _sum_sparse(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops
     taus = [np.zeros(len(each.segments), np.float32) if each.taus is None else each.taus for each in updates]
     stops = np.cumsum([len(update.segments) for update in updates])
     words, values = joined([host(update.words) for update in updates]), joined(list(map(host, beside)))
-    arguments = ends, shifts, np.concatenate(taus), words, *levels_and_floats(values)
+    arguments = ends, shifts, joined(taus), words, *levels_and_floats(values)
     sum_updates(kind_of(values), stops, *arguments, np.float32(divisor), total.numpy())
 
 

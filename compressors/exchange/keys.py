@@ -7,7 +7,6 @@ rank: everybody knows everybody's public key, and no key is exchanged.
 
 import hashlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import zmq
@@ -22,11 +21,8 @@ class KeyProblem(ValueError):
     """There is no key, or none that can be used; the message never holds it."""
 
 
-def key_of_environment(environment: Mapping[str, str] | None = None) -> bytes:
+def key_of_environment() -> bytes:
     """The key that all workers of a run share.
-
-    Args:
-        environment: by default this process's.
 
     Returns:
         What TAUGRAD_KEY holds, or the file that TAUGRAD_KEY_FILE names, without white space around it.
@@ -34,8 +30,7 @@ def key_of_environment(environment: Mapping[str, str] | None = None) -> bytes:
     Raises:
         KeyProblem: neither is set, or both are, the file cannot be read, or the key is too short or long.
     """
-    variables = os.environ if environment is None else environment
-    text, path = variables.get(KEY, ""), variables.get(KEY_FILE, "")
+    text, path = os.environ.get(KEY, ""), os.environ.get(KEY_FILE, "")
     if text and path:
         raise KeyProblem(f"{KEY} and {KEY_FILE} are both set; leave one out")
     if not text and not path:

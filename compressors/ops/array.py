@@ -21,3 +21,10 @@ def host(array: Array | None) -> NDArray[Any]:
     """An array that lies in the CPU's memory, as NumPy's."""
     assert isinstance(array, np.ndarray)
     return array
+
+
+def readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """A contiguous view that nobody writes through: kernels that read are compiled once, for such arrays."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view

@@ -1,6 +1,5 @@
 """Parameters of a bucket side by side: where their elements, and where their symbols and tables stand."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -29,12 +28,6 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.ordinals)
-
-    @classmethod
-    def side_by_side(cls, sizes: Sequence[int]) -> "Segments":
-        """Parameters that fill a bucket."""
-        lengths = np.array(sizes, np.int64)
-        return cls(tuple(range(len(sizes))), np.cumsum(lengths) - lengths, lengths)
 
     @cached_property
     def ends(self) -> Numbers:
@@ -95,11 +88,6 @@ class Offsets:
     def table(self) -> Numbers:
         """The four side by side, int64 [m, 4]."""
         return np.stack((self.begins, self.sizes, self.firsts, self.blocks), axis=1)
-
-    @property
-    def all_symbols(self) -> int:
-        """How many there are."""
-        return int(self.sizes.sum())
 
     @property
     def all_blocks(self) -> int:

@@ -57,41 +57,35 @@ class _Matrix:
     rank: int
 
 
-class PowerSGD:
-    """What PowerSGD keeps from step to step on one worker.
-
-    Attributes:
-        layers: by parameter of the latest bucket, in its order, how many elements this worker handed to
-            all-reduces: those of P and Q, or its own where it is not compressed, or before `start`.
-        under_way: when torch had begun the latest bucket's all-reduces, in seconds of `perf_counter`. What it
-            computes between them is not told apart from waiting for them.
-    """
+class PowerSGD(Reducer):
+    """Factors of gradient matrices, summed by the transport; and what PowerSGD keeps from step to step."""
 
     def __init__(
         self,
-        process_group: dist.ProcessGroup | None,
+        config: Fields,
+        group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
         known: Mapping[str, Tensor],
-        config: Fields,
+        fail: Fail,
     ) -> None:
         """Prepares to synchronize `parameters`; the same on every worker.
 
         Args:
-            process_group: whose workers synchronize; None for all.
+            config: the method.
+            group: whose workers synchronize.
             parameters: by name, everything that DDP synchronizes.
             known: further parameters, whose memory is kept without use when a state has some.
-            config: the method.
+            fail: see `Reducer`.
 
         Raises:
             ValueError: a parameter that torch's hook fails on: a scalar, one without elements, one whose
                 memory is not contiguous, or one in the CPU's memory where torch finds a GPU.
         """
+        super().__init__(config, group, fail)
         _quiet()
-        self.layers: dict[str, int] = {}
-        self.under_way = 0.0
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
-            process_group,
+            group,
             matrix_approximation_rank=config.rank,
             start_powerSGD_iter=config.start,
             min_compression_rate=config.min_rate,
@@ -114,32 +108,61 @@ class PowerSGD:
         self._qs: dict[str, Tensor] = {}
         """By compressed parameter, [columns, rank]; nothing without warm_start."""
 
-    @property
-    def handed_over(self) -> int:
-        """How many elements this worker handed to all-reduces in the latest `synchronize`."""
-        return sum(self.layers.values())
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        buffer = bucket.buffer
+        assert bucket.ddp is not None, "refused for others"
+        times, started = self._times, perf_counter()
+        times.began()
+        averaged, layers, under_way = self._start(bucket.ddp)
+        handed_over = sum(layers.values())
+        times.held(under_way)
+        step.compress_s += under_way - started
+        RECORDER.add("compress", "compute", started, under_way, bucket.title)
+        step.elements += buffer.numel() * self._workers
+        step.sent += handed_over * self._workers
+        step.paper_bits += 32 * handed_over * self._workers
+        step.wire_bytes += buffer.element_size() * handed_over * self._workers
+        self._count_ring(step, buffer.element_size() * handed_over)
+        step.count_layers(
+            PartTally(name, self._parameters[name].numel(), sent, 0.0, paper_bits=32 * sent)
+            for name, sent in layers.items()
+        )
 
-    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
+        def finish(arrived: Future[Tensor]) -> Tensor:
+            with self._reaching():
+                mean = arrived.value()
+            times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
+            self._look_for_nonfinite(step, bucket, mean)
+            if self._reduction == "sum":
+                mean.mul_(self._workers)
+            bucket.add_earlier(1.0)  # `mean` is the bucket's buffer
+            return mean
+
+        return averaged.then(Once(finish))
+
+    def _start(self, bucket: GradBucket) -> tuple[Future[Tensor], dict[str, int], float]:
         """Runs torch's hook on one bucket.
 
         Returns:
-            A future of the bucket's buffer, holding the mean over the workers of what was sent.
+            A future of the bucket's buffer, holding the mean over the workers of what was sent. By parameter,
+            in the bucket's order, how many elements this worker handed to all-reduces: those of P and Q, or
+            its own where it is not compressed, or before `start`. And when torch had begun the all-reduces,
+            in seconds of `perf_counter`; what it computes between them is not told apart from waiting.
         """
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
-        self.layers = dict(zip(names, self._numels(names), strict=True))
+        layers = dict(zip(names, self._numels(names), strict=True))
         if self._torchs.iter < self._torchs.start_powerSGD_iter:
-            mean = torchs.powerSGD_hook(self._torchs, bucket)
-            self.under_way = perf_counter()
-            return mean
+            return torchs.powerSGD_hook(self._torchs, bucket), layers, perf_counter()
         self._fit(bucket)
         for matrix in self._in_torchs_order(names):
-            self.layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
+            layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
         mean, index = torchs.powerSGD_hook(self._torchs, bucket), bucket.index()
-        self.under_way = perf_counter()
-        if backends_of(self._torchs.process_group).get(bucket.buffer().device.type) == "nccl":
-            return mean.then(lambda done: self._take_apart(index, names, done.value()))
-        self._take_apart(index, names, mean.wait())
-        return mean
+        under_way = perf_counter()
+        if backends_of(self._group).get(bucket.buffer().device.type) == "nccl":
+            mean = mean.then(lambda done: self._take_apart(index, names, done.value()))
+        else:
+            self._take_apart(index, names, mean.wait())
+        return mean, layers, under_way
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
@@ -162,13 +185,15 @@ class PowerSGD:
             "qs": dict(self._qs),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Restores what `state_dict` returned.
 
         Raises:
             ValueError: another version, a part missing, or an error or Q that has no place here or another
                 shape or dtype. Nothing is taken over then.
         """
+        if state is None:
+            raise ValueError("of another method")
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a PowerSGD state; this program reads {_STATE_VERSION}"
@@ -259,63 +284,6 @@ class PowerSGD:
             if matrix := self._matrices.get(name):
                 by_shape[matrix.rows, matrix.columns].append(matrix)
         return [matrix for alike in by_shape.values() for matrix in alike]
-
-
-class LowRank(Reducer):
-    """Factors of gradient matrices, summed by the transport."""
-
-    def __init__(
-        self,
-        config: Fields,
-        group: dist.ProcessGroup,
-        parameters: Mapping[str, Tensor],
-        known: Mapping[str, Tensor],
-        fail: Fail,
-    ) -> None:
-        """Prepares; for arguments see `WorkerState`, for errors `PowerSGD`."""
-        super().__init__(config, group, fail)
-        self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
-        self._powersgd = PowerSGD(group, parameters, known, config)
-
-    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        buffer = bucket.buffer
-        assert bucket.ddp is not None, "refused for others"
-        times, started = self._times, perf_counter()
-        times.began()
-        averaged = self._powersgd.synchronize(bucket.ddp)
-        handed_over, under_way = self._powersgd.handed_over, self._powersgd.under_way
-        times.held(under_way)
-        step.compress_s += under_way - started
-        RECORDER.add("compress", "compute", started, under_way, bucket.title)
-        step.elements += buffer.numel() * self._workers
-        step.sent += handed_over * self._workers
-        step.paper_bits += 32 * handed_over * self._workers
-        step.wire_bytes += buffer.element_size() * handed_over * self._workers
-        self._count_ring(step, buffer.element_size() * handed_over)
-        step.count_layers(
-            PartTally(name, self._elements[name], sent, 0.0, paper_bits=32 * sent)
-            for name, sent in self._powersgd.layers.items()
-        )
-
-        def finish(arrived: Future[Tensor]) -> Tensor:
-            with self._reaching():
-                mean = arrived.value()
-            times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
-            self._look_for_nonfinite(step, bucket, mean)
-            if self._reduction == "sum":
-                mean.mul_(self._workers)
-            bucket.add_earlier(1.0)  # `mean` is the bucket's buffer
-            return mean
-
-        return averaged.then(Once(finish))
-
-    def state_dict(self) -> dict[str, Any] | None:
-        return self._powersgd.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        if state is None:
-            raise ValueError("of another method")
-        self._powersgd.load_state_dict(state)
 
 
 def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:

@@ -18,11 +18,13 @@ from ..method.policies import FittedTau
 from .density import DensityMemory, TargetDensity
 
 Fit = Literal["exponential", "pareto", "gamma"]
+STAGE = 0.25
+"""The share that every stage but the last lets through."""
 FEWEST = 16
 """Excesses below which no further stage is fitted."""
 
 
-def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages: int, stage: float) -> float:
+def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages: int) -> float:
     """The magnitude that a share of the elements reaches, if they are distributed as the fits say.
 
     Args:
@@ -31,7 +33,6 @@ def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages
         magnitudes: float32 [m], finite; zeros among them count as elements that reach nothing.
         density: the share wanted, greater than 0, at most 1.
         stages: how many at most; a stage that lets through no more than the density is the last.
-        stage: the share that each stage but the last lets through.
 
     Returns:
         tau, not yet brought into its range; 0 without a magnitude that is not zero.
@@ -42,9 +43,9 @@ def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages
     density = density * magnitudes.size / left.size
     tau = 0.0
     for _ in range(stages - 1):
-        if density >= stage or left.size < FEWEST:
+        if density >= STAGE or left.size < FEWEST:
             break
-        step = excess_reached(fit, left, stage)
+        step = excess_reached(fit, left, STAGE)
         over = left[left > step]
         if over.size < FEWEST or step <= 0:
             break
@@ -92,14 +93,8 @@ def gamma(mean: float, mean_log: float, share: float) -> float:
 
 # The policy
 
-STAGE = 0.25
-"""The share that every stage but the last lets through."""
-
-
 LOOKS = 5
 """Fits after which the number of stages is looked at again (the paper's Q)."""
-
-
 TOLERANCE = 0.2
 """By how much the mean density may miss the target before that number changes (the paper's epsilon)."""
 
@@ -132,7 +127,7 @@ class Fitted(TargetDensity[FittedMemory]):
 
     def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: FittedMemory) -> float:
         stages = memory.stages if self.config.stages == "auto" else self.config.stages
-        return fitted_tau(self.config.fit, magnitudes, memory.target, stages, STAGE)
+        return fitted_tau(self.config.fit, magnitudes, memory.target, stages)
 
     def begin(self, part: Part, sent: int, memory: FittedMemory) -> None:
         """See `TargetDensity.begin`: it judges the fit."""

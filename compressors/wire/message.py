@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..method.base import LARGEST_TAU, SMALLEST_TAU, Form
-from ..ops.array import Bytes, aligned
+from ..ops.array import Bytes, aligned, readonly
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
 from .forms import FORM_OF_CODE, FORMS
@@ -209,7 +209,7 @@ def read(message: Bytes, segments: Segments, threads: int = 1) -> Update:
     Raises:
         CorruptMessage: it is no message that `write_all` could have made, or of other parameters.
     """
-    header, body = _read_header(message), message[HEADER_BYTES:]
+    header, body = _read_header(message), readonly(message)[HEADER_BYTES:]
     if header.flags == _NONFINITE:
         raise CorruptMessage("a refusal where an update is due")
     if header.n != segments.n:

@@ -162,15 +162,16 @@ class Chunked(Codec):
             return None
         if (counts != np.where(counts > 0, chunks.count(segments.sizes), 0)).any():
             return None
-        begin = self._sizes.size + bit_bytes(len(segments))
+        begin, bits = self._sizes.size + bit_bytes(len(segments)), chunks.chunk.bit_length() - 1
 
         def write(out: Bytes) -> None:
             self._sizes.pack_into(out.data, 0, chunks.chunk, chunks.keep)
             out[self._sizes.size : begin] = write_bits(counts > 0)
-            words = host(update.words)
-            write_indices(words, segments.firsts, counts, chunks.chunk, out[begin:])
+            firsts = np.repeat(segments.firsts, counts)
+            places = (host(update.words) >> np.uint32(1)).astype(np.int64) - firsts
+            pack((places & chunks.chunk - 1).astype(symbol_type(bits)), bits, out[begin:])
 
-        return Section(begin + index_bytes(update.k, chunks.chunk), write)
+        return Section(begin + int(packed_bytes(update.k, bits)), write)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
         need(body, self._sizes.size, "the size of chunks")
@@ -183,73 +184,17 @@ class Chunked(Codec):
         firsts, sizes = head.segments.firsts[sent], head.segments.sizes[sent]
         if int(Chunks(chunk, keep).count(sizes).sum()) != head.k:
             raise CorruptMessage(f"positions: {keep} of every {chunk} are not {head.k}")
-        begin = self._sizes.size + bit_bytes(len(head.segments))
-        used = begin + index_bytes(head.k, chunk)
+        begin, bits = self._sizes.size + bit_bytes(len(head.segments)), chunk.bit_length() - 1
+        used = begin + int(packed_bytes(head.k, bits))
         need(body, used, f"positions: {head.k} indices in chunks of {chunk}")
-        return read_indices(body[begin:used], firsts, sizes, chunk, keep), used
-
-
-def index_bytes(k: int, chunk: int) -> int:
-    """Bytes of k packed indices."""
-    return int(packed_bytes(k, chunk.bit_length() - 1))
-
-
-def write_indices(
-    words: Words,
-    firsts: Numbers,
-    counts: Numbers,
-    chunk: int,
-    out: Bytes,
-) -> None:
-    """Packs the positions of what chunks sent.
-
-    log2(chunk) bits an index within its chunk, lowest bit first; chunks in order, indices ascending;
-    the last byte is filled up with zeros.
-
-    Args:
-        words: uint32 [k], those of all parameters.
-        firsts: int64 [m], the first position of each parameter.
-        counts: int64 [m], how many words are of each.
-        chunk: elements of a chunk.
-        out: uint8 [index_bytes], every byte of it written.
-    """
-    bits = chunk.bit_length() - 1
-    indices = (words >> np.uint32(1)).astype(np.int64) - np.repeat(firsts, counts) & chunk - 1
-    pack(indices.astype(symbol_type(bits)), bits, out)
-
-
-def read_indices(
-    body: Bytes,
-    firsts: Numbers,
-    sizes: Numbers,
-    chunk: int,
-    keep: int,
-) -> Words:
-    """Reads what `write_indices` wrote.
-
-    Args:
-        body: uint8 [index_bytes], untrusted.
-        firsts: int64 [m], the first position of each parameter of which anything was sent.
-        sizes: int64 [m], their elements.
-        chunk: elements of a chunk.
-        keep: how many are sent of each chunk.
-
-    Returns:
-        uint32 [k], position << 1, ascending; the signs stand elsewhere.
-
-    Raises:
-        CorruptMessage: an index does not follow the one before it or lies beyond its chunk, or the padding is
-            not zero.
-    """
-    chunks = -(-sizes // chunk)
-    ordinals = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-    lengths = np.minimum(chunk, np.repeat(sizes, chunks) - ordinals * chunk)
-    sent = np.minimum(keep, lengths)
-    indices = unpack(body, chunk.bit_length() - 1, int(sent.sum()))
-    positions = np.repeat(np.repeat(firsts, chunks) + ordinals * chunk, sent) + indices
-    if (indices >= np.repeat(lengths, sent)).any() or (np.diff(positions) <= 0).any():
-        raise CorruptMessage("positions: packed indices do not ascend within their chunks")
-    return positions.astype(np.uint32) << np.uint32(1)
+        indices, chunks = unpack(body[begin:used], bits, head.k), -(-sizes // chunk)
+        ordinals = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+        lengths = np.minimum(chunk, np.repeat(sizes, chunks) - ordinals * chunk)
+        counts = np.minimum(keep, lengths)
+        positions = np.repeat(np.repeat(firsts, chunks) + ordinals * chunk, counts) + indices
+        if (indices >= np.repeat(lengths, counts)).any() or (np.diff(positions) <= 0).any():
+            raise CorruptMessage("positions: packed indices do not ascend within their chunks")
+        return positions.astype(np.uint32) << np.uint32(1), used
 
 
 OURS: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()

@@ -49,6 +49,7 @@ def clean_up() -> None:
         run.close()
     RUNS.clear()
     gc.collect()
+    gc.freeze()  # modules stay: looking through them after each scenario took longer than most scenarios
     for group in GROUPS:
         if group is not dist.GroupMember.NON_GROUP_MEMBER:
             dist.destroy_process_group(group)

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compress_gradients, compressed_allgather
 
 SEQUENCES = {
     "x x": 1,
@@ -343,6 +343,7 @@ def what_cannot_work_is_refused_in_one_sentence_on_every_worker() -> None:
     with optimize_ddp("python_reducer"):
         in_python = Run(None)
     sparse = "ValueError: DDP expects a sparse gradient of 0.weight"
+    both, scaler = nn.ModuleList([one.ddp, two.ddp]), torch.amp.GradScaler("cpu")
     attempts: list[tuple[Callable[[], Any], str]] = [
         (lambda: passes(two, "x"), "CompressionError: a bucket of another model"),
         (
@@ -352,6 +353,12 @@ def what_cannot_work_is_refused_in_one_sentence_on_every_worker() -> None:
         (lambda: CompressionState(sharded, line), f"TypeError: ddp is of FSDPNetwork: it {stateless}"),
         (lambda: CompressionState(unwrapped, line), f"TypeError: ddp is of Network: it {stateless}"),
         (lambda: CompressionState(None, line), f"TypeError: ddp is None: it {stateless}"),  # type: ignore[arg-type]
+        (lambda: compress_gradients(3, line), f"TypeError: ddp is of int: it {stateless}"),
+        (lambda: compress_gradients(both, line), "ValueError: ModuleList holds 2 DDP models: make a state"),
+        (
+            lambda: compress_gradients(two.ddp, "powersgd(2)", scaler=scaler),
+            "ValueError: powersgd with a scaler: ",
+        ),
         (
             lambda: CompressionState(in_python.ddp, line),
             'ValueError: torch._dynamo.config.optimize_ddp = "python_reducer"',

@@ -9,6 +9,7 @@ import warnings
 from datetime import timedelta
 from pathlib import Path
 
+import ddp_adapters
 import ddp_local_steps
 import ddp_lost
 import ddp_mesh
@@ -26,7 +27,7 @@ from ddp import KILLED, SCENARIOS, clean_up
 
 MODULES = (
     *(ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts),
-    *(ddp_local_steps, ddp_replicas, ddp_mesh, ddp_lost),
+    *(ddp_local_steps, ddp_replicas, ddp_mesh, ddp_adapters, ddp_lost),
 )
 """All that list scenarios."""
 

@@ -33,9 +33,7 @@ from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.errors import CorruptMessage, WorkersDisagree
 from taugrad.compressors.exchange.buckets import Arriving, Exchange
 from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.update import Update
 
 WGT, SKIPPING = "wgt(0.02)", "wgt(0.02, nonfinite='skip')"
 
@@ -135,21 +133,12 @@ def naming_a_stranger(own: Bytes) -> Bytes:
     return message.write_nonfinite(message.NonFinite("f32", n, 99))
 
 
-OTHER = Update("f32", Segments.side_by_side([3]), np.empty(0, np.uint32), np.zeros(1, np.int64))
 TAMPERED: dict[str, tuple[Callable[[Bytes], Bytes], str]] = {
     "flipped bit": (flipped, "the checksum does not match"),
-    "truncated": (lambda own: own[:-1], "bytes of body, there are"),
     "nothing at all": (lambda own: own[:0], "0 bytes are less than a header"),
-    "of another bucket": (
-        lambda own: message.write_all([(OTHER, "auto")], "auto"),
-        f"an update of 3 elements where {ELEMENTS} are due",
-    ),
-    "a refusal of another bucket": (
-        lambda own: message.write_nonfinite(message.NonFinite("f32", 0, 99)),
-        f"a refusal of 0 elements where {ELEMENTS} are due",
-    ),
     "a refusal of an unknown parameter": (naming_a_stranger, "worker 0 names parameter 99"),
 }
+"""What readers refuse of a message is in test_message.py."""
 
 
 def fail_with_damage(run: Run, tamper: Callable[[Bytes], Bytes], words: str) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from cases import in_turn
+from messages import segments_of
 from updates import random_update
 
 from taugrad.compressors.bucket.adding import sum_all
@@ -29,7 +30,7 @@ def check_sum(updates: list[Update], divisor: int, n: int) -> None:
 def test_sparse_updates(form: Form, divisor: int, density: float) -> None:
     """Also where parameters that are sent otherwise lie between."""
     rng, n = np.random.default_rng(divisor), 50_000
-    whole = Segments.side_by_side([1, 20_000, 9000, n - 29_001])
+    whole = segments_of([1, 20_000, 9000, n - 29_001])
     some = Segments((1, 3), whole.starts[[1, 3]], whole.sizes[[1, 3]])
     check_sum(
         [
@@ -44,7 +45,7 @@ def test_sparse_updates(form: Form, divisor: int, density: float) -> None:
 @in_turn("form", ["linear", "quantile", "fp8", "fp16", "bf16", "f32"])
 def test_whole_parameters(form: Form) -> None:
     """Some of them held back by one worker or by all; the bucket larger than what is summed together."""
-    segments, rng = Segments.side_by_side([300_000, 7, 4000, 90_000]), np.random.default_rng(1)
+    segments, rng = segments_of([300_000, 7, 4000, 90_000]), np.random.default_rng(1)
     updates = [random_update("every", form, segments.n, 0, rng, segments) for _ in range(3)]
     for several in (updates, [updates[0]] * 3):
         check_sum(several, 3, segments.n)
@@ -52,5 +53,5 @@ def test_whole_parameters(form: Form) -> None:
 
 def test_nothing() -> None:
     nothing = np.empty(0, np.uint32), np.zeros(1, np.int64)
-    check_sum([Update("f32", Segments.side_by_side([10]), *nothing)], 2, 10)
+    check_sum([Update("f32", segments_of([10]), *nothing)], 2, 10)
     check_sum([], 2, 10)

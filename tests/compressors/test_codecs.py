@@ -9,14 +9,13 @@ from cases import in_turn
 from formats import CODECS, FORMATS, FORMS_OF, WITHOUT_TAU
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import write
+from messages import segments_of, write
 from updates import assert_same_update, check_by_the_page, draw_update, random_update
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS, codec_by_code, codec_by_name
@@ -86,8 +85,8 @@ def test_edges_come_back(
 @every_form
 @in_turn("codec", ["packed32", "golomb_rice"])
 def test_positions_up_to_31_bits_are_told_apart(codec: str, form: Form) -> None:
-    segments = Segments.side_by_side([2**30, 2**30 - 1])
-    random = random_update(codec, form, 3, 3, np.random.default_rng(1), Segments.side_by_side([1, 2]))
+    segments = segments_of([2**30, 2**30 - 1])
+    random = random_update(codec, form, 3, 3, np.random.default_rng(1), segments_of([1, 2]))
     words = words_of([0, 2**31 - 3, 2**31 - 2]) | (random.words & 1 if FORMS[form].has_tau else 0)
     update = Update(
         form,
@@ -144,7 +143,7 @@ def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
     if clustered:
         chance = np.where(np.arange(n) // 300 % 10 == 0, min(8 * density, 0.99), density / 10)
     positions = np.flatnonzero(rng.random(n) < chance).astype(np.uint32)
-    segments = Segments.side_by_side([n])
+    segments = segments_of([n])
     update = random_update("packed32", form, n, positions.size, rng, segments)
     update.words = positions << np.uint32(1) | update.words & 1
     assert messages.write(update).size <= shortest(update)
@@ -165,7 +164,7 @@ def test_of_codecs_that_write_as_much_the_first_is_taken() -> None:
 
 def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter() -> None:
     """Parameters of very different symbols have codes of their own, and those of like ones share one."""
-    rng, segments = np.random.default_rng(0), Segments.side_by_side([20_000, 20_000])
+    rng, segments = np.random.default_rng(0), segments_of([20_000, 20_000])
     low, high = (rng.geometric(0.5, 20_000).clip(1, 100).astype(np.uint8) for _ in range(2))
     for second, own in ((high, False), (np.uint8(255) - high, True)):
         values, counts = np.concatenate([low, second]), segments.sizes
@@ -210,7 +209,7 @@ def test_a_codec_refuses_to_write_what_it_cannot(codec: str, form: Form) -> None
 
 
 def test_raw_cannot_write_a_value_that_is_zero() -> None:
-    segments = Segments.side_by_side([5])
+    segments = segments_of([5])
     update = Update("f32", segments, words_of([1, 2]), np.array([2]), np.array([1, 0], np.float32))
     with pytest.raises(ValueError, match="raw cannot write"):
         messages.write(update, "raw")
@@ -227,7 +226,7 @@ def test_paper_bits_are_value_bits_alone(form: Form) -> None:
 
 @every_form
 def test_an_empty_update_is_a_header_and_perhaps_a_tau(form: Form) -> None:
-    segments = Segments.side_by_side([9])
+    segments = segments_of([9])
     taus = np.ones(1, np.float32) if FORMS[form].has_tau else None
     update = Update(form, segments, np.empty(0, np.uint32), np.zeros(1, np.int64), taus=taus)
     assert (update.n, update.k, update.paper_bits) == (9, 0, 0)

@@ -4,15 +4,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
+import workbench
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from taugrad.compressors import chain
-from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.ops.cpu.entropy_bits import (
     bits_of_sample,
     fixed_entropy,
@@ -21,9 +17,6 @@ from taugrad.compressors.ops.cpu.entropy_bits import (
 )
 from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
-from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
-from taugrad.compressors.wire.update import Update
 
 
 def transcribe(n: int, m: int) -> list[int]:
@@ -129,47 +122,17 @@ PAPERS_NET = ((784, 392), (392, 50), (50, 10))
 """Section 3: fully connected layers on MNIST."""
 
 
-def layers(scale: float = 1.0) -> list[tuple[str, Tensor]]:
-    torch.manual_seed(1)
-    named = []
-    for i, (inputs, outputs) in enumerate(PAPERS_NET):
-        layer = nn.Linear(inputs, outputs)
-        nn.init.normal_(layer.weight, std=scale / math.sqrt(inputs))
-        named += [(f"{i}.weight", layer.weight.detach()), (f"{i}.bias", layer.bias.detach())]
-    return named
-
-
-def package(line: str, named: list[tuple[str, Tensor]]) -> tuple[np.ndarray, Update]:
-    """The bytes, and what a receiver that knows nothing but the shapes makes of them."""
-    sender, receiver = Compressor(chain(line)), Compressor(chain(line))
-    names, sizes = [name for name, _ in named], [weights.numel() for _, weights in named]
-    parts = [Part(name, weights.flatten()) for name, weights in named]
-    payload = sender.compress(parts, sender.layout(names, sizes), Context()).payload
-    incoming = receiver.read(payload.copy(), receiver.layout(names, sizes))
-    assert not isinstance(incoming, NonFinite)
-    (update,) = incoming
-    return payload, update
-
-
 def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
-    named = layers()
+    rng, weights = np.random.default_rng(1), []
+    for inputs, outputs in PAPERS_NET:  # normal weights, and even biases
+        layer = rng.standard_normal(inputs * outputs), rng.uniform(-1, 1, outputs)
+        weights += [(each / math.sqrt(inputs)).astype(np.float32) for each in layer]
     for floor in (2, 5, 6):
-        _, update = package(f"entropy(floor={floor}, fraction=1, decay=0)", named)
-        for (_, weights), bits in zip(named, update.bits, strict=True):
-            flat = weights.flatten().double().numpy()
+        line = f"entropy(floor={floor}, fraction=1, decay=0)"
+        ((update,),) = workbench.Worker(line, [each.size for each in weights]).step(weights).incoming
+        for values, bits in zip(weights, update.bits, strict=True):
+            flat = values.astype(np.float64)
             bins = np.minimum((flat - flat.min()) / (flat.max() - flat.min()) * 16, 15).astype(int)
             p = np.bincount(bins) / flat.size
             entropy = -sum(q * math.log2(q) for q in p if q > 0)
             assert abs(bits - (entropy + floor)) <= 0.5 + 1e-2
-
-
-def test_huffman_takes_less_than_the_bits_and_at_least_the_entropy() -> None:
-    """Section 5.1: coding the quantized weights shortens them at every setting."""
-    named = layers()[:1]
-    payload, update = package("entropy(decay=0) | huffman", named)
-    symbols, bits = update.values, int(update.bits[0])
-    p = np.bincount(symbols) / symbols.size
-    entropy = -sum(q * math.log2(q) for q in p if q > 0)
-    taken = 8 * (payload.size - HEADER_BYTES) / symbols.size
-    assert entropy <= taken <= 1.01 * entropy
-    assert taken < bits

@@ -37,7 +37,7 @@ def figure(output: str, pattern: str) -> float:
     return float(match[1])
 
 
-def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None:
+def test_the_example_trains_two_workers_and_sends_little() -> None:
     output = python(str(EXAMPLE), "--workers", "2")
     assert figure(output, r"accuracy +([\d.]+)") > 0.9
     assert figure(output, r"compression +([\d.]+)x") > 5
@@ -47,13 +47,7 @@ def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None
 
 def test_the_example_takes_any_chain(tmp_path: Path) -> None:
     chain = "chunked_topk(8, chunk=256, decay=1) | linear(4) | chunked"
-    logs = [tmp_path / f"{rank}.txt" for rank in range(2)]
-    script = Path(__file__).with_name("example_process.py")
-    workers = [forked.start(script, (rank, tmp_path, chain), log, log) for rank, log in enumerate(logs)]
-    for worker in workers:
-        worker.join(240)
-    output = logs[0].read_text()
-    assert [worker.exitcode for worker in workers] == [0, 0], output
+    output = forked.run_script(EXAMPLE, ["--compressor", chain], tmp_path, timeout_s=240)
     assert figure(output, r"accuracy +([\d.]+)") > 0.8
     # Of 256 elements 8 are sent, in 4 bits and an index of 8: 32 x 32 / 12 times less, but for headers.
     assert 40 < figure(output, r"compression +([\d.]+)x") < 86

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from cases import in_turn
 from formats import CODEC_CODE, FORM_CODE, OWN_TAUS, forged
-from messages import write
+from messages import segments_of, write
 from updates import assert_same_update
 
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import EVERY, OURS
@@ -131,11 +130,11 @@ def golden_update(form: Form, codec: str, symbols: str = "raw") -> Update:
     """The update that golden messages hold."""
     values, signs = values_of(form, symbols), np.array([0, FORMS[form].has_tau, 0], np.uint32)
     if codec == "every":
-        return Update(form, Segments.side_by_side([2, 1]), None, np.array([2, 1]), **values)
+        return Update(form, segments_of([2, 1]), None, np.array([2, 1]), **values)
     positions, chunks, sizes = [1, 2, 10], None, [5, 6]
     if codec == "chunked":
         positions, chunks, sizes = [1, 7, 10], Chunks(4, 1), [4, 7]
-    segments = Segments.side_by_side(sizes)
+    segments = segments_of(sizes)
     words = np.array(positions, np.uint32) << np.uint32(1) | signs
     taus = np.array([0.25, 0.5], np.float32) if FORMS[form].has_tau else None
     return Update(form, segments, words, segments.counts_of(words), taus=taus, chunks=chunks, **values)
@@ -200,7 +199,7 @@ def test_golden_elements_written_out(form: Form) -> None:
 
 def test_golden_parameters_that_are_held_back() -> None:
     values = np.array([0.5, -0.25, 3.0], np.float32)
-    update = Update("f32", Segments.side_by_side([2, 3]), None, np.array([0, 3]), values)
+    update = Update("f32", segments_of([2, 3]), None, np.array([0, 3]), values)
     due = golden("f32", "every", 0, 0, 5, POSITIONS["every the second", False] + VALUES["f32", "raw"][1])
     assert write(update).tobytes().hex(" ") == due.hex(" ")
     assert_same_update(message.read(np.frombuffer(due, np.uint8), update.segments), update)

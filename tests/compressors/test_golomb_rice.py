@@ -26,7 +26,7 @@ def words_of(positions: list[int], minus: list[int] | None = None) -> Words:
 
 def encode(words: Words, signed: bool, block_log2: int = 12) -> bytes:
     """The section, written between bytes that must be left alone, at an odd address."""
-    planned = golomb_rice.plan(words, signed, block_log2)
+    planned = golomb_rice.in_blocks(words, signed, block_log2)
     size = planned.size
     fenced = np.full(size + 18, 0xA5, np.uint8)
     golomb_rice.write(planned, fenced[9 : size + 9])
@@ -44,7 +44,7 @@ def decode(section: bytes, n: int, k: int, signed: bool) -> Words:
 
 def size_of(words: Words, signed: bool, block_log2: int = 12) -> int:
     """Bytes of the section, as they are planned."""
-    return golomb_rice.plan(words, signed, block_log2).size
+    return golomb_rice.in_blocks(words, signed, block_log2).size
 
 
 def check(words: Words, signed: bool, block_log2: int = 12) -> bytes:

@@ -9,13 +9,10 @@ import torch
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
-from workbench import Worker
+from workbench import Worker, part_of
 
-from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.rules.base import rule_of
-from taugrad.compressors.tau.base import with_magnitudes
 from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
 
 SIZES = (300, 41, 128)
@@ -80,7 +77,7 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
         layers = layers_of(iteration, scale=10.0**-iteration)
         found = {}
         for i in order:
-            (part,) = with_magnitudes([Part(f"p{i}", layers[i])], [True], CPU)
+            part = part_of(layers[i], name=f"p{i}")
             memory = memories.setdefault(part.name, LawMemory())
             policy.settle([memory], iteration, memories)
             (found[i],) = policy.taus([part], iteration, [memory])
@@ -104,7 +101,7 @@ def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
         for name, gradient in (("early", early), ("late", late if iteration else torch.zeros_like(late))):
             memory = memories.setdefault(name, LawMemory())
             policy.settle([memory], iteration, memories)
-            found += policy.taus(with_magnitudes([Part(name, gradient)], [True], CPU), iteration, [memory])
+            found += policy.taus([part_of(gradient, name=name)], iteration, [memory])
         taus.append(found)
     alone = math.sqrt(float(early.double().square().mean()))
     both = math.sqrt(float(torch.cat([early, late]).double().square().mean()))

@@ -9,11 +9,11 @@ from contextlib import suppress
 import messages
 import numpy as np
 import pytest
+import updates
 from cases import in_turn
 from formats import CODEC_CODE, FORM_CODE, FORMATS, HUFFMAN, OWN_CODES, OWN_TAUS, REFUSAL, forged, sealed
-from fuzzing import check_rewritten
-from messages import write
-from updates import check_by_the_page, random_update
+from messages import segments_of, write
+from updates import check_by_the_page, check_rewritten, random_update
 
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import lay_out
@@ -21,7 +21,6 @@ from taugrad.compressors.errors import CompressionError, CorruptMessage
 from taugrad.compressors.method import read_config
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
@@ -36,10 +35,7 @@ def read(data: bytes, sizes: Sequence[int] | None = None) -> Update | NonFinite:
     """Reads from memory of its own, as a transport hands it over; by default of one parameter of its n."""
     if sizes is None:
         sizes = struct.unpack_from("<I", data, 8) if len(data) >= HEADER_BYTES else (0,)
-    given = np.frombuffer(bytearray(data), np.uint8)
-    if message.is_refusal(given):
-        return message.read_nonfinite(given, sum(sizes))
-    return message.read(given, Segments.side_by_side(sizes))
+    return updates.read(np.frombuffer(bytearray(data), np.uint8), sizes)
 
 
 def words(*signed: int) -> bytes:
@@ -273,14 +269,14 @@ def test_a_payload_has_the_messages_that_are_due() -> None:
 
 
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:
-    segments = Segments.side_by_side([LARGEST_N + 1])
+    segments = segments_of([LARGEST_N + 1])
     with pytest.raises(ValueError, match="at most 2147483647 elements"):
         messages.write(Update("f32", segments, np.empty(0, np.uint32), np.zeros(1, np.int64)))
 
 
 @pytest.mark.parametrize("form", ["fp8", "linear", "quantile"])
 def test_symbols_of_which_none_are_sent_come_back_as_none(form: Form) -> None:
-    segments = Segments.side_by_side([5, 3])
+    segments = segments_of([5, 3])
     nothing = np.zeros(2, np.int64)
     update = Update(form, segments, np.empty(0, np.uint32), nothing, np.empty(0, np.uint8), bits=nothing)
     found = message.read(write(update), segments)

@@ -8,24 +8,13 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
+from workbench import Worker, part_of, policy_of
 
-from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, read_config
+from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU
 from taugrad.compressors.method.policies import Warmup
-from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy, with_magnitudes
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy
 from taugrad.compressors.tau.density import DensityMemory, density_at
-
-
-def policy_of(text: str) -> ThresholdPolicy:
-    return rule_of(read_config({"kind": "bgt", "tau": text})).policy
-
-
-def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
-    return with_magnitudes([Part(name, values, residual)], [True], CPU)[0]
-
 
 NOTHING = part_of(torch.zeros(4))
 
@@ -199,17 +188,15 @@ def test_layers_may_have_policies_of_their_own() -> None:
     ],
 )
 def test_a_rule_sends_the_density_that_was_asked_for(line: str) -> None:
-    compressor, n = Compressor(read_config(line)), 10_000
-    momentum = getattr(compressor.config, "momentum", 0)
-    layout, context = compressor.layout(["p"], [n]), Context()
-    residual, velocity = torch.zeros(n), torch.zeros(n) if momentum else None
-    taus = []
+    n, taus = 10_000, []
+    worker = Worker(line, (n,))
+    momentum = getattr(worker.config, "momentum", 0)
     for iteration in range(8):
-        context.iteration = iteration
         gradient = gradient_of(n, iteration)
+        (velocity,) = worker.velocities
         moved = gradient if velocity is None else velocity * momentum + gradient
-        magnitudes = (residual + moved).abs()
-        (tally,) = compressor.compress([Part("p", gradient, residual, velocity)], layout, context).tallies
+        magnitudes = (torch.from_numpy(worker.residual(0)) + moved).abs()
+        (tally,) = worker.step([gradient.numpy()]).tallies
         taus.append(tally.tau)
         assert tally.sent == int((magnitudes >= tally.tau).sum())
         if "every=2" in line and iteration % 2 and iteration > 1:

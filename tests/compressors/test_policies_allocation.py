@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.method import read_config
 from taugrad.compressors.method.base import ThresholdRule
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.allocation import (
     CHOICES,
@@ -122,7 +121,7 @@ def test_bits_are_those_of_a_codec(density: float) -> None:
     n = 4_000_000
     words = (np.flatnonzero(np.random.default_rng(0).random(n) < density) << 1).astype(np.uint32)
     taus = np.full(1, 0.1, np.float32)
-    update = Update("strom", Segments.side_by_side([n]), words, np.array([words.size]), taus=taus)
+    update = Update("strom", messages.segments_of([n]), words, np.array([words.size]), taus=taus)
     written = len(messages.write(update)) - message.HEADER_BYTES - 4  # header and tau are not of the elements
     assert float(bits_per_element(np.array([density]), 1.0)[0]) == pytest.approx(8 * written / n, rel=0.06)
 

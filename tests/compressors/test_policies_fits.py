@@ -1,7 +1,6 @@
 """Statistical fits of SIDCo: closed forms against scipy's distributions, stages against exact quantiles."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,25 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+from workbench import part_of, policy_of
 
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.rules.base import rule_of
-from taugrad.compressors.tau import sidco
-from taugrad.compressors.tau.base import ThresholdPolicy, with_magnitudes
+from taugrad.compressors.tau.base import ThresholdPolicy
 from taugrad.compressors.tau.sidco import (
     LOOKS,
-    STAGE,
     Fit,
     FittedMemory,
     exponential,
+    fitted_tau,
     gamma,
     most_stages,
     pareto,
 )
-
-fitted_tau = partial(sidco.fitted_tau, stage=STAGE)
 
 FITS: list[Fit] = ["exponential", "pareto", "gamma"]
 shares = st.floats(1e-4, 0.9)
@@ -133,16 +126,12 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 # The number of stages.
 
 
-def policy_of(line: str) -> ThresholdPolicy:
-    return rule_of(read_config({"kind": "wgt", "tau": line})).policy
-
-
 def run(
     policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int
 ) -> tuple[FittedMemory, list[float]]:
     """What is remembered, and the densities, where the same gradients come again and again."""
     memory, densities = FittedMemory(), []
-    (part,) = with_magnitudes([Part("p", torch.from_numpy(values))], [True], CPU)
+    part = part_of(torch.from_numpy(values))
     for iteration in range(iterations):
         (tau,) = policy.taus([part], iteration, [memory])
         sent = int((values >= tau).sum())

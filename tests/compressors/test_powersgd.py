@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from cases import in_turn
 from ddp import assert_same
 from torch import nn
@@ -14,6 +15,13 @@ from torch import nn
 from taugrad.compressors.method import PowerSGD as Fields
 from taugrad.compressors.peers import powersgd
 from taugrad.compressors.peers.powersgd import PowerSGD
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+def made(parameters: dict[str, torch.Tensor], **options: Any) -> PowerSGD:
+    group: Any = dist.group.WORLD
+    return PowerSGD(Fields(**options), group, parameters, {}, lambda problem: problem)
 
 
 @pytest.fixture
@@ -25,7 +33,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def make(no_gpu: None) -> Callable[..., PowerSGD]:
     """Makes a PowerSGD of a matrix [12, 10] and a vector [12]."""
     parameters = dict(nn.Linear(10, 12).named_parameters())
-    return lambda **options: PowerSGD(None, parameters, {}, Fields(**{"rank": 2, "start": 2, **options}))
+    return lambda **options: made(parameters, **{"rank": 2, "start": 2, **options})
 
 
 def a_state(**changes: Any) -> dict[str, Any]:
@@ -97,15 +105,19 @@ def test_memory_that_a_run_does_not_keep_is_refused(
     ],
     ids=["scalar", "empty", "no columns", "channels last"],
 )
-def test_parameters_that_torch_fails_on_are_refused_by_name(parameter: torch.Tensor, no_gpu: None) -> None:
+def test_parameters_that_torch_fails_on_are_refused_by_name(
+    parameter: torch.Tensor, no_gpu: None, alone: None
+) -> None:
     with pytest.raises(ValueError, match="'odd'"):
-        PowerSGD(None, {"even": torch.zeros(2), "odd": parameter}, {}, Fields())
+        made({"even": torch.zeros(2), "odd": parameter})
 
 
-def test_the_cpus_memory_is_refused_where_torch_finds_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpus_memory_is_refused_where_torch_finds_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, alone: None
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES"):
-        PowerSGD(None, {"weight": torch.zeros(2, 2)}, {}, Fields())
+        made({"weight": torch.zeros(2, 2)})
 
 
 def test_a_level_that_someone_chose_for_torchs_logger_stays(

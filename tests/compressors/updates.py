@@ -1,18 +1,23 @@
 """Updates of every format, random and valid, and what says that two of them, or two readers, are the same."""
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import page_decoder
 from hypothesis import strategies as st
+from messages import segments_of
 from numpy.typing import NDArray
 
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.bitpack import symbol_type
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Offsets, Segments
+from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
-from taugrad.compressors.wire.message import NonFinite
+from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
+from taugrad.compressors.wire.positions import EVERY, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update
 
 
@@ -77,7 +82,7 @@ def cut(n: int, rng: np.random.Generator) -> Segments:
     """n elements as one to four parameters."""
     most = int(rng.integers(0, 4))
     edges = np.unique(np.concatenate([[0, n], rng.integers(0, n + 1, most)]))
-    return Segments.side_by_side(np.diff(edges).tolist())
+    return segments_of(np.diff(edges).tolist())
 
 
 def random_update(
@@ -150,3 +155,21 @@ def check_by_the_page(data: bytes, sizes: tuple[int, ...], ours: Update | NonFin
     # Amounts are added, so that the sign of a zero is lost.
     due, found = np.array(amounts, np.float32), ours.amounts(CPU)
     assert (due + np.float32(0)).tobytes() == (found + np.float32(0)).tobytes()
+
+
+def read(data: NDArray[np.uint8], sizes: Sequence[int]) -> Update | NonFinite:
+    """What a message says about parameters that fill a bucket."""
+    if message.is_refusal(data):
+        return message.read_nonfinite(data, sum(sizes))
+    return message.read(data, segments_of(sizes))
+
+
+def check_rewritten(update: Update, data: bytes | bytearray) -> None:
+    """Fails unless the update, written by the same codec, is read as the same update."""
+    codec = "auto" if data[4] == EVERY else codec_by_code(data[4]).name
+    if codec == "chunked":
+        update.chunks = Chunks(*struct.unpack_from("<II", data, HEADER_BYTES))
+    again = message.read(message.write_all([(update, codec)], "auto"), update.segments)
+    assert (again.form, again.counts.tolist()) == (update.form, update.counts.tolist())
+    assert again.words is None or np.array_equal(again.words, update.words)
+    assert again.amounts(CPU).tobytes() == update.amounts(CPU).tobytes()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ray.train
-from adapter_process import SPARSE, local_steps_plainly, plainly, recorded, script
+from ddp_adapters import SPARSE, local_steps_plainly, plainly, recorded, script
 
 CUT = 30
 """The loss with which the first attempt ends; the checkpoint is of the 24th step."""

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder import trained
 
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire.update import Update
 from taugrad.platform.spec import RunSpec
 from taugrad.search.costs import DENSEST, SPARSEST, CannotEstimate, Cost, cost_of
@@ -54,7 +53,7 @@ def test_the_estimate_is_that_of_real_messages(density):
     positions = np.flatnonzero(rng.random(n) < density).astype(np.uint32)
     words = positions << 1 | rng.integers(0, 2, positions.size, np.uint32)
     taus = np.full(1, 0.1, np.float32)
-    update = Update("strom", Segments.side_by_side([n]), words, np.array([words.size]), taus=taus)
+    update = Update("strom", messages.segments_of([n]), words, np.array([words.size]), taus=taus)
     size = messages.write(update, "golomb_rice").size + 8
     cost = Cost((n,), whole=0, buckets=1, taus=True, value_bits=1.0, sendings=1, swing=1.0)
     assert cost.wire_bytes(density) == pytest.approx(size, rel=0.04)

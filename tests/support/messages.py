@@ -1,5 +1,6 @@
 """What the tests of messages and quantizers share."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 
 Bytes = NDArray[np.uint8]
+
+
+def segments_of(sizes: Sequence[int]) -> Segments:
+    """Parameters that fill a bucket."""
+    lengths = np.array(sizes, np.int64)
+    return Segments(tuple(range(len(sizes))), np.cumsum(lengths) - lengths, lengths)
 
 
 def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:
@@ -35,5 +42,6 @@ def update_of(form: Any, made: Quantized) -> Update:
     """Of one parameter that is sent whole."""
     n = np.array([made.values.size])
     bits = np.array(made.bits)
-    segments = Segments.side_by_side(n.tolist())
-    return Update(form, segments, None, n, made.values, bits=bits, block=made.block, tables=made.tables)
+    return Update(
+        form, segments_of(n.tolist()), None, n, made.values, bits=bits, block=made.block, tables=made.tables
+    )

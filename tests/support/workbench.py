@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing, is_exempt
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.method import read_config
-from taugrad.compressors.ops.cpu.passes import CpuOps
+from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.interface import Ops
-from taugrad.compressors.rules.base import Context
-from taugrad.compressors.tau.base import Memory
+from taugrad.compressors.rules.base import Context, rule_of
+from taugrad.compressors.tau.base import Memory, ThresholdPolicy, with_magnitudes
 from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]
@@ -35,6 +35,16 @@ def with_fields(line: str, fields: str) -> str:
     head, *links = line.split(" | ")
     head = f"{head[:-1]}, {fields})" if head.endswith(")") else f"{head}({fields})"
     return " | ".join([head, *links])
+
+
+def policy_of(text: str) -> ThresholdPolicy:
+    """A threshold policy at work."""
+    return rule_of(read_config({"kind": "bgt", "tau": text})).policy
+
+
+def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
+    """A parameter with a sample of its magnitudes."""
+    return with_magnitudes([Part(name, values, residual)], [True], CPU)[0]
 
 
 @dataclass

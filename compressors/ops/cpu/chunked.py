@@ -14,11 +14,13 @@ from ...method.base import SMALLEST_TAU, check_chunks
 from ..interface import Selected
 from .rows import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
+from .topk import trim
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _BROKEN = np.float32(-1)
 _ZERO = np.float32(0)
 _INFINITE_KEY = 0x7F800000
+_NOTHING = np.int64(0)  # a literal 0 would have what takes it compiled once more
 _FIRST_STEP = 1 << 18
 """About 2% of a magnitude: what neighbouring chunks' cuts differ by when some forty are sent of each."""
 
@@ -72,26 +74,6 @@ def _find_cut(keys, keep, guess):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _trim(residual, tau, keep, base, words, values, start, stop, tally):  # type: ignore[no-untyped-def]
-    """Puts back what was sent of one chunk beyond `keep`: the last of those equal to tau."""
-    ties = keep
-    for i in range(start, stop):
-        ties -= abs(values[i]) > tau
-    sent = start
-    for i in range(start, stop):
-        word, value = words[i], values[i]
-        if abs(value) == tau:
-            if ties == 0:
-                residual[np.int64(word >> np.uint32(1)) - base] = value
-                tally[0] += np.float64(value) * np.float64(value)
-                continue
-            ties -= 1
-        words[sent], values[sent] = word, value
-        sent += 1
-    return sent
-
-
-@njit(nogil=True, cache=True)
 def _fill_up(residual, gradient, zeros, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
     """Sends all of one chunk but zeros, and of those the first `zeros`, which the threshold pass cannot."""
     for j in range(residual.size):
@@ -111,12 +93,12 @@ def _fill_up(residual, gradient, zeros, base, words, values, sent, tally):  # ty
 
 
 @njit(nogil=True, cache=True)
-def _send_rows(lanes, rows, chunk, keep, words, values, ends, tallies):  # type: ignore[no-untyped-def]
-    magnitudes, sent = np.empty(chunk, np.float32), 0
+def _send_rows(rule, lanes, rows, chunk, keep, words, values, ends, tallies):  # type: ignore[no-untyped-def]
+    magnitudes, sent = np.empty(chunk, np.float32), _NOTHING
     keys = magnitudes.view(np.int32)
     for i in range(rows.shape[0]):
         residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
-        guess, tally = 0, tallies[i]
+        guess, tally = _NOTHING, tallies[i]
         for low in range(0, residual.size, chunk):
             r, g, base = residual[low : low + chunk], gradient[low : low + chunk], rows[i, 3] + low
             _take_magnitudes(r, g, magnitudes)
@@ -127,9 +109,11 @@ def _send_rows(lanes, rows, chunk, keep, words, values, ends, tallies):  # type:
                 continue
             guess = cut
             tau = np.int32(cut).view(np.float32)
-            stop = send(WGT, lanes, r, g, tau, base, words, values, sent, tally)
+            stop = send(rule, lanes, r, g, tau, base, words, values, sent, tally)
             if stop - sent > keep:
-                stop = _trim(r, tau, keep, base, words, values, sent, stop, tally)
+                own, beside = words[sent:stop], values[sent:stop]
+                stay, tally[0] = trim(own, beside, tau, keep, base, r, tally[0])
+                stop = sent + stay
             sent = stop
         ends[i] = sent
 
@@ -153,5 +137,5 @@ def chunked_rows(
     """
     check_chunks(chunk, keep)
     ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
-    _send_rows(lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
+    _send_rows(WGT, lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
     return selected(ends, tallies, [SMALLEST_TAU] * len(rows))

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Bytes
+from ..array import Bytes, readonly
 from .bits import SPARE, load64, ones, store64, trailing_zeros
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
@@ -267,25 +267,20 @@ class RicePlan:
         return 1 + TABLE * blocks + int(self.block_sizes.sum()) if blocks else 0
 
 
-def plan(words: Words, signed: bool, block_log2: int | None = None) -> RicePlan:
+def plan(words: Words, signed: bool) -> RicePlan:
     """Finds the block length that makes the section the shortest; the longest of equals.
 
     Args:
         words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
         signed: whether signs are written.
-        block_log2: s, 4 to 14, instead of the best one.
 
     Raises:
-        ValueError: positions do not ascend, or block_log2 is out of range.
+        ValueError: positions do not ascend.
     """
-    words = np.ascontiguousarray(words).view()
-    words.flags.writeable = False  # as numba sees it, whatever it was: kernels are compiled once
-    if words.size == 0:
-        return RicePlan(words, signed, MOST_LOG2, np.empty(0, np.int64))
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
     best: RicePlan | None = None
-    for log2 in several if block_log2 is None else (block_log2,):
-        found = RicePlan(words, signed, log2, _block_sizes(words, signed, log2))
+    for log2 in several if words.size else several[:1]:
+        found = in_blocks(words, signed, log2)
         if best is None or found.size < best.size:
             best = found
         elif several is BLOCK_LOG2S_OF_MANY:
@@ -294,14 +289,13 @@ def plan(words: Words, signed: bool, block_log2: int | None = None) -> RicePlan:
     return best
 
 
-def _block_sizes(words: Words, signed: bool, block_log2: int) -> NDArray[np.int64]:
-    if not LEAST_LOG2 <= block_log2 <= MOST_LOG2:
-        raise ValueError(f"blocks of 2^{block_log2} words; {LEAST_LOG2} to {MOST_LOG2} are possible")
-    length = 1 << block_log2
+def in_blocks(words: Words, signed: bool, block_log2: int) -> RicePlan:
+    """The section in blocks of 2^block_log2 words."""
+    words, length = readonly(words), 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
     if not _measure(words, length, int(signed), sizes):
         raise ValueError("positions do not ascend")
-    return sizes
+    return RicePlan(words, signed, block_log2, sizes)
 
 
 def write(planned: RicePlan, out: Bytes) -> None:

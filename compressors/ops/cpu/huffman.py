@@ -162,7 +162,7 @@ def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
     return table
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")  # numba would compile it for each number that is put
 def _put(bits, at, value, count):  # type: ignore[no-untyped-def]
     """Appends the `count` lowest bits of value, lowest first."""
     for i in range(count):
@@ -242,7 +242,7 @@ def _gamma(body, at):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
     """Fills lengths (zeroed); returns how many bits that took, or -1 where a token is not valid."""
-    at, last, symbol = 0, limit, 0
+    at, last, symbol = np.int64(0), limit, 0
     after_gap = False
     while symbol < lengths.size:
         if at >> 3 >= body.size:

@@ -5,8 +5,6 @@ stratum's number, so the sample needs no generator state, is the same on every m
 not fall into step with the rows of a layer.
 """
 
-from functools import lru_cache
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -54,9 +52,6 @@ def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
     positions = np.empty(m, np.int64)
     _fill(n, positions)
     return positions
-
-
-kept_positions = lru_cache(maxsize=64)(stratified_positions)  # finding them takes as long as looking there
 
 
 @njit(nogil=True, cache=True)

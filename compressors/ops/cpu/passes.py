@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import Form, ThresholdRule
-from ..array import host
+from ..array import host, readonly
 from ..interface import (
     Batch,
     Ops,
@@ -257,10 +257,9 @@ class CpuOps(Ops):
         total: NDArray[np.float32],
     ) -> None:
         """See `Ops.add_words`; one call takes all."""
-        by = np.zeros(ends.size, np.float32) if taus is None else taus
-        summing.add_words(
-            summing.kind_of(values), ends, shifts, by, words, *summing.levels_and_floats(values), total
-        )
+        by = readonly(np.zeros(ends.size, np.float32) if taus is None else taus)
+        beside = summing.levels_and_floats(values)
+        summing.add_words(summing.kind_of(values), ends, shifts, by, readonly(words), *beside, total)
 
 
 CPU = CpuOps()

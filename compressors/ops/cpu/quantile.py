@@ -107,7 +107,7 @@ def _write_table(ordered, bits, table):  # type: ignore[no-untyped-def]
     exponent, fraction = _exponent(ordered), _fraction_bits(ordered.size)
     scale = _power(fraction - exponent)
     totals, counts = np.empty(table.size, np.int64), np.empty(table.size, np.int64)
-    i = 0
+    i = np.int64(0)
     for j in range(1, table.size + 1):
         begin, end, total = i, _bin_end(ordered, j, bits, i), np.int64(0)
         while i < end:

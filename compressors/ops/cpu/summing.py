@@ -7,13 +7,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ..array import readonly
+
 _BLOCK = 8192
 """Elements that stay in the first-level cache while they are set to 0, added to and divided."""
 _ONE = np.uint32(1)
 
 TAUS, LEVELS, VALUES = range(3)
 """What an update adds at its words: +tau or -tau; whole multiples of it, signed; float32 values."""
-_NO_LEVELS, _NO_FLOATS = np.empty(0, np.uint8), np.empty(0, np.float32)
+_NO_LEVELS, _NO_FLOATS = readonly(np.empty(0, np.uint8)), readonly(np.empty(0, np.float32))
 
 
 def kind_of(beside: NDArray[Any]) -> int:
@@ -25,12 +27,13 @@ def kind_of(beside: NDArray[Any]) -> int:
 
 def levels_and_floats(beside: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """What stands beside words as the two arrays that kernels take."""
-    return (_NO_LEVELS, beside) if beside.dtype == np.float32 else (beside, _NO_FLOATS)
+    own = readonly(beside)
+    return (_NO_LEVELS, own) if own.dtype == np.float32 else (own, _NO_FLOATS)
 
 
 def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays one behind the other; one alone is not copied."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    """Arrays one behind the other, to be read; one alone is not copied."""
+    return readonly(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
 
 
 @njit(nogil=True, cache=True)
@@ -71,7 +74,8 @@ def _divide(block, divisor, factor):  # type: ignore[no-untyped-def]
 def add_words(kind, ends, shifts, taus, words, levels, values, total):  # type: ignore[no-untyped-def]
     """Adds an update to total; for arguments see `sum_updates`."""
     if ends.size:
-        _add(kind, 0, 0, 0, ends.size, ends, shifts, taus, words, levels, values, total)
+        first = np.int64(0)  # a literal would have it compiled once more
+        _add(kind, first, first, first, ends.size, ends, shifts, taus, words, levels, values, total)
 
 
 @njit(nogil=True, cache=True)

@@ -14,18 +14,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
-from ..interface import Selected
-from .looking import kept_positions
+from ..interface import Selected, sampled_places
 from .rows import ELEMENTS, GRADIENT, Rows, floats
 from .threshold import threshold_rows
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
+_CPU = torch.device("cpu")
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
@@ -106,15 +107,18 @@ def _put_back(words, values, base, residual):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _trim(words, values, tau, ties, base, residual):  # type: ignore[no-untyped-def]
-    """Puts back what is below tau and, of what equals tau, all but the first `ties`.
+def trim(words, values, tau, keep, base, residual, squares):  # type: ignore[no-untyped-def]
+    """Puts back what is below tau and, of what equals tau, the last, so that `keep` stay.
 
     What stays moves to the front of words and values.
 
     Returns:
-        How many stay, and the sum of squares put back.
+        How many stay, and `squares` with those put back added.
     """
-    stay, squares = 0, 0.0
+    ties = keep
+    for value in values:
+        ties -= abs(value) > tau
+    stay = 0
     for i in range(words.size):
         word, value = words[i], values[i]
         equal = abs(value) == tau
@@ -192,7 +196,7 @@ def _low_guess(row: NDArray[np.int64], k: int) -> np.float32:
     expected = SAMPLE * k / n
     # Three more, for where hardly any are expected and their number is Poisson's.
     rank = math.ceil(expected + _DEVIATIONS * math.sqrt(expected) + 3)
-    return np.float32(_tau_at(row, kept_positions(n, SAMPLE), rank))
+    return np.float32(_tau_at(row, sampled_places(n, SAMPLE, _CPU).numpy(), rank))
 
 
 @njit(nogil=True, cache=True)
@@ -219,10 +223,7 @@ def _trim_rows(rows, ks, words, values, ends, squares, broken, taus):  # type: i
             squares[i] += _put_back(own_words, own, rows[i, 3], residual)
         elif own.size:
             tau = rank_of(np.abs(own), min(own.size, k))
-            above = 0
-            for value in own:
-                above += abs(value) > tau
-            stay, more = _trim(own_words, own, tau, k - above, rows[i, 3], residual)
+            stay, more = trim(own_words, own, tau, k, rows[i, 3], residual, 0.0)
             squares[i] += more
             taus[i] = min(tau, np.float32(LARGEST_TAU))
         for j in range(stay):
