@@ -1,10 +1,10 @@
 """Every figure of an experiment: which runs each needs, drawn once wide and once for a phone."""
 
-import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 
 from matplotlib.figure import Figure
 
@@ -22,6 +22,7 @@ from .timelines import RunTimeline
 from .views import KNOBS
 from .views import dimensions as dimensions_of
 
+_MOST_PROCESSES = 4
 CURVES = (names.COMM_FRACTION, names.EPOCH, *rates.METRICS, *step_time.METRICS)
 """The metrics whose histories the representatives' figures need."""
 
@@ -37,16 +38,10 @@ class Picture:
     draw: Callable[[style.Page], Figure]
     run_ids: tuple[str, ...]
     """The runs behind it."""
-
-    @cached_property
-    def wide(self) -> bytes:
-        """The figure for a screen as PNG, the same bytes for the same data, drawn once."""
-        return self._png(style.WIDE)
-
-    @cached_property
-    def narrow(self) -> bytes:
-        """The figure for a phone."""
-        return self._png(style.NARROW)
+    wide: bytes = b""
+    """The figure for a screen as PNG, the same bytes for the same data."""
+    narrow: bytes = b""
+    """The figure for a phone."""
 
     def _png(self, page: style.Page) -> bytes:
         with style.as_written():  # names are taken as they are
@@ -73,7 +68,7 @@ def gallery(
         The pictures, the most asked first.
     """
     of_searches = (picture for i, each in enumerate(searched) for picture in _search_pictures(i, each))
-    return list(_drawable(chain(of_searches, _pictures(groups, shown, detailed, timelines))))
+    return _drawn([*of_searches, *_pictures(groups, shown, detailed, timelines)])
 
 
 def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
@@ -213,8 +208,29 @@ def _pictures(
         )
 
 
-def _drawable(pictures: Iterator[Picture]) -> Iterator[Picture]:
-    for picture in pictures:
-        with contextlib.suppress(ValueError):  # the runs do not have what this figure shows
-            _ = picture.wide
-            yield picture
+_TO_DRAW: list[Picture] = []
+"""In a process that draws."""
+
+
+def _drawn(pictures: Sequence[Picture]) -> list[Picture]:
+    """Those that the runs have data for; processes share the drawing, most of a report's seconds."""
+    with ProcessPoolExecutor(
+        min(_MOST_PROCESSES, len(os.sched_getaffinity(0))),
+        mp_context=get_context("fork"),  # what it draws from is there, and so is matplotlib
+        initializer=_TO_DRAW.extend,
+        initargs=(pictures,),
+    ) as pool:
+        both = pool.map(_draw, range(len(pictures)))
+        return [
+            replace(each, wide=pngs[0], narrow=pngs[1])
+            for each, pngs in zip(pictures, both, strict=True)
+            if pngs
+        ]
+
+
+def _draw(number: int) -> tuple[bytes, bytes] | None:
+    picture = _TO_DRAW[number]
+    try:
+        return picture._png(style.WIDE), picture._png(style.NARROW)
+    except ValueError:  # the runs do not have what this figure shows
+        return None

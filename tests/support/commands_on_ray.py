@@ -16,7 +16,9 @@ class Finished(NamedTuple):
 
 
 class OneRay(RayHost):
-    """A Ray for commands, one after the other, in one folder; it has the dashboard that searches need."""
+    """A Ray for commands and scripts, one after the other, in one folder; with the dashboard for searches."""
+
+    program = Path(__file__).with_name("one_ray_for_scripts.py")
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         """Is started with its first command."""

@@ -145,7 +145,9 @@ class Command:
 
 
 class RayHost:
-    """A Ray of our own on which commands run one after the other (`one_ray.py`)."""
+    """A Ray of our own on which commands run one after the other."""
+
+    program = Path(__file__).with_name("one_ray.py")
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class RayHost:
         """Starts a command; the one before has ended.
 
         Args:
-            arguments: of `taugrad`, or of Python, as a script alone.
+            arguments: of `taugrad`.
             folder: where.
             variables: its environment beside the host's.
             compare: show a table and figures when its runs are over, which takes longer than small runs do.
@@ -186,10 +188,7 @@ class RayHost:
         if self.process is None or self.process.poll() is not None:
             with self._output.open("a") as log:
                 self.process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-u", str(Path(__file__).with_name("one_ray.py"))),
-                        *["dashboard"] * self._dashboard,
-                    ],
+                    [sys.executable, "-u", str(self.program), *["dashboard"] * self._dashboard],
                     cwd=self._folder,
                     env=dict(self._environment),
                     stdin=subprocess.PIPE,

@@ -2,15 +2,14 @@
 
     python one_ray.py [dashboard]
 
-A JSON line for each, with the arguments of `RayHost.start`; a script of Python may stand in the place of a
-command. After what it says there is a line `exit CODE`. With `dashboard` this Ray has one.
+A JSON line for each, with the arguments of `RayHost.start`. After what it says there is a line `exit CODE`.
+With `dashboard` this Ray has one.
 """
 
 import json
 import os
-import runpy
 import sys
-import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from typing import Any
 from unittest import mock
@@ -19,20 +18,10 @@ from taugrad import cli
 from taugrad.dashboards.console import ConsoleDisplay
 from taugrad.platform.launching.cluster import ray_cluster
 
-
-def run(arguments: list[str]) -> int:
-    """Runs a command, or a script; its exit code."""
-    if not arguments[0].endswith(".py"):
-        return cli.main(arguments)
-    try:
-        runpy.run_path(arguments[0], run_name="__main__")
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
+Run = Callable[[list[str]], int]
 
 
-def serve(asked: dict[str, Any]) -> None:
+def serve(asked: dict[str, Any], run: Run) -> None:
     """Runs what is asked for; what it says is added to a file."""
     os.chdir(asked["folder"])
     with open(asked["output"], "a", buffering=1) as said, ExitStack() as changes:
@@ -44,7 +33,12 @@ def serve(asked: dict[str, Any]) -> None:
         print(f"exit {run(asked['arguments'])}")
 
 
-if __name__ == "__main__":
+def main(run: Run) -> None:
+    """Runs what it is told to until there is no more; `run` gives an exit code."""
     with ray_cluster(dashboard="dashboard" in sys.argv[1:]):  # commands within it use it
         for line in sys.stdin:
-            serve(json.loads(line))
+            serve(json.loads(line), run)
+
+
+if __name__ == "__main__":
+    main(cli.main)
