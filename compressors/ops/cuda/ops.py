@@ -78,7 +78,9 @@ class CudaOps(QuantizingOps):
         tiles = np.cumsum([0, *(_tiles(n) for _, _, n, _ in arrays)])
         rows = [
             (residual.pointer, gradient.pointer, n, base, float_bits(tau), first)
-            for (residual, gradient, n, base), tau, first in zip(arrays, taus, tiles.tolist(), strict=False)
+            for (residual, gradient, n, base), tau, first in zip(
+                arrays, taus, tiles[:-1].tolist(), strict=True
+            )
         ]
         (parts,) = self.place_all([np.array(rows, np.int64)])
         last = *batch.target, self.zeros(int(tiles[-1]) + 1, np.uint64), reports.begin(len(rows))
