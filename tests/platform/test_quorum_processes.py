@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from async_training import batch, hashed, moment, training_of, weights
-from group import started_group, step_of
+from group import run_group, started_group, step_of
 
 from taugrad.compressors.errors import PeerLost
 from taugrad.platform.synchronization.quorum.message import Kind, Received
@@ -25,6 +25,20 @@ UNHEARD = 1, 15
 """Whose offer for which round never arrives at the deaf worker, which has to take over agreed weights."""
 
 
+class Learnt:
+    """What a worker learns from its first step on, float64 in the order of `weights`."""
+
+    def __init__(self, training: Any) -> None:
+        (self._replica,) = training._replicas
+        self.whole = torch.zeros(weights(training).numel()).double()
+        self._step, self._replica.step = self._replica.step, self._stepped
+
+    def _stepped(self, position: object) -> None:
+        before = torch.cat(self._replica.weights()).double()
+        self._step(position)
+        self.whole.add_(before - torch.cat(self._replica.weights()).double())
+
+
 def work(rank: int, workers: int, folder: Path) -> None:
     """In each worker; worker 2's steps take SLOWER times as long as the others'.
 
@@ -32,17 +46,7 @@ def work(rank: int, workers: int, folder: Path) -> None:
     by then, what it keeps, and who was in which round.
     """
     training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
-    (replica,) = training._replicas
-    learnt = torch.zeros(weights(training).numel()).double()
-    start, step = weights(training).double(), replica.step
-
-    def stepped(position: object) -> None:
-        before = torch.cat(replica.weights()).double()
-        step(position)
-        learnt.add_(before - torch.cat(replica.weights()).double())
-        sleep(STEP_S * (SLOWER if rank == SLOW else 1))
-
-    replica.step = stepped
+    learnt, start = Learnt(training), weights(training).double()
     sort = training._mail._sort
 
     def sorted_out(arrived: Received) -> None:
@@ -54,11 +58,12 @@ def work(rank: int, workers: int, folder: Path) -> None:
     try:
         for number in range(STEPS):
             entries.append(training.iterate([batch(rank, number)], moment(number, STEPS)).metrics)
+            sleep(STEP_S * (SLOWER if rank == SLOW else 1))
             print("step", number, flush=True)
             if number + 1 == MEETING:
                 training.sync_model()
                 found = state_of(training, rank) | {
-                    "learnt": learnt,
+                    "learnt": learnt.whole,
                     "applied": start - weights(training).double(),
                     "rounds": [each for each in entries if "round/members" in each],
                     "caught_up_bytes": sum(each.get("round/caught_up_bytes", 0) for each in entries),
@@ -133,3 +138,60 @@ def test_slow_stopped_and_dead_workers_hold_nobody_up(workers, tmp_path):
     assert any(worker.lines[-1].startswith("PeerLost: worker 0 is gone") for worker in met)
     left = [worker.lines[-1] for worker in others if worker not in met]
     assert all("workers are left, a round needs" in each for each in left)
+
+
+LATE, ROUNDS = 2, 4
+
+
+def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str, torch.Tensor]:
+    """In each worker; to the last one, messages come late, as they do where a machine is busy.
+
+    It ends its first round after the others, and hands in at the start of the second. It hears that it is in
+    that round one step later, and the offer of worker 1 one more step later.
+    """
+    training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
+    learnt, start = Learnt(training), weights(training).double()
+    mail, waiting = training._mail, []
+    hear, sort = mail.hear, mail._sort
+    now = 0
+
+    def wait_for_decision(number: int) -> None:
+        while not any((each.kind, each.number) == (Kind.DECISION, number) for each in waiting):
+            hear(0.05)
+
+    def hear_late(wait_s: float) -> None:
+        hear(wait_s)
+        if now == H + 1:
+            wait_for_decision(1)
+        here = waiting[:] if wait_s or now > H else []
+        if now == H + 1:
+            here = [each for each in here if (each.kind, each.sender) != (Kind.OFFER, 1)]
+        for each in here:
+            waiting.remove(each)
+            sort(each)
+
+    if rank == LATE:
+        mail._sort, mail.hear = waiting.append, hear_late
+    members = []
+    for now in range(ROUNDS * H):
+        if now == H - 1 and rank == LATE:
+            wait_for_decision(0)
+        while now == H and rank != LATE and LATE not in mail.offers[1]:
+            hear(0.05)
+        members.append(training.iterate([batch(rank, now)], moment(now, ROUNDS * H)).metrics)
+    training.sync_model()
+    found = state_of(training, rank)
+    return {
+        "learnt": learnt.whole,
+        "kept": found["kept"],
+        "applied": start - weights(training).double(),
+        "members": torch.tensor([each["round/members"] for each in members if "round/members" in each]),
+    }
+
+
+def test_no_step_is_lost_between_a_decision_and_the_offers_that_it_names(tmp_path):
+    """A worker that knows that it is in a round cannot learn anything more for it."""
+    found = run_group("test_quorum_processes", "work_of_a_stalled_worker", 3, tmp_path)
+    assert found[0]["members"].tolist()[:2] == [2, 3]
+    missing = sum(each["learnt"] - each["kept"] for each in found) - found[0]["applied"]
+    torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-4)

@@ -71,7 +71,10 @@ class FreeRounds(QuorumTraining):
             self._hand_in(self._round)
 
     def _trains(self, local: int, number: int, step: int) -> bool:
-        return number == self._round and self._members[0].pending is None
+        # Nothing is learned for a round that is decided: a worker that is in it may still wait for the offers
+        # of others, and goes on from these.
+        is_open = number == self._round and number not in self._mail.decided
+        return is_open and self._members[0].pending is None
 
     def _close(self, number: int, step: int) -> None:
         if number == self._round:
