@@ -60,8 +60,7 @@ ONE = hybrid() | {"workers": {"count": 1}, "sync": {"mode": "simulated"}}
 """The same model in one process."""
 
 
-@in_turn("workers", [1, 2, 4])
-@in_turn("scheme", ["a", "b", "c"])
+@in_turn("scheme, workers", [("a", 4), ("b", 1), ("b", 2), ("c", 4)])  # test_hybrid_schemes has all of them
 def test_without_compression_any_number_of_workers_trains_as_one_process_does(scheme, workers, one):
     found, recorder = trained(simulating(hybrid(scheme=scheme), workers))
     trainer, expected = one
