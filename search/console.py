@@ -29,6 +29,7 @@ class LiveSearch:
         self._live = Live(Text("starting Ray ..."), console=console, refresh_per_second=4)
         self._told: set[int] = set()
         self._running: set[int] = set()
+        self._latest: Progress | None = None
 
     def __enter__(self) -> "LiveSearch":
         if self._console.is_terminal:
@@ -37,8 +38,10 @@ class LiveSearch:
             say(self._console, "starting Ray ...")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._console.is_terminal:
+            if error is None and self._latest is not None:  # the front is printed in full after this
+                self._live.update(_running(self._latest))
             self._live.stop()
 
     def take_as_told(self, progress: Progress) -> None:
@@ -48,6 +51,7 @@ class LiveSearch:
     def show(self, progress: Progress) -> None:
         """Shows what is new; called after every event."""
         terminal = self._console.is_terminal
+        self._latest = progress
         for number, trial in progress.record.trials.items():
             if trial.ending and number not in self._told:
                 self._told.add(number)

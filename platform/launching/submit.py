@@ -1,6 +1,7 @@
 """`taugrad submit`: runs a command as a Ray job, follows its log, and passes on its exit code."""
 
 import asyncio
+import logging
 import os
 import shlex
 import sys
@@ -68,9 +69,13 @@ def submit(
 def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) -> int:
     """Submits a job and follows it; the job's exit code."""
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    # We leave .git and .venv out ourselves; Ray warns that it does, too.
+    os.environ.setdefault("RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES", "")
     from ray.exceptions import RayError  # noqa: PLC0415 - takes seconds
     from ray.job_submission import JobSubmissionClient  # noqa: PLC0415
 
+    for noisy in ("ray", "ray.dashboard.modules.job.sdk"):  # every .gitignore several times; closed sockets
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         client = JobSubmissionClient(address)
         job_id = _submitted(client, entrypoint, runtime_env)

@@ -116,7 +116,8 @@ def spec_fields() -> list[FieldHelp]:
             fields.append(_method_help())
         types = dict.fromkeys(each for _, info in alike for each in type_name(info.annotation).split("|"))
         kinds = "" if is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
-        default = defaults.get(name) or ("" if is_tag(name) else _default_text(alike))
+        own = "" if is_tag(name) else _default_text(alike)
+        default = own if "; " in own else defaults.get(name) or own  # kinds may not agree on it
         described = next((info.description for _, info in alike if info.description), "")
         fields.append(FieldHelp(name, "|".join(types), default, kinds, " ".join(described.split())))
     return fields

@@ -120,7 +120,8 @@ class AllGatherSync(_WithRemovedFields):
     mode: Literal["allgather"] = "allgather"
     exchange: Literal["exact", "hierarchical"] = "exact"
     """How messages are sent. exact: from every worker to every other one. hierarchical: once to each other
-    site of workers, where a worker forwards them."""
+    site of workers, where a worker forwards them. In the mode weights it is what is sent: the weights
+    themselves, or their difference to the last agreed ones."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field. For island = host likewise those of each host."""

@@ -128,7 +128,8 @@ class _Every(Config):
     epochs: int = Field(default=10, ge=1)
     """Epochs between two changes, counted from the start of the run."""
     iterations: int = Field(default=0, ge=0)
-    """Iterations between two changes, instead of epochs; 0: use epochs."""
+    """Iterations between two changes, instead of epochs; 0: use epochs. With cosine: iterations until it has
+    fallen; 0: all of the run."""
 
 
 class StepDecay(_Every):

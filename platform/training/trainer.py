@@ -88,6 +88,7 @@ class Trainer:
         self._started = perf_counter()
         self._shown = self._started
         self._done_at_start = 0
+        self._first_done = self._started
 
     @property
     def model(self) -> torch.nn.Module:
@@ -121,6 +122,7 @@ class Trainer:
             for position in positions:
                 self._iterate(feed, position)
                 if self.done == self._done_at_start + 1:
+                    self._first_done = perf_counter()
                     self.listener.stage(TRAINING)
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
@@ -310,7 +312,9 @@ class Trainer:
         self._shown = perf_counter()
         behind = self.done - self._done_at_start
         metric = self.task.metrics[0]
-        pace = (perf_counter() - self._started) / behind if behind else 0.0
+        # The first iteration also compiles kernels, which takes as long as hundreds of others.
+        began, counted = (self._first_done, behind - 1) if behind > 1 else (self._started, behind)
+        pace = (perf_counter() - began) / counted if counted else 0.0
         return Progress(
             epoch=self.plan.position(self.done - 1).epoch + 1,
             epochs=self.plan.epochs,

@@ -137,7 +137,8 @@ def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Exampl
     """
     settings = len({id(each.setting) for each in examples})
     if settings < FEWEST:
-        raise LawError(f"{settings} settings have a best value, and a law needs at least {FEWEST}")
+        have = "1 setting has" if settings == 1 else f"{settings} settings have"
+        raise LawError(f"{have} a best value, and a law needs at least {FEWEST}")
     looked_for = _looked_for(kind)
     names, inputs = _inputs(examples)
     momentum_in = _whose_momentum(examples)
