@@ -98,8 +98,9 @@ def test_network_target(tmp_path):
     minutes = [numbers(row[1])[0] for row in times]
     assert minutes == sorted(minutes)
     counts = {row[0]: numbers(row[1])[0] for row in steps}
-    for name, product, *_, spread, computing in times:
+    for name, product, *_, spread, computing, peak in times:
         assert_spread(spread)
+        assert numbers(peak)[0] > 0
         assert numbers(product)[0] == pytest.approx(counts[name] * numbers(spread)[0] / 60_000, rel=0.02)
         assert 0 < numbers(computing)[0] <= 100
     ((link, way, chosen, _, best, ratio),) = choices

@@ -21,7 +21,6 @@ NAME = "ours, `auto --link`"
 AUTO_KIND = "auto --link (ours)"
 GOAL = 1.15
 """How many times the minutes of the best fixed setting it may take."""
-ROOT = Path(__file__).resolve().parents[2]
 PLAIN = Setting("none")
 """What a user has who asks: the workload's own optimizer and rate, and no compression."""
 
@@ -33,7 +32,7 @@ def chosen_for(workload: Workload, links: Sequence[str], cells: Cells) -> dict[s
     """
     spec = workload.whole(PLAIN, 0)
     # The calibration's processes must find the workload's own data.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     chosen = {}
     with probe_runs_of(spec, load(spec.data)) as probe_runs:
         for link in links:

@@ -92,7 +92,7 @@ def spec_of(compressor: str, seed: int, epochs: int, width: float) -> RunSpec:
     return RunSpec.model_validate(
         {
             "model": {"kind": "nin", "width_multiplier": width, "dropout": 0},
-            "data": {"kind": "custom", "factory": "anoosheh:digits32"},
+            "data": {"kind": "custom", "factory": "benchmarks.papers.anoosheh:digits32"},
             "training": {
                 "epochs": epochs,
                 "batch_per_worker": IMAGES_A_NODE,
