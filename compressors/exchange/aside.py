@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..errors import CorruptMessage
 from .carrier import Carrier, Payload
-from .lost_peers import reaching
 
 _TAG = "aside"
 
@@ -27,7 +26,7 @@ class Aside:
             examples: by worker here; empty on all processes, where none are told.
             buffers: the first worker's here; only worker 0's are told. Empty on all processes, or on none.
         """
-        self._carriers, self._told = carriers, bool(examples)
+        self._told = bool(examples)
         self._own = {c.rank: each for c, each in zip(carriers, examples, strict=False)}
         self._buffers = raw_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
         self._senders = range(carriers[0].workers) if examples else range(1 if buffers else 0)
@@ -37,22 +36,25 @@ class Aside:
                 message = np.concatenate([own, self._buffers]) if carrier.rank == 0 else own
                 for other in carrier.others:
                     carrier.send(other, _TAG, message)
+        # Asked for here, in the order in which all send: who waits for it later may do so in another order.
+        self._coming = [
+            (source, carrier.receive(source, _TAG))
+            for carrier in carriers
+            for source in self._senders
+            if source != carrier.rank
+        ]
 
     @cached_property
     def _heard(self) -> tuple[float, Payload]:
         """The sum of all workers' examples, in the order of ranks, and worker 0's buffers."""
         examples, buffers = dict(self._own), self._buffers
-        for carrier in self._carriers:
-            for source in self._senders:
-                if source == carrier.rank:
-                    continue
-                with reaching():
-                    message = carrier.receive(source, _TAG).result()
-                if message.size < np.float64().nbytes:
-                    raise CorruptMessage(f"worker {source} told {message.size} bytes beside a round")
-                examples[source] = float(message[:8].view(np.float64)[0])
-                if source == 0:
-                    buffers = message[8:]
+        for source, coming in self._coming:
+            message = coming.result()
+            if message.size < np.float64().nbytes:
+                raise CorruptMessage(f"worker {source} told {message.size} bytes beside a round")
+            examples[source] = float(message[:8].view(np.float64)[0])
+            if source == 0:
+                buffers = message[8:]
         return sum(examples[rank] for rank in sorted(examples)), buffers
 
     @property

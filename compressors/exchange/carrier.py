@@ -66,8 +66,9 @@ class Carrier(ABC):
     def receive(self, source: int, tag: str) -> Future[Payload]:
         """The next payload that a worker sends under a tag, in the CPU's memory.
 
-        The future raises PeerLost if the worker is gone, or has sent nothing for too long. Its callbacks must
-        not wait: they run in the thread that files what arrives.
+        The future raises PeerLost if the worker is gone, or has sent nothing for too long; the error may name
+        another worker, for which that one waited. Its callbacks must not wait: they run in the thread that
+        files what arrives.
         """
         found: Future[Payload] = Future()
         with self._lock:
@@ -79,9 +80,10 @@ class Carrier(ABC):
             elif lost is None:
                 self._waiting[source, tag].append(_Waiting(found, monotonic()))
                 return found
-        if arrived is not None:
+        if lost is None or arrived is not None:
             found.set_result(payload)
         else:
+            self._mourn(lost)
             found.set_exception(lost)
         return found
 
@@ -118,8 +120,13 @@ class Carrier(ABC):
             self._lost.setdefault(source, problem)
             keys = [key for key in self._waiting if key[0] == source]
             failed = [each for key in keys for each in self._waiting.pop(key)]
+        if failed:
+            self._mourn(problem)
         for each in failed:
             each.future.set_exception(problem)
+
+    def _mourn(self, problem: PeerLost) -> None:  # noqa: B027 (in memory, nobody is lost)
+        """Called before what waits for a worker fails."""
 
 
 class MemoryCarrier(Carrier):

@@ -207,7 +207,8 @@ class LocalRounds:
                 fragment.examples[local] += number
             if fragment.on_its_way is not None and self.steps >= fragment.on_its_way.merge_at:
                 merged |= self._merge(fragment, step)
-        for fragment in self.fragments:
+        # Where workers take unequal steps, what is due in one step of a worker is due in several of another.
+        for fragment in sorted(self.fragments, key=_sendings):
             if due or (every and self.progress - fragment.sent_at >= every):
                 merged |= self._merge(fragment, step)  # where one is still on its way
                 self._send(fragment, weighted=self._weighted)
@@ -507,6 +508,11 @@ def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
         parts[empty if left <= count - empty else min(number, empty)].append(ordinal)
         before += size
     return parts
+
+
+def _sendings(fragment: Fragment) -> int:
+    """How often it was sent."""
+    return fragment.averaging.done + (fragment.on_its_way is not None)
 
 
 def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ through the process group's store. Whoever connects says who it is: by a passwor
 share through the store, or, if they have a key, by its own half of a key pair (CURVE), which also encrypts.
 Everybody else is refused, and the log says so.
 
-A worker is gone when its connection ends: all that it had sent is filed before.
+A worker is gone when its connection ends: all that it had sent is filed before. If it ended because it lost
+another worker, its last words say so, and whoever waits for it names that other worker, too.
 """
 
 import hmac
@@ -27,12 +28,12 @@ from .addresses import own_address, timeout_of, told_by_all
 from .carrier import Carrier, Payload, in_memory
 from .keys import KEY, KEY_FILE, key_pair
 
-_HELLO, _ALIVE = "hello", ""
+_HELLO, _ALIVE, _LAST_WORDS = "hello", "", "lost"
 """Tags of the mesh itself."""
 _DOMAIN = b"taugrad"
 _PASSWORD_BYTES = 16
 _SIGNS_OF_LIFE = 4
-"""How many a worker gives in the time after which it would count as silent."""
+"""How many a worker gives in the time after which it would be lost."""
 _LEAVING_MS = 5000
 """How long a process may take at its end to send what is left."""
 _LONGEST_TICK_S = 1.0
@@ -73,9 +74,9 @@ class Mesh(Carrier):
             group: the workers'; by default all.
             most_bytes: a message that is longer ends its connection before memory is taken for it.
             key: that all workers share, if messages are to be encrypted and authenticated.
-            silent_after_s: workers give signs of life, and one that gives none for so long is lost. By
-                default there are none: a worker is lost if a message of it is waited for longer than the
-                timeout of the process group allows.
+            silent_after_s: a worker that gives no signs of life for so long is lost. By default a worker is
+                lost if a message of it is waited for longer than the timeout of the process group allows; or
+                another one in its place, if that gives no signs of life.
             patient: a worker that gives no sign of life is only `silent`, and the log says so.
 
         Raises:
@@ -91,9 +92,11 @@ class Mesh(Carrier):
         self._awake_at = monotonic()
         self._heard = dict.fromkeys(self.others, self._awake_at)
         self._silent: set[int] = set()
+        self._last_words: dict[int, PeerLost] = {}
+        """Whom other workers have lost, by these."""
         self._connections: dict[int, int] = {}
         """By the descriptor of a connection, whose messages come over it."""
-        self._closing = False
+        self._closing, self._hears = False, True
         self._locks = {to: Lock() for to in self.others}
         self._ways: dict[int, zmq.Socket[bytes]] = {}
         self._thread = Thread(target=self._run, name="taugrad-mesh", daemon=True)
@@ -212,8 +215,9 @@ class Mesh(Carrier):
         finally:
             for own in (self._ears, self._monitor, self._door, self._woken):
                 own.close(0)
+            self._hears, before = False, next(iter(self.lost.values()), None)
             for source in self.others:
-                self._lose(source, PeerLost(source, reason))
+                self._lose(source, before or PeerLost(source, reason))
 
     def _serve(self) -> None:
         tick_s = min(_LONGEST_TICK_S, self._limit_s / (2 * _SIGNS_OF_LIFE))
@@ -237,9 +241,11 @@ class Mesh(Carrier):
             before = now
             if self._silent_after_s is None:
                 self._look_for_late(now)
-            elif now >= next_sign:
-                next_sign = now + self._silent_after_s / _SIGNS_OF_LIFE
-                self._give_sign_of_life(now, self._silent_after_s)
+            if now >= next_sign:
+                next_sign = now + self._limit_s / _SIGNS_OF_LIFE
+                self._give_sign_of_life()
+                if self._silent_after_s is not None:
+                    self._look_for_silent(now, self._silent_after_s)
 
     def _read(self) -> None:
         """Files all that has arrived."""
@@ -252,9 +258,19 @@ class Mesh(Carrier):
                     self._connections[int(frame.get(zmq.SRCFD))] = source
                 self._heard[source] = now
                 self._silent.discard(source)
-                if tag != _ALIVE:
+                if tag == _LAST_WORDS:
+                    worker, _, reason = frame.bytes.decode().partition(" ")
+                    self._last_words[source] = PeerLost(int(worker), reason)
+                elif tag != _ALIVE:
                     payload = np.frombuffer(frame.buffer, np.uint8)
                     self._file(source, tag, payload.copy() if payload.size < _SMALL else payload)
+
+    def _mourn(self, problem: PeerLost) -> None:
+        if not self._hears:
+            return
+        said = np.frombuffer(f"{problem.worker} {problem.reason}".encode(), np.uint8)
+        for other in self.others:
+            self.send(other, _LAST_WORDS, said)
 
     def _watch(self) -> None:
         """Learns whose connection has ended, and who was refused."""
@@ -268,7 +284,8 @@ class Mesh(Carrier):
             source = self._connections.pop(event["value"], None)
             if source is not None:
                 self._read()  # what it had sent
-                self._lose(source, PeerLost(source, "is gone: its connection was closed"))
+                closed = PeerLost(source, "is gone: its connection was closed")
+                self._lose(source, self._last_words.get(source, closed))
                 self._let_go(source)
 
     def _admit(self) -> None:
@@ -296,16 +313,24 @@ class Mesh(Carrier):
                 for (source, _), waiting in self._waiting.items()
                 if now - max(waiting[0].since, self._awake_at) > self._timeout_s
             }
+        if not late:
+            return
+        # Who is late may itself wait for a worker that gives no signs of life.
+        late |= {each for each, heard in self._heard.items() if now - heard > self._timeout_s / 2}
+        reason = (
+            f"has sent nothing for {self._timeout_s:g} s, the process group's timeout: its process "
+            "hangs, is stopped, or cannot be reached"
+        )
+        problem = PeerLost(min(late, key=self._heard.__getitem__), reason)
         for source in late:
-            reason = (
-                f"has sent nothing for {self._timeout_s:g} s, the process group's timeout: its process "
-                "hangs, is stopped, or cannot be reached"
-            )
-            self._lose(source, PeerLost(source, reason))
+            self._lose(source, problem)
 
-    def _give_sign_of_life(self, now: float, silent_after_s: float) -> None:
+    def _give_sign_of_life(self) -> None:
         for other in self.others:
             self.send(other, _ALIVE, np.empty(0, np.uint8))
+
+    def _look_for_silent(self, now: float, silent_after_s: float) -> None:
+        for other in self.others:
             if now - max(self._heard[other], self._awake_at) <= silent_after_s or other in self.silent:
                 continue
             self._silent.add(other)

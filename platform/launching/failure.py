@@ -3,6 +3,7 @@
 from typing import Literal
 
 from taugrad.compressors.errors import Diverged, PeerLost
+from taugrad.compressors.exchange.lost_peers import reaching
 
 from ..user_code import UserCodeError, UserCodeRaised
 
@@ -33,7 +34,7 @@ def run_failed(error: Exception) -> RunFailed:
     if not failures:
         cause = error.__cause__ or getattr(error, "controller_failure", None) or error
         return RunFailed(str(cause))
-    rank, failure = min(failures.items(), key=lambda each: (isinstance(_inner(each[1]), PeerLost), each[0]))
+    rank, failure = min(failures.items(), key=lambda each: (_is_of_another(_inner(each[1])), each[0]))
     if type(failure).__name__ == "WorkerHealthCheckFailedError":
         return RunFailed(f"worker {rank}'s process died (killed, out of memory, or crashed)")
     inner = _inner(failure)
@@ -43,6 +44,19 @@ def run_failed(error: Exception) -> RunFailed:
     if isinstance(inner, Diverged):
         return RunFailed(message, "diverged", str(error))
     return RunFailed(message, "own code" if isinstance(inner, UserCodeError) else "other", str(error))
+
+
+def _is_of_another(error: Exception) -> bool:
+    """Whether a worker says only that it lost another one, be it in torch's words."""
+    if isinstance(error, UserCodeRaised):
+        return False
+    try:
+        with reaching():
+            raise error
+    except PeerLost:
+        return True
+    except Exception:
+        return False
 
 
 def _inner(failure: Exception) -> Exception:

@@ -155,7 +155,7 @@ class LocalTraining(InRounds):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
-        Optimizers of workers that leave are dropped; a worker that joins starts with another one's.
+        Optimizers of workers that leave are dropped; a worker that joins starts with a copy of another one's.
         """
         self._load_agreed(shared)
         counts = [each["local"]["workers"] for each in workers]
@@ -163,7 +163,7 @@ class LocalTraining(InRounds):
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             model = former[model_of(rank, len(former))]
             replica.model.load_state_dict(model["model"])
-            replica.load_state_dict(model["replica"])
+            replica.load_state_dict(deepcopy(model["replica"]))
         models = [[each["model"][name] for name in self._names] for each in former]
         waiting = [each.get("pending") for each in former]
         self.local.reshard([each["local"] for each in workers], models, waiting)

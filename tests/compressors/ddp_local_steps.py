@@ -263,6 +263,50 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
 
 
 @scenario(2)
+def fragments_under_way_weigh_by_their_own_examples_in_whatever_order_they_are_merged() -> None:
+    """The second one was sent before the first one, which `finish` merges, and a state holds, first."""
+    rank = dist.get_rank()
+    ends = []
+    for saves in (False, True):
+        model = network()
+        optimizer = optimizer_of(SGD, model)
+        local = LocalSteps(model, optimizer, every=8, fragments=2, delay=7)
+        for step in range(STEPS):
+            size = 2 + (3 * step + 5 * rank) % 11
+            train_step(model, optimizer, rank, step, size)
+            local.step(examples=size)
+        state = through_a_file(local.state_dict()) if saves else None
+        local.finish()
+        if state is not None:
+            assert [each["on_its_way"]["merge_at"] for each in state["rounds"]["fragments"]] == [19, 15]
+            local.load_state_dict(state)
+            local.finish()
+        with local.agreed():
+            ends.append(flat(model.parameters()))
+        assert_alike(ends[-1].tolist())
+    assert ends[0].equal(ends[1])
+
+
+@scenario(2)
+def fragments_are_sent_in_turn_however_unequal_steps_are() -> None:
+    """In its second step, worker 0 sends what worker 1 does in two; the first fragment comes last."""
+    rank = dist.get_rank()
+    model = network()
+    optimizer = optimizer_of(SGD, model)
+    local = LocalSteps(model, optimizer, every_examples=8, fragments=[["0", "2"], ["3"]])
+    sent = []
+    for step, size in enumerate(((5, 11), (4, 4, 4))[rank]):
+        train_step(model, optimizer, rank, step, size)
+        local.step(examples=size)
+        sent.append(local.last_step.sent)
+    last = 2 * flat(model[3].parameters()).numel()
+    first = 2 * flat(model.parameters()).numel() - last
+    assert sent == [[first, last + first], [first, last, first]][rank]
+    with local.agreed():
+        assert_alike(flat(model.parameters()).tolist())
+
+
+@scenario(2)
 def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
     model = network()
     optimizer = optimizer_of(SGD, model)

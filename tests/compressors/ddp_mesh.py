@@ -189,8 +189,30 @@ def what_was_sent_arrives_though_its_sender_ends() -> None:
 
 
 @scenario(3)
+def whoever_ends_because_it_lost_a_worker_says_whom() -> None:
+    """The connection of a killed worker may end later here than that of another one, which ended for it."""
+    rank = dist.get_rank()
+    for waits in (True, False):
+        mesh = Mesh(most_bytes=MOST)
+        if rank == 1:
+            waited = mesh.receive(2, "never") if waits else None
+            mesh._lose(2, PeerLost(2, "is gone"))
+            said = waited or mesh.receive(2, "never")
+            assert str(said.exception(LONG_S)) == "worker 2 is gone"
+            mesh.close()
+        if rank == 0:
+            assert str(mesh.receive(1, "never").exception(LONG_S)) == "worker 2 is gone"
+            assert str(mesh.receive(1, "never").exception(LONG_S)) == "worker 2 is gone"
+        told_by_all(b"")
+        mesh.close()
+
+
+@scenario(3)
 def the_stopped_are_missed_in_time() -> None:
-    """Without signs of life when a message is late; with them when they are; and it goes on if it is let."""
+    """When a message is late, or signs of life are; and it goes on if it is let.
+
+    Worker 1 waits for a message of worker 0, which waits for one of worker 2 itself.
+    """
     rank = dist.get_rank()
     late = Mesh(new_group(timeout_s=TIMEOUT_S), most_bytes=MOST)
     signs = Mesh(most_bytes=MOST, silent_after_s=1.0)
@@ -200,7 +222,7 @@ def the_stopped_are_missed_in_time() -> None:
     if rank == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        assert str(late.receive(2, "never").exception(LONG_S)) == (
+        assert str(late.receive(2 if rank == 0 else 0, "never").exception(LONG_S)) == (
             f"worker 2 has sent nothing for {TIMEOUT_S} s, the process group's timeout: its process hangs, "
             "is stopped, or cannot be reached"
         )

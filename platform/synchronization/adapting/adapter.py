@@ -11,6 +11,7 @@ from torch import Tensor
 
 from taugrad.compressors import Step
 from taugrad.compressors.exchange.addresses import transport_of
+from taugrad.compressors.exchange.lost_peers import reaching
 from taugrad.compressors.method import Method
 from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
@@ -129,11 +130,16 @@ class Adapter:
         self._seen, self._steps = [], 0
 
     def hear(self) -> None:
-        """Waits for what the others told, if that is on its way; all workers must call this together."""
+        """Waits for what the others told, if that is on its way; all workers must call this together.
+
+        Raises:
+            PeerLost: another worker is gone, or has been silent for too long.
+        """
         if self._told is None:
             return
         work, everybody = self._told
-        work.wait()
+        with reaching():
+            work.wait()
         self._heard, self._told = [row.tolist() for row in everybody], None
 
     def _decide(self, rows: Rows) -> dict[str, float]:

@@ -145,8 +145,11 @@ def cut_optimizer(
 
 
 def _rows(values: Sequence[Any], neurons: range) -> Any:
-    """Rows of the workers' tensors one after the other; what has no rows is the same on all workers."""
+    """Rows of the workers' tensors one after the other; what has no rows is the same on all workers.
+
+    Each gets its own: an optimizer counts its steps in place, in the tensor that it is given.
+    """
     first = values[0]
     if not isinstance(first, Tensor) or not first.dim():
-        return first
+        return deepcopy(first)
     return torch.cat(list(values))[neurons.start : neurons.stop].clone()
