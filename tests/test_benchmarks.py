@@ -67,20 +67,16 @@ def assert_spread(cell: str) -> None:
 
 
 def test_hook(tmp_path):
-    buckets, fixed, inside, steps = tables(run("hook", tmp_path))
+    buckets, steps = tables(run("hook", tmp_path))
     methods = ["`strom(density(0.01)) | golomb_rice`", "`wgt(density(0.01))`"]
     assert [row[3] for row in buckets] == [*methods, "`linear(bits=8)`", "`linear(bits=8) | raw`"]
     for model, elements, tensors, _, floor, *figures in buckets:
-        assert (model, elements, tensors) == ("LeNet", "431,080", "8 in 1")
+        assert (model, elements, tensors) == ("GPT", "70,656", "16 in 1")
         assert numbers(floor)[0] > 0
-        assert figures[1::2] == ["", ""]  # a goal is that of larger models
         assert all(numbers(times)[0] > 0 for times in figures[::2])
-    assert [row[0] for row in fixed] == [row[3] for row in buckets]
-    for _, compress, _, decode, _ in fixed:  # of a bucket; a tensor's share of a short run may be noise
-        assert min(numbers(compress)[0], numbers(decode)[0]) > 0
-    assert [row[1] for row in inside] == methods
-    assert all(numbers(cell)[0] > 0 for row in inside for cell in (row[2], row[3]))
-    assert all(numbers(row[5])[0] >= 0 for row in inside)  # what has arrived in time is not waited for
+        for (floors,), said in zip(map(numbers, figures[::2]), figures[1::2], strict=True):
+            (most,) = numbers(said)
+            assert floors == most or said.endswith(": met" if floors < most else ": missed")
     assert [row[1] for row in steps] == ["DDP alone", "torch's allreduce_hook", "`none`", *methods]
     assert steps[0][3] == "1.00"
     for row in steps[3:]:
@@ -102,8 +98,9 @@ def test_network_target(tmp_path):
     minutes = [numbers(row[1])[0] for row in times]
     assert minutes == sorted(minutes)
     counts = {row[0]: numbers(row[1])[0] for row in steps}
-    for name, product, *_, spread, computing in times:
+    for name, product, *_, spread, computing, peak in times:
         assert_spread(spread)
+        assert numbers(peak)[0] > 0
         assert numbers(product)[0] == pytest.approx(counts[name] * numbers(spread)[0] / 60_000, rel=0.02)
         assert 0 < numbers(computing)[0] <= 100
     ((link, way, chosen, _, best, ratio),) = choices

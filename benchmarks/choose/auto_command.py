@@ -1,7 +1,7 @@
 """What `taugrad auto` comes to in choose/auto_threshold.py: until a training is within the tolerance."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from taugrad.platform.spec import RunSpec
@@ -14,7 +14,7 @@ from taugrad.search.law.fitting import FittedLaw
 from taugrad.search.objective import Outcome
 
 from ..harness.report import Table
-from .auto_trainings import Trainings
+from ..harness.trainings import Trainings
 
 TOLERANCES = (0.5, 2.0)
 """The command's default, and a larger one; percentage points."""
@@ -25,7 +25,6 @@ def commanded(
     law: FittedLaw,
     tolerance: float,
     trainings: Trainings,
-    say: Callable[[str], None],
 ) -> list[list[Attempt]]:
     """What the command trains for each of some specs.
 
@@ -39,7 +38,7 @@ def commanded(
             if point is None:
                 wanted.append(spec)
                 return None
-            return Outcome(point.accuracy, point.wire_bytes)
+            return Outcome(point["accuracy"], point["wire_bytes"])
 
         found = [
             attempts(
@@ -53,7 +52,7 @@ def commanded(
         ]
         if not wanted:
             return found
-        trainings.train(wanted, say)
+        trainings.train(wanted)
 
 
 def command_table(commanded: dict[tuple[str, float], list[list[Attempt]]]) -> Table:

@@ -4,19 +4,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from ..harness.report import say
 from .auto_pairs import Searched
 
 
-def run_searches(folder: Path, searches: Sequence[Searched], say: Callable[[str], None]) -> None:
+def run_searches(folder: Path, searches: Sequence[Searched]) -> None:
     """Runs searches, or goes on with them; those that are done take seconds.
 
     Args:
         folder: where specs, journals and MLflow's database lie.
         searches: one after the other; each uses all cores.
-        say: told how it goes.
 
     Raises:
         RuntimeError: a search failed; its output says why.

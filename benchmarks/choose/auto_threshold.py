@@ -24,14 +24,15 @@ from taugrad.search.law.command import compared, law_of, title
 from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
 from taugrad.search.law.fitting import write_law
 
-from ..harness.report import RESULTS, Place, Table, load, publish, read_options
+from ..harness.report import RESULTS, Place, Table, publish, read_options, say
+from ..harness.trainings import Trainings
 from .auto_command import TOLERANCES as ASKED
 from .auto_command import command_table, commanded
 from .auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
 from .auto_judging import front_of, hypervolume, read_search, thinned
 from .auto_pairs import CORRECTED, METHOD, PAIRS, Pair, Searched, experiment, searches
 from .auto_searches import results_of, run_searches, tracking_uri
-from .auto_trainings import Point, Trainings
+from .auto_trainings import Point, trainings_in
 
 FOLDER = Path("build") / "auto_threshold"
 PLACE = Place(
@@ -98,15 +99,14 @@ class Judged:
 
 def main(arguments: Sequence[str]) -> int:
     options = read_options("choose.auto_threshold", "Thresholds that find themselves.", arguments)
-    load_before = load()
     pairs = PAIRS[:2] if options.quick else PAIRS
     seeds = SEEDS[:1] if options.quick else SEEDS
     folder = FOLDER.with_name(f"{FOLDER.name}_quick") if options.quick else FOLDER
     trials, fewer = (6, 4) if options.quick else (TRIALS, FEWER)
     everything = searches(pairs, trials, fewer)
-    run_searches(folder, everything, _say)
+    run_searches(folder, everything)
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(folder)
-    trainings = Trainings(folder / "trainings.jsonl")
+    trainings = trainings_in(folder)
     judged = [_judge(pair, pairs, folder, trainings, seeds, everything) for pair in pairs]
     tables = [
         _shares_table(judged, near=False),
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
         command_table({(each.pair.name, asked): each.commanded[asked] for each in judged for asked in ASKED}),
         _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
     ]
-    publish("auto_threshold", options, INTRODUCTION, tables, load_before, PLACE)
+    publish("auto_threshold", options, INTRODUCTION, tables, PLACE)
     return 0
 
 
@@ -151,11 +151,11 @@ def _judge(
     fronts = {method: [method.format(tau=repr(tau)) for tau in taus[method]] for method in SEARCHES}
     lines = ["none", *(line for front in fronts.values() for line in front)]
     lines += [line for entrant in taking_part for line in entrant.settings]
-    _say(f"{pair.name}: {len(lines)} settings, {len(seeds)} seeds")
-    trainings.train([_spec(pair, line, seed) for line in lines for seed in seeds], _say)
+    say(f"{pair.name}: {len(lines)} settings, {len(seeds)} seeds")
+    trainings.train([_spec(pair, line, seed) for line in lines for seed in seeds])
 
     def by_seed(settings: Sequence[str]) -> list[list[Point]]:
-        return [[trainings.of(_spec(pair, line, seed)) for line in settings] for seed in seeds]
+        return [[Point(**trainings.of(_spec(pair, line, seed))) for line in settings] for seed in seeds]
 
     return Judged(
         pair=pair,
@@ -167,7 +167,7 @@ def _judge(
         entrants=taking_part,
         commanded={
             asked: commanded(
-                [_spec(pair, METHOD.format(tau=1), seed) for seed in seeds], fitted, asked, trainings, _say
+                [_spec(pair, METHOD.format(tau=1), seed) for seed in seeds], fitted, asked, trainings
             )
             for asked in ASKED
         },
@@ -231,10 +231,6 @@ def _interval(values: Sequence[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:.1f}"
     return f"{fmean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-
-def _say(text: str) -> None:
-    print(f"{strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

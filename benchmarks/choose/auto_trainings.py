@@ -1,13 +1,13 @@
 """Trainings for choose/auto_threshold.py."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tracking import names
 
-from ..harness import trainings
-from ..harness.sync_runs import train_here
+from ..harness.in_process import Following, fit
+from ..harness.trainings import Trainings
 
 
 @dataclass(frozen=True)
@@ -18,24 +18,9 @@ class Point:
     wire_bytes: float
 
 
-class Trainings:
-    """Outcomes as points."""
-
-    def __init__(self, path: Path) -> None:
-        self._all = trainings.Trainings(path, _train, _work)
-
-    def known(self, spec: RunSpec) -> Point | None:
-        """A training, or None where it is not done yet."""
-        found = self._all.known(spec)
-        return None if found is None else Point(**found)
-
-    def of(self, spec: RunSpec) -> Point:
-        """A training that is done."""
-        return Point(**self._all.of(spec))
-
-    def train(self, specs: Sequence[RunSpec], say: Callable[[str], None]) -> None:
-        """Trains what is not done yet."""
-        self._all.train(specs, say)
+def trainings_in(folder: Path) -> Trainings:
+    """Those that are done, in a file of a folder."""
+    return Trainings(folder / "trainings.jsonl", _train, _work)
 
 
 def _work(spec: RunSpec) -> float:
@@ -45,5 +30,6 @@ def _work(spec: RunSpec) -> float:
 
 
 def _train(text: str) -> dict[str, float]:
-    outcome = train_here(RunSpec.model_validate_json(text))
-    return {"accuracy": outcome.accuracy, "wire_bytes": float(outcome.wire_bytes)}
+    listener = Following()
+    totals = fit(text, listener).sync.totals
+    return {"accuracy": listener.last[names.EVAL_ACCURACY], "wire_bytes": float(totals.wire_bytes)}

@@ -27,7 +27,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
-from ..harness.report import RESULTS, Options, Place, Spread, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
 
 Work = Callable[[], object]
 WHOLE = (
@@ -202,12 +202,12 @@ def step_cases(arena: Arena) -> Iterator[Case]:
 
 def measure(device: torch.device, sizes: Sizes) -> Table:
     """All figures."""
-    arena, started = Arena(device, sizes), perf_counter()
+    arena = Arena(device, sizes)
     rows: list[tuple[str, ...]] = []
     for title, cases in (("BUCKETS", bucket_cases), ("STEPS", step_cases)):
         rows.append((title, "", "", ""))
         for case in cases(arena):
-            print(f"{perf_counter() - started:4.0f} s: {case.name}", file=sys.stderr)
+            say(case.name)
             rows.append(row(case, arena))
     notes = [
         note.format(parameters=len(resnet50_sizes()), layers=sizes.layers, width=sizes.width)
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("compress.gpu", "What buckets cost on a GPU.", arguments)
     if not torch.cuda.is_available():
         sys.exit("compress/gpu.py needs an NVIDIA GPU, and torch finds none here")
-    sizes, load_before = QUICK if options.quick else FULL, load()
+    sizes = QUICK if options.quick else FULL
     device = torch.device("cuda", torch.cuda.current_device())
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{os.path.join(folder, 'rendezvous')}"
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str]) -> None:
         n=sizes.elements,
         rounds=sizes.rounds,
     )
-    publish("gpu", options, introduction, [table], load_before, PLACE)
+    publish("gpu", options, introduction, [table], PLACE)
 
 
 if __name__ == "__main__":

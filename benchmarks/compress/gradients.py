@@ -32,7 +32,7 @@ from taugrad.platform.data.config import Mnist5k
 from taugrad.platform.models.building import build
 from taugrad.platform.models.config import LeNet
 
-from ..harness.report import Options, Place, Table, load, number, publish, read_options
+from ..harness.report import Options, Place, Table, number, publish, read_options, say
 
 LINES = (
     "wgt(tau=0.01)",
@@ -187,7 +187,7 @@ def measure(sizes: Sizes) -> Table:
     """One row a method."""
     rows: list[tuple[str, ...]] = []
     for line in LINES:
-        print(f"{len(rows) + 1} of {len(LINES)}: {line}", file=sys.stderr)
+        say(f"{len(rows) + 1} of {len(LINES)}: {line}")
         tally = measure_method(line, sizes)
         wire, least = tally.wire_bits / tally.elements, tally.bound_bits / tally.elements
         over = 100 * (wire / least - 1)
@@ -204,7 +204,6 @@ def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("compress.gradients", "What real gradients take on the wire.", arguments)
     sizes = QUICK if options.quick else FULL
     torch.set_num_threads(1)
-    load_before = load()
     table = measure(sizes)
     introduction = INTRODUCTION.format(
         parameters=sum(parameter.numel() for _, parameter in Learner(read_config("fp16")).parameters),  # type: ignore[arg-type]
@@ -213,7 +212,7 @@ def main(arguments: Sequence[str]) -> None:
         first=sizes.first,
         every=sizes.every,
     )
-    publish("gradients", options, introduction, [table], load_before, PLACE)
+    publish("gradients", options, introduction, [table], PLACE)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
-"""What compression costs where users have it: on a model's buckets, and inside DDP's hook.
+"""What compression costs where users have it: on a model's buckets, and in a step of DDP.
 
     python -m benchmarks.compress.hook [--quick] [--write]
 
-Everything runs in one thread, and the floor is torch's `residual += gradient` over the model's elements.
+Each process has one thread, and the floor is torch's `residual += gradient` over the model's elements.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,17 +25,19 @@ from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
-from ..harness.report import Table, load, number, publish, read_options, verdict
+from ..harness.report import Table, number, publish, read_options, verdict
 from ..harness.workers import found_by
 from .gpu import resnet50_sizes
 
 BUCKET_BYTES = 25 << 20
 """As DDP's."""
-LINES = (
-    *("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))"),
-    *("linear(bits=8)", "linear(bits=8) | raw"),  # by default, symbols are coded by their frequencies
-)
-HOOKED = LINES[:2]
+GOALS = {
+    "strom(density(0.01)) | golomb_rice": (1.8, 0.8),
+    "wgt(density(0.01))": (1.4, 0.4),
+    "linear(bits=8)": (6, 4),  # by default, symbols are coded by their frequencies
+    "linear(bits=8) | raw": (6, 4),
+}
+"""By method, at most so many floors to compress, and to decode."""
 INTRODUCTION = (
     "Gradients are normal values; {gradients} different gradients are used in turn, and thresholds have "
     "settled before anything is timed. Times are multiples of the floor, torch's residual += gradient over "
@@ -47,19 +48,15 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Model:
-    """The parameters of a network, and what a method should cost on them, in floors, if there is a goal."""
+    """The parameters of a network."""
 
     name: str
     sizes: list[int]
-    compress: Sequence[float] = ()
-    """By line of LINES."""
-    decode: Sequence[float] = ()
-    hook: Sequence[float] = ()
-    """By line of HOOKED."""
-    elements: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "elements", sum(self.sizes))
+    @property
+    def elements(self) -> int:
+        """Of all parameters."""
+        return sum(self.sizes)
 
     def buckets(self) -> list[list[int]]:
         """Sizes by bucket, the last parameters first, as DDP cuts them."""
@@ -71,11 +68,6 @@ class Model:
         return found
 
 
-def lenet() -> list[int]:
-    """LeNet-5 as Caffe has it."""
-    return [500, 20, 25_000, 50, 400_000, 500, 5_000, 10]
-
-
 def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 256) -> list[int]:
     """nanoGPT's network for characters, with biases."""
     block = [width, width, 3 * width * width, 3 * width, width * width, width]
@@ -83,11 +75,8 @@ def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 
     return [vocabulary * width, context * width, *layers * block, width, width]
 
 
-MODELS = (
-    Model("LeNet", lenet()),
-    Model("ResNet-50", resnet50_sizes(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4), (4, 3.5)),
-    Model("GPT", gpt(), (1.8, 1.4, 6, 6), (0.8, 0.4, 4, 4)),
-)
+MODELS = (Model("ResNet-50", resnet50_sizes()), Model("GPT", gpt()))
+QUICK_MODELS = (Model("GPT", gpt(layers=1, width=64)),)
 
 
 @dataclass(frozen=True)
@@ -101,8 +90,8 @@ class Rounds:
     """Of a model and a method, at least."""
     gradients: int = 4
 
-    def run(self, works: Sequence[Callable[[int], float]]) -> tuple[list[float], int]:
-        """The least seconds of each of some works, which take turns, and how many rounds there were.
+    def run(self, works: Sequence[Callable[[int], float]]) -> list[float]:
+        """The least seconds of each of some works, which take turns.
 
         Args:
             works: get the number of the round, and return what they took.
@@ -111,7 +100,7 @@ class Rounds:
         while done < self.least or perf_counter() - begun < self.seconds:
             found = [min(best, work(done)) for best, work in zip(found, works, strict=True)]
             done += 1
-        return found, done
+        return found
 
 
 FULL_ROUNDS, QUICK_ROUNDS = Rounds(12, 12, 6.0), Rounds(3, 2, 0.0, 2)
@@ -125,7 +114,6 @@ def timed(work: Callable[[], object]) -> float:
 
 
 BARE_NOTES = (
-    "LeNet's floor is so short that the fixed cost (below) of a bucket and its tensors is most of the rest. "
     "Why goals are missed: `linear(bits=8)` codes symbols by their frequencies: it counts them, measures "
     "each stream, as a message's length must be known before it is written, and writes the codes; "
     "`raw` is the same without. `wgt` has values to write beside positions, and its goal is lower than "
@@ -191,29 +179,6 @@ class Bare:
         return perf_counter() - begun
 
 
-FEW, MANY, TINY = 1, 129, 64
-"""Tensors of two buckets, and the elements of each: little is left but what every tensor takes."""
-
-
-def fixed_table(rounds: Rounds) -> Table:
-    """What compressing costs without elements, from two buckets of tiny tensors: the line through both."""
-    rows = []
-    for line in LINES:
-        few, many = (Bare(Model("", [TINY] * count), line, rounds) for count in (FEW, MANY))
-        found, _ = rounds.run([few.compress, many.compress, few.decode, many.decode])
-        row = [f"`{line}`"]
-        for short, long in (found[:2], found[2:]):
-            each = 1e6 * (long - short) / (MANY - FEW)
-            row += [number(1e6 * short - FEW * each), number(each)]
-        rows.append(tuple(row))
-    columns = ("method", "compress, us a bucket", "us a tensor", "decode, us a bucket", "us a tensor")
-    notes = (
-        f"Least times of buckets of {FEW} and of {MANY} tensors of {TINY} elements. What is left for each "
-        "tensor is its record of what it sent, its threshold, and its row in the tables.",
-    )
-    return Table("Fixed cost", columns, rows, notes)
-
-
 class Weighted(nn.Module):
     """Parameters whose gradients are given."""
 
@@ -229,41 +194,14 @@ class Weighted(nn.Module):
         return torch.stack([torch.dot(weight, each) for weight, each in pairs]).sum()
 
 
-class Hooked:
-    """The same inside DDP's hook, with one worker."""
-
-    def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
-        self._ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
-        self._state = CompressionState(self._ddp, line, threads=1)
-        self._ddp.register_comm_hook(self._state, compressed_allgather)
-        self.blocked = float("inf")
-        self.buckets = 0
-        for turn in range(rounds.warm):
-            self.step(turn)
-        self.blocked = float("inf")
-
-    def step(self, turn: int) -> float:
-        """The seconds of compressing and decompressing in a backward pass."""
-        self._ddp.zero_grad(set_to_none=False)
-        self._ddp(turn).backward()
-        last = self._state.last_step
-        self.blocked = min(self.blocked, last.blocked_s)
-        return last.compress_s + last.decompress_s
-
-
-def goal(value: float, goals: Sequence[float], place: int) -> str:
-    """Whether a method's goal is met, where it has one."""
-    return verdict(value, goals[place]) if goals else ""
-
-
 def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
     """Compressing and reading one's own messages."""
     rows = []
     for model in models:
         floor = Floor(model.elements)
-        for place, line in enumerate(LINES):
+        for line, (most, most_decode) in GOALS.items():
             bare = Bare(model, line, rounds)
-            (least, compress, decode), _ = rounds.run([floor, bare.compress, bare.decode])
+            least, compress, decode = rounds.run([floor, bare.compress, bare.decode])
             rows.append(
                 (
                     model.name,
@@ -272,9 +210,9 @@ def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
                     f"`{line}`",
                     f"{1e3 * least:.3g}",
                     number(compress / least),
-                    goal(compress / least, model.compress, place),
+                    verdict(compress / least, most),
                     number(decode / least),
-                    goal(decode / least, model.decode, place),
+                    verdict(decode / least, most_decode),
                 )
             )
     columns = (
@@ -291,44 +229,7 @@ def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
     return Table("A model's buckets, in floors", columns, rows, BARE_NOTES)
 
 
-def hook_table(models: Sequence[Model], rounds: Rounds) -> Table:
-    """The same, as the hook's ledger says."""
-    rows = []
-    for model in models:
-        floor = Floor(model.elements)
-        for place, line in enumerate(HOOKED):
-            hooked = Hooked(model, line, rounds)
-            (least, both), _ = rounds.run([floor, hooked.step])
-            rows.append(
-                (
-                    model.name,
-                    f"`{line}`",
-                    f"{1e3 * both:.3g}",
-                    number(both / least),
-                    goal(both / least, model.hook, place),
-                    f"{1e3 * hooked.blocked:.3g}",
-                    verdict(1e3 * hooked.blocked, 0.3) if model.compress else "",
-                )
-            )
-    columns = (
-        "model",
-        "method",
-        "compress + decompress, ms",
-        "floors",
-        "goal",
-        "blocked, ms",
-        "goal",
-    )
-    notes = (
-        "One worker, gloo: it waits for what the hook does to hand its messages over, and for the thread "
-        "that receives.",
-        "It is more than both above together: the mean is written over the whole bucket, and between two "
-        "steps other work empties the caches, of Python's own code, too (that this is so was not measured).",
-    )
-    return Table("Inside the hook", columns, rows, notes)
-
-
-STEPS = ("DDP alone", "torch's allreduce_hook", "none", *HOOKED)
+STEPS = ("DDP alone", "torch's allreduce_hook", "none", *list(GOALS)[:2])
 """The first two without us: the second shows what any hook in Python costs."""
 PARTS = ("step", "compress", "blocked", "exchange", "decompress")
 
@@ -385,18 +286,12 @@ def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
 def main(arguments: Sequence[str]) -> int:
     """Measures, and publishes."""
     options = read_options("compress.hook", __doc__.partition("\n")[0], arguments)
-    before = load()
-    models, rounds = (MODELS[:1], QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
+    models, rounds = (QUICK_MODELS, QUICK_ROUNDS) if options.quick else (MODELS, FULL_ROUNDS)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     introduction = INTRODUCTION.format(gradients=rounds.gradients, rounds=f"{rounds.least} or more")
-    try:
-        tables = [bare_table(models, rounds), fixed_table(rounds), hook_table(models, rounds)]
-    finally:
-        dist.destroy_process_group()
-    tables.append(step_table(models, rounds))
-    publish("hook", options, introduction, tables, before)
+    tables = [bare_table(models, rounds), step_table(models, rounds)]
+    publish("hook", options, introduction, tables)
     return 0
 
 

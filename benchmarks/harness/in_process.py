@@ -1,5 +1,6 @@
-"""A training in this process, which `trainings.Trainings` started; neither Ray nor MLflow takes part."""
+"""A training in this process, which must be in a process group; neither Ray nor MLflow takes part."""
 
+from collections.abc import Mapping
 from functools import cache
 
 import torch
@@ -9,32 +10,38 @@ from taugrad.platform.data import Data
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.config import DataConfig
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.training.reporting import Listener
 from taugrad.platform.training.trainer import Trainer
 
-from .sync_runs import Silent
 
-
-class Following(Silent):
-    """A listener that knows the trainer."""
+class Following(Listener):
+    """A silent listener that knows the trainer, and keeps the last evaluation."""
 
     trainer: Trainer
 
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
 
-def fit(text: str, listener: Silent) -> Trainer:
+    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the evaluation."""
+        self.last = dict(metrics)
+
+
+def fit(text: str, listener: Following) -> Trainer:
     """Trains a spec, given as JSON, to its end.
 
     Args:
-        text: the spec; this process must be in a process group.
-        listener: told what happens; a `Following` one is given the trainer first.
+        text: the spec.
+        listener: is given the trainer, and then told what happens.
     """
     spec = RunSpec.model_validate_json(text)
     trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
-    if isinstance(listener, Following):
-        listener.trainer = trainer
+    listener.trainer = trainer
     trainer.fit()
     return trainer
 
 
 @cache
 def _data(config: str) -> Data:
+    """Reading the digits takes seconds, in every process."""
     return load_data(TypeAdapter(DataConfig).validate_json(config))

@@ -7,10 +7,12 @@ import argparse
 import os
 import platform
 import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from time import strftime
 
 import numba
 import numpy as np
@@ -52,6 +54,11 @@ class Table:
     """How to read it."""
 
 
+def load() -> float:
+    """How many processes wanted a core in the last minute: near 0 on an idle machine."""
+    return os.getloadavg()[0]
+
+
 @dataclass(frozen=True)
 class Options:
     """What every benchmark can be told on its command line."""
@@ -63,6 +70,8 @@ class Options:
     """The command itself, to repeat the run."""
     parts: tuple[str, ...] = ()
     """Which of a benchmark's parts to run."""
+    load_before: float = field(default_factory=load)
+    """When the benchmark began."""
 
 
 def read_options(
@@ -127,9 +136,9 @@ def environment() -> str:
     return "; ".join(parts)
 
 
-def load() -> float:
-    """How many processes wanted a core in the last minute: near 0 on an idle machine."""
-    return os.getloadavg()[0]
+def say(what: str) -> None:
+    """What a benchmark is at."""
+    print(f"{strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -155,7 +164,6 @@ def publish(
     options: Options,
     introduction: str,
     tables: Sequence[Table],
-    load_before: float,
     place: Place | None = None,
 ) -> None:
     """Shows the tables, and writes them where the options ask for it.
@@ -165,7 +173,6 @@ def publish(
         options: the command line.
         introduction: what was measured, in a few sentences.
         tables: the figures.
-        load_before: `load()` when the benchmark began.
         place: where in the documentation the tables stand too, when results are written to docs/results/.
     """
     date = datetime.now().astimezone().date().isoformat()
@@ -173,7 +180,7 @@ def publish(
         ("Command", f"`{options.command}`"),
         ("Date", date),
         ("Machine", environment()),
-        ("Load before", f"{load_before:.2f} (processes that wanted a core in the minute before)"),
+        ("Load before", f"{options.load_before:.2f} (processes that wanted a core in the minute before)"),
     ]
     if options.quick:
         circumstances.append(

@@ -3,26 +3,19 @@
 Neither Ray nor MLflow takes part; the trainer is the platform's.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter
 
-from taugrad.platform.data import DataSet
-from taugrad.platform.data import load as load_data
-from taugrad.platform.data.config import DataConfig
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import real
 from taugrad.platform.synchronization.in_rounds import InRounds
 from taugrad.platform.tracking import names
-from taugrad.platform.training.reporting import Listener
-from taugrad.platform.training.trainer import Trainer
 
+from .in_process import Following, fit
+from .report import say
 from .workers import found_by
 
 
@@ -93,17 +86,6 @@ class Outcome:
         return self.messages / self.steps
 
 
-class Silent(Listener):
-    """A listener that keeps the last evaluation."""
-
-    def __init__(self) -> None:
-        self.last: dict[str, float] = {}
-
-    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the evaluation."""
-        self.last = dict(metrics)
-
-
 def train(specs: Sequence[RunSpec]) -> list[Outcome]:
     """Trains specs of equally many processes, one after the other, in processes that end with this call."""
     (processes,) = {spec.processes for spec in specs}
@@ -114,18 +96,15 @@ def train(specs: Sequence[RunSpec]) -> list[Outcome]:
 def _work(texts: Sequence[str]) -> list[dict[str, Any]]:
     outcomes = []
     for text in texts:
-        spec = RunSpec.model_validate_json(text)
-        outcomes.append(asdict(train_here(spec)))
+        outcomes.append(asdict(_train(text)))
         if dist.get_rank() == 0:
-            print(f"        {real(spec.sync).mode}, {spec.compressor}, seed {spec.seed}", file=sys.stderr)
+            say(f"  {len(outcomes)} of {len(texts)} trainings")
     return outcomes
 
 
-def train_here(spec: RunSpec) -> Outcome:
-    """Trains a spec in this process, which must be in a process group."""
-    listener = Silent()
-    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
-    trainer.fit()
+def _train(text: str) -> Outcome:
+    listener = Following()
+    trainer = fit(text, listener)
     totals = trainer.sync.totals
     return Outcome(
         workers=trainer.sync.workers,
@@ -139,12 +118,6 @@ def train_here(spec: RunSpec) -> Outcome:
         busiest_bytes=_busiest(trainer.sync) if isinstance(trainer.sync, InRounds) else 0,
         compression_ratio=totals.compression_ratio,
     )
-
-
-@cache
-def _data(config: str) -> DataSet:
-    """Reading the digits takes seconds, in every process."""
-    return load_data(TypeAdapter(DataConfig).validate_json(config))
 
 
 def _busiest(sync: InRounds) -> int:

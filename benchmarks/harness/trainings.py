@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from taugrad.platform.spec import RunSpec
 
+from .report import say
 from .workers import forking
 
 TOGETHER = 2
@@ -35,28 +36,49 @@ def kept_in(name: str, *, quick: bool) -> Path:
     return path
 
 
+class Kept:
+    """What is known, in a file with a line of JSON for each entry.
+
+    Attributes:
+        entries: all of them, those of earlier starts first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads what is known; nothing where there is no file."""
+        self._path = path
+        whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
+        if torn:  # the benchmark was killed while it wrote
+            path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+        self.entries: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Writes an entry down."""
+        self.entries.append(entry)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
 class Cells:
-    """What was measured, in a file with a line for each cell of a table."""
+    """What was measured, each cell of a table once."""
 
     def __init__(self, name: str, *, quick: bool) -> None:
-        self._path = kept_in(name, quick=quick)
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        self._known = [json.loads(line) for line in lines]
+        self._kept = Kept(kept_in(name, quick=quick))
 
     def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """A cell; where it is not known, it is measured, and kept with what was asked for."""
-        found = next((each for each in self._known if each.items() >= asked.items()), None)
+        found = next((each for each in self._kept.entries if each.items() >= asked.items()), None)
         if found is None:
             print(", ".join(f"{name} {value}" for name, value in asked.items()), "...", flush=True)
             found = {**asked, **measure()}
-            self._path.parent.mkdir(exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
+            self._kept.add(found)
         return found
 
 
 class Trainings:
-    """What trainings came to, by what was computed, in a file with a line for each."""
+    """What trainings came to, by what was computed."""
 
     def __init__(self, path: Path, train: Train, work: Callable[[RunSpec], float]) -> None:
         """Reads what is known.
@@ -66,22 +88,11 @@ class Trainings:
             train: what is done with a spec that is not known.
             work: about how long a training takes, next to others.
         """
-        self._path, self._train, self._work = path, train, work
-        self._known: dict[str, Mapping[str, float]] = {}
-        committed = KEPT / path.name
-        if committed.exists():
-            self._read(committed.read_text(encoding="utf-8").splitlines())
-        if path.exists():
-            whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n")
-            if torn:  # the benchmark was killed while it wrote
-                path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
-            self._read(whole.splitlines())
-
-    def _read(self, lines: Sequence[str]) -> None:
-        for entry in map(json.loads, lines):
-            self._known[entry["fingerprint"]] = {
-                name: value for name, value in entry.items() if isinstance(value, float)
-            }
+        self._kept, self._train, self._work = Kept(path), train, work
+        self._known: dict[str, Mapping[str, float]] = {
+            entry["fingerprint"]: {name: value for name, value in entry.items() if isinstance(value, float)}
+            for entry in (*Kept(KEPT / path.name).entries, *self._kept.entries)
+        }
 
     def known(self, spec: RunSpec) -> Mapping[str, float] | None:
         """A training, or None where it is not done yet."""
@@ -91,7 +102,7 @@ class Trainings:
         """A training that is done."""
         return self._known[spec.fingerprint()]
 
-    def train(self, specs: Sequence[RunSpec], say: Callable[[str], None], every: int = 20) -> None:
+    def train(self, specs: Sequence[RunSpec], every: int = 20) -> None:
         """Trains what is not done yet; the longest first, so that all processes end together."""
         todo = {spec.fingerprint(): spec for spec in specs if spec.fingerprint() not in self._known}
         if not todo:
@@ -117,11 +128,7 @@ class Trainings:
             "seed": spec.seed,
             "compressor": str(spec.compressor),
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._kept.add(entry)
 
 
 def _begin() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from ..harness.report import RESULTS, Place, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Place, Table, number, publish, read_options
 from . import Link, Network, uniform, why_not
 from .network_workers import TIMEOUT_S, start
 
@@ -148,7 +148,6 @@ def main(arguments: Sequence[str]) -> int:
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    before = load()
     steps = QUICK_STEPS if options.quick else STEPS
     rows = []
     for delay in QUICK_DELAYS if options.quick else DELAYS:
@@ -177,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         within=WITHIN,
     )
     table = Table("A link that becomes slower and fast again", columns, rows, notes)
-    publish("network_adapt", options, introduction, [table], before, PLACE)
+    publish("network_adapt", options, introduction, [table], PLACE)
     return 0
 
 

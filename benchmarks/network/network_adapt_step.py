@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from taugrad.platform.synchronization.hooked import HookedGradients
+from taugrad.platform.synchronization.ledger import Iteration
 
 from ..harness.in_process import Following, fit
 
@@ -30,19 +31,19 @@ class Telling(Following):
         adapter = sync.adapter if isinstance(sync, HookedGradients) else None
         last = perf_counter()
 
-        def told(*arguments: Any) -> float:
+        def told(*arguments: Any) -> Iteration:
             nonlocal last
-            loss = iterate(*arguments)
+            iteration = iterate(*arguments)
             now = perf_counter()
             found = {
                 "step": trainer.done + 1,
                 "density": None if adapter is None else adapter.choice.density,
                 "seconds": now - last,
-                "loss": loss,
+                "loss": iteration.loss,
             }
             print(json.dumps(found), flush=True)
             last = now
-            return loss
+            return iteration
 
         sync.iterate = told  # type: ignore[method-assign]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
 from ..harness.trainings import Cells
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
@@ -96,7 +96,6 @@ def main(arguments: Sequence[str]) -> int:
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    load_before = load()
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     cells = [("100mbit,5ms", 2)] if options.quick else [(link, hosts) for hosts in HOSTS for link in LINKS]
     kept = Cells("network_exchange", quick=options.quick)
@@ -129,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
         ),
     ]
     introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
-    publish("network_exchange", options, introduction, tables, load_before, PLACE)
+    publish("network_exchange", options, introduction, tables, PLACE)
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
 from ..harness.trainings import Cells
 from . import Link, Network, two_sites, why_not
 from .network_workers import found_by
@@ -94,7 +94,6 @@ def main(arguments: Sequence[str]) -> int:
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    load_before = load()
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     kept = Cells("network_sites", quick=options.quick)
     rows: list[tuple[str, ...]] = []
@@ -118,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         ),
     )
     introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
-    publish("network_sites", options, introduction, [table], load_before, PLACE)
+    publish("network_sites", options, introduction, [table], PLACE)
     return 0
 
 

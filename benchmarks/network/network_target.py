@@ -21,14 +21,13 @@ import numpy as np
 from taugrad.compressors import NonFiniteGradient
 from taugrad.platform.spec import RunSpec
 
-from ..harness.in_process import fit
-from ..harness.report import RESULTS, Place, Spread, Table, load, number, publish, read_options
-from ..harness.sync_runs import Silent
+from ..harness.in_process import Following, fit
+from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
 from ..harness.trainings import Cells, Trainings, kept_in
 from ..harness.workers import train_by
 from . import why_not
 from .network_cells import Asked, over
-from .target_choice import AUTO_KIND, NAME, Choices, as_if_chosen, judged
+from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_figure import best_of_kinds, caption, draw
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
@@ -85,7 +84,7 @@ def train(text: str) -> dict[str, float]:
 
 def _trained(text: str) -> dict[str, float]:
     try:
-        trainer = fit(text, Silent())
+        trainer = fit(text, Following())
     except NonFiniteGradient:
         return {"steps": float("inf"), "bytes": float("nan")}
     totals = trainer.sync.totals
@@ -320,7 +319,7 @@ def measure(
     here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
     settings = {setting.name: setting for of_link in here.values() for setting in of_link}
     specs = [(workload.spec(s, seed), workload.longest) for seed in seeds for s in settings.values()]
-    train_all(trainings, specs, print)
+    train_all(trainings, specs)
     tables = [each.table() for each in searches]
     tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
     minutes: dict[str, dict[str, float]] = {}
@@ -345,7 +344,6 @@ def main(arguments: Sequence[str]) -> int:
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    before = load()
     workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
     links, seeds = LINKS, range(SEEDS)
     if options.quick:
@@ -353,7 +351,7 @@ def main(arguments: Sequence[str]) -> int:
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
     cells = Cells("network_target_cells", quick=options.quick)
     for name, workload in workloads.items():
-        searches = searched(workload, links, trainings, print)
+        searches = searched(workload, links, trainings)
         if name == "late":
             for each in searches:
                 each.links = (*LINKS, LATE_LINK)
@@ -361,10 +359,10 @@ def main(arguments: Sequence[str]) -> int:
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
         elif "auto" in options.parts:
-            chosen = Choices(kept_in("network_target_choices", quick=False)).choose(workload, links)
+            chosen = chosen_for(workload, links, Cells("network_target_choices", quick=False))
         tables, minutes = measure(searches, chosen, seeds, trainings, cells)
         introduction = introduced(searches, seeds, auto=bool(chosen))
-        publish(f"network_target_{name}", options, introduction, tables, before)
+        publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS and name in PICTURED:
             show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
         elif options.folder not in (None, RESULTS):

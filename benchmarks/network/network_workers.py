@@ -24,10 +24,11 @@ def start(
     network: Network, work: str, *, hear_all: bool = False, **asked: Any
 ) -> "list[subprocess.Popen[str]]":
     """Starts a worker in each host; what worker 0 prints, or what all print, can be read."""
+    path = [str(ROOT / "src"), str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "net0",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(path),
     }
     place = [str(len(network.hosts)), network.hosts[0].address]
     return [

@@ -23,7 +23,7 @@ from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.link import Link as PlannedLink
 from taugrad.search.plan.planning import predict
 
-from ..harness.report import Spread, Table, load, number, publish, read_options
+from ..harness.report import Spread, Table, number, publish, read_options
 from ..harness.trainings import Cells
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
@@ -123,7 +123,6 @@ def main(arguments: Sequence[str]) -> int:
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    load_before = load()
     steps = QUICK_STEPS if options.quick else STEPS
     wanted = (
         [("lenet", link, 2) for link in QUICK_LINKS]
@@ -146,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
         ),
     )
     introduction = INTRODUCTION.format(batch=BATCH, cores=os.cpu_count(), steps=steps)
-    publish("plan", options, introduction, [table], load_before)
+    publish("plan", options, introduction, [table])
     return 0
 
 

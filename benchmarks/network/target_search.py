@@ -1,6 +1,6 @@
 """The same search for each contender: its local steps, its learning rate and its own knobs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from statistics import fmean
@@ -18,7 +18,6 @@ SLACK = 1.15
 """A setting is measured on a link where it may take so many times what the contender's best may take."""
 STEP_S, EXCHANGE_S = 0.042, 0.040
 """Seconds of a step's computing and of an exchange of nothing, about: they only say what to try next."""
-Say = Callable[[str], None]
 Found = Mapping[str, float]
 
 
@@ -28,7 +27,7 @@ def known(trainings: Trainings, spec: RunSpec, most: int) -> Found | None:
     return found if found and (isfinite(found["steps"]) or found.get("within", inf) >= most) else None
 
 
-def train(trainings: Trainings, asked: Iterable[tuple[RunSpec, int]], say: Say) -> None:
+def train(trainings: Trainings, asked: Iterable[tuple[RunSpec, int]]) -> None:
     """Trains what is not known, until the target or for so many steps, and keeps it."""
     shorter = [
         (
@@ -39,7 +38,7 @@ def train(trainings: Trainings, asked: Iterable[tuple[RunSpec, int]], say: Say) 
         for spec, most in asked
         if known(trainings, spec, most) is None
     ]
-    trainings.train([short for *_, short in shorter], say, every=1)
+    trainings.train([short for *_, short in shorter], every=1)
     for spec, most, short in shorter:
         trainings.keep(spec, {**trainings.of(short), "within": float(most)})
 
@@ -131,11 +130,11 @@ class Search:
         return Table(title, (*columns, "steps, seed 0", "KB a step and host", "measured"), rows)
 
 
-def searched(workload: Workload, links: Sequence[str], trainings: Trainings, say: Say) -> list[Search]:
+def searched(workload: Workload, links: Sequence[str], trainings: Trainings) -> list[Search]:
     """The searches of all contenders, done."""
     searches = [Search(workload, contender, links, trainings) for contender in workload.contenders]
     while todo := [(each, point) for each in searches if (point := each.next()) is not None]:
-        train(trainings, [each.asked(point) for each, point in todo], say)
+        train(trainings, [each.asked(point) for each, point in todo])
         for each, point in todo:
             each.tell(point)
     return searches

@@ -1,7 +1,9 @@
 """What network/network_target.py trains: two workloads, and who competes."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch.nn.functional import avg_pool2d, pad
@@ -11,6 +13,7 @@ from taugrad.platform.data import load as load_data
 from taugrad.platform.data.config import Mnist5k
 from taugrad.platform.spec import RunSpec
 
+sys.path.append(str(Path(__file__).parent))  # kept trainings are known by specs with target_settings:digits16
 HOSTS = 4
 NEVER = 10**6
 

@@ -17,10 +17,9 @@ from taugrad.platform.data.config import Mnist5k
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
-from ..harness.in_process import fit
+from ..harness.in_process import Following, fit
 from ..harness.paired import interval
-from ..harness.report import Table, load, number, publish, read_options
-from ..harness.sync_runs import Silent
+from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import Trainings, kept_in
 
 NODES, IMAGES_A_NODE, EPOCHS, SEEDS = 8, 4, 4, 3
@@ -60,7 +59,7 @@ def digits32() -> DataSet:
     )
 
 
-class Fractions(Silent):
+class Fractions(Following):
     """Keeps the communication fraction of every iteration."""
 
     def __init__(self) -> None:
@@ -93,7 +92,7 @@ def spec_of(compressor: str, seed: int, epochs: int, width: float) -> RunSpec:
     return RunSpec.model_validate(
         {
             "model": {"kind": "nin", "width_multiplier": width, "dropout": 0},
-            "data": {"kind": "custom", "factory": "anoosheh:digits32"},
+            "data": {"kind": "custom", "factory": "benchmarks.papers.anoosheh:digits32"},
             "training": {
                 "epochs": epochs,
                 "batch_per_worker": IMAGES_A_NODE,
@@ -111,18 +110,17 @@ def spec_of(compressor: str, seed: int, epochs: int, width: float) -> RunSpec:
 def main(arguments: Sequence[str]) -> int:
     """Trains what is not trained yet, and publishes."""
     options = read_options("papers.anoosheh", __doc__.partition("\n")[0], arguments)
-    before = load()
     epochs, width = (1, QUICK_WIDTH) if options.quick else (EPOCHS, WIDTH)
     seeds = range(1, 2 if options.quick else SEEDS + 1)
     taus = {rule: some[3:4] if options.quick else some for rule, some in TAUS.items()}
     trainings = Trainings(kept_in("anoosheh", quick=options.quick), train, lambda _: 1)
     lines = [UNCOMPRESSED, *(line(rule, tau) for rule, some in taus.items() for tau in some)]
-    trainings.train([spec_of(each, seed, epochs, width) for seed in seeds for each in lines], print)
+    trainings.train([spec_of(each, seed, epochs, width) for seed in seeds for each in lines])
     found = {each: [trainings.of(spec_of(each, seed, epochs, width)) for seed in seeds] for each in lines}
     tables = [rule_table(rule, some, found) for rule, some in taus.items()]
     tables.append(fraction_table(taus, found))
     introduction = INTRODUCTION.format(nodes=NODES, images=IMAGES_A_NODE, epochs=epochs, seeds=len(seeds))
-    publish("anoosheh", options, introduction, tables, before)
+    publish("anoosheh", options, introduction, tables)
     return 0
 
 

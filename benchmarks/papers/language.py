@@ -8,8 +8,8 @@ Can be stopped and continued: finished trainings are in build/language.jsonl.
 import sys
 from collections.abc import Sequence
 
-from ..harness.report import load, publish, read_options
-from .language_runs import QUICK, Setting, Size, measured, seeds_of, table, tried_by_auto
+from ..harness.report import read_options
+from .language_runs import QUICK, Setting, Size, run, tried_by_auto
 
 SEEDS = 1
 SIZE = Size(workers=4, batch=3)
@@ -56,30 +56,14 @@ LOCAL = [
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains what is not trained yet, and publishes."""
     options = read_options("papers.language", __doc__.partition("\n")[0], arguments)
-    before, size = load(), QUICK if options.quick else SIZE
+    size = QUICK if options.quick else SIZE
     groups = [
-        ("Without compression", WITHOUT),
-        ("Gradients in every iteration", GRADIENTS),
-        ("Local steps", [*LOCAL, *tried_by_auto(WITHOUT[0], size)]),
+        ("Without compression", WITHOUT, SEEDS),
+        ("Gradients in every iteration", GRADIENTS, SEEDS),
+        ("Local steps", [*LOCAL, *tried_by_auto(WITHOUT[0], size)], SEEDS),
     ]
-    if options.quick:
-        groups = [(title, settings[-1:]) for title, settings in groups]
-    seeds = seeds_of(options, SEEDS)
-    base = groups[0][1][0]
-    wanted = [(setting, seed) for seed in seeds for _, settings in groups for setting in settings]
-    trainings = measured("language", options, size, wanted)
-    tables = [table(title, size, settings, seeds, trainings, {base.name: base}) for title, settings in groups]
-    introduction = INTRODUCTION.format(
-        layers=size.layers,
-        width=size.width,
-        iterations=size.iterations,
-        workers=size.workers,
-        batch=size.batch,
-        seeds=len(seeds),
-    )
-    publish("language", options, introduction, tables, before)
+    run("language", options, INTRODUCTION, size, groups, {WITHOUT[0].name: WITHOUT[0]})
     return 0
 
 

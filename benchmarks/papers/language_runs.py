@@ -1,7 +1,7 @@
 """A GPT on the source of Python's standard library: settings, seeds, their table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -10,10 +10,9 @@ from taugrad.platform.synchronization.config import real
 from taugrad.platform.tracking import names
 from taugrad.search import adaptive
 
-from ..harness.in_process import fit
+from ..harness.in_process import Following, fit
 from ..harness.paired import interval
-from ..harness.report import Options, Table, number
-from ..harness.sync_runs import Silent
+from ..harness.report import Options, Place, Table, number, publish
 from ..harness.trainings import Trainings, kept_in
 from ..harness.workers import train_by
 
@@ -84,12 +83,42 @@ class Size:
 QUICK = Size(2, iterations=12, layers=1, width=16)
 
 
-def measured(name: str, options: Options, size: Size, wanted: Sequence[tuple[Setting, int]]) -> Trainings:
-    """Trains settings with seeds that are not in the benchmark's file yet, in this order."""
+Group = tuple[str, Sequence[Setting], int]
+"""A table: its title, its settings, and with how many seeds each is trained."""
+
+
+def run(
+    name: str,
+    options: Options,
+    introduction: str,
+    size: Size,
+    groups: Sequence[Group],
+    bases: Mapping[str, Setting],
+    place: Place | None = None,
+) -> None:
+    """Trains what is not in the benchmark's file yet, and publishes.
+
+    Args:
+        name: the benchmark's.
+        options: its command line; a quick run has one seed, and the first and the last setting of each group.
+        introduction: with places for a size's fields and for `seeds`, the most that a group has.
+        size: how much to train; a quick run has a small one.
+        groups: one table each.
+        bases: by name, what all are compared with: settings of the groups.
+        place: where in the documentation the tables stand, too.
+    """
+    if options.quick:
+        groups = [(title, [settings[0], settings[-1]], 1) for title, settings, _ in groups]
     trainings = Trainings(kept_in(name, quick=options.quick), train, lambda _: 1)
-    specs = [setting.spec(size, seed) for setting, seed in wanted]
-    trainings.train(specs, print, every=1)
-    return trainings
+    wanted = [
+        (setting, seed) for _, settings, seeds in groups for seed in range(seeds) for setting in settings
+    ]
+    trainings.train([setting.spec(size, seed) for setting, seed in wanted], every=1)
+    tables = [
+        table(title, size, settings, range(seeds), trainings, bases) for title, settings, seeds in groups
+    ]
+    text = introduction.format(**asdict(size), seeds=max(seeds for *_, seeds in groups))
+    publish(name, options, text, tables, place)
 
 
 def train(text: str) -> dict[str, float]:
@@ -98,7 +127,7 @@ def train(text: str) -> dict[str, float]:
 
 
 def _trained(text: str) -> dict[str, float]:
-    listener = Silent()
+    listener = Following()
     trainer = fit(text, listener)
     return {"loss": listener.last[names.EVAL_LOSS], "smaller": trainer.sync.totals.compression_ratio}
 
@@ -122,7 +151,6 @@ def table(
     seeds: Sequence[int],
     trainings: Trainings,
     bases: Mapping[str, Setting],
-    notes: tuple[str, ...] = (),
 ) -> Table:
     """Every setting's loss and bytes; a column of differences for each base, seed by seed."""
     rows = []
@@ -145,7 +173,7 @@ def table(
         "than float32",
         "than 16 bits",
     )
-    return Table(title, columns, rows, notes)
+    return Table(title, columns, rows)
 
 
 def _more(
@@ -157,8 +185,3 @@ def _more(
 ) -> str:
     others = [trainings.of(base.spec(size, seed)) for seed in seeds]
     return interval([each["loss"] - other["loss"] for each, other in zip(found, others, strict=True)])
-
-
-def seeds_of(options: Options, most: int) -> list[int]:
-    """One in a quick run."""
-    return list(range(1 if options.quick else most))

@@ -18,7 +18,7 @@ from taugrad.platform.tracking import names
 
 from ..harness.in_process import fit
 from ..harness.paired import interval
-from ..harness.report import Table, load, number, publish, read_options
+from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import BUILD, Trainings, kept_in
 from ..platform.async_runs import Watching
 
@@ -78,10 +78,10 @@ QUICK = Size(1, 1, 2, (TAU, 6.0), (TAU,), (Net(2, 16), Net(2, 32)))
 def main(arguments: Sequence[str]) -> int:
     """Speaks and trains what is not there yet, and publishes."""
     options = read_options("papers.strom_speech", __doc__.partition("\n")[0], arguments)
-    before, size = load(), QUICK if options.quick else FULL
+    size = QUICK if options.quick else FULL
     speak(size)
     trainings = Trainings(kept_in("strom_speech", quick=options.quick), train, _work)
-    trainings.train(all_specs(size), print)
+    trainings.train(all_specs(size))
     introduction = INTRODUCTION.format(
         minutes=size.minutes, epochs=size.epochs, workers=WORKERS, batch=LOCAL_BATCH, seeds=size.seeds
     )
@@ -90,7 +90,6 @@ def main(arguments: Sequence[str]) -> int:
         options,
         introduction,
         [taus_table(size, trainings), unwaited_table(size, trainings), nets_table(size, trainings)],
-        before,
     )
     return 0
 

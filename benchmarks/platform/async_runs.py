@@ -8,17 +8,11 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from time import perf_counter, sleep
 from typing import Any, Literal
 
-import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter
 
-from taugrad.platform.data import DataSet
-from taugrad.platform.data import load as load_data
-from taugrad.platform.data.config import DataConfig
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.asynchronous.mode import AsynchronousTraining
 from taugrad.platform.synchronization.hooked import HookedGradients
@@ -26,7 +20,8 @@ from taugrad.platform.tracking import names
 from taugrad.platform.training.replica import Replica
 from taugrad.platform.training.trainer import Trainer
 
-from ..harness.sync_runs import Silent
+from ..harness.in_process import Following, fit
+from ..harness.report import say
 from ..harness.workers import found_by
 
 Slow = Literal["nobody", "one", "now and then"]
@@ -61,13 +56,22 @@ class Outcome:
     most: float
 
 
-class Watching(Silent):
-    """A listener that keeps the last evaluation, and all figures of staleness."""
+class Watching(Following):
+    """A listener that keeps the last evaluation, and all figures of staleness; real workers have a pace."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace | None = None) -> None:
         super().__init__()
+        self.pace, self.began = pace, 0.0
         self.staleness: list[float] = []
         self.most = 0.0
+
+    def stage(self, name: str) -> None:
+        """All begin together, once the workers are as slow as they shall be."""
+        if name == "first iteration":
+            if self.pace is not None:
+                _slow_down(_replica(self.trainer), self.pace, dist.get_rank(), dist.get_world_size())
+            dist.barrier()
+            self.began = perf_counter()
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Keeps two of them."""
@@ -76,33 +80,26 @@ class Watching(Silent):
             self.most = max(self.most, metrics[names.COMM_STALENESS_MOST])
 
 
-def train(specs: Sequence[RunSpec], paces: Sequence[Pace]) -> list[Outcome]:
+def train(specs: Sequence[RunSpec], paces: Sequence[Pace | None]) -> list[Outcome]:
     """Trains specs of equally many processes, one after the other, in processes that end with this call."""
     (processes,) = {spec.processes for spec in specs}
     texts = [spec.model_dump_json() for spec in specs]
     return [Outcome(**values) for values in found_by(_work, (texts, list(paces)), processes)[0]]
 
 
-def _work(texts: Sequence[str], paces: Sequence[Pace]) -> list[dict[str, Any]]:
+def _work(texts: Sequence[str], paces: Sequence[Pace | None]) -> list[dict[str, Any]]:
     outcomes = []
     for text, pace in zip(texts, paces, strict=True):
-        spec = RunSpec.model_validate_json(text)
-        outcomes.append(asdict(_train_here(spec, pace)))
+        outcomes.append(asdict(_train(text, pace)))
         if dist.get_rank() == 0:
-            print(f"        {spec.sync.mode}, {pace}", file=sys.stderr)
+            say(f"  {len(outcomes)} of {len(texts)} trainings")
     return outcomes
 
 
-def _train_here(spec: RunSpec, pace: Pace) -> Outcome:
-    listener = Watching()
-    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
-    if pace.step_s:
-        _slow_down(_replica(trainer), pace, dist.get_rank(), dist.get_world_size())
-    dist.barrier()
-    began = perf_counter()
-    trainer.fit()
-    seconds = perf_counter() - began
-    totals, ages = trainer.sync.totals, listener.staleness
+def _train(text: str, pace: Pace | None) -> Outcome:
+    listener = Watching(pace)
+    totals = fit(text, listener).sync.totals
+    seconds, ages = perf_counter() - listener.began, listener.staleness
     return Outcome(
         accuracy=listener.last[names.EVAL_ACCURACY],
         wire_bytes=totals.wire_bytes,
@@ -129,9 +126,3 @@ def _slow_down(replica: Replica, pace: Pace, rank: int, workers: int) -> None:
         return backward(*arguments)
 
     replica.backward = slowly  # type: ignore[method-assign]
-
-
-@cache
-def _data(config: str) -> DataSet:
-    adapter: TypeAdapter[DataConfig] = TypeAdapter(DataConfig)
-    return load_data(adapter.validate_json(config))

@@ -7,14 +7,13 @@ a process, and their course of time is made up. Bytes are equal by a fixed densi
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from taugrad.platform.spec import RunSpec
 
-from ..harness.report import Options, Table, load, number, publish, read_options
+from ..harness.report import Options, Table, number, publish, read_options, say
 from .async_runs import Outcome, Pace, Slow, train
 
 LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
@@ -76,7 +75,7 @@ def make_spec(sizes: Sizes, sync: dict[str, Any], workers: int) -> RunSpec:
     )
 
 
-def measure_speed(sizes: Sizes, say: Callable[[str], None]) -> Table:
+def measure_speed(sizes: Sizes) -> Table:
     """Real workers, one slow: always, or another one in each step."""
     cases: list[tuple[Slow, float]] = [("nobody", 1)]
     slow: tuple[Slow, ...] = ("one", "now and then")
@@ -112,7 +111,7 @@ def measure_speed(sizes: Sizes, say: Callable[[str], None]) -> Table:
     return Table("Speed with slow workers, measured", columns, rows, notes)
 
 
-def measure_accuracy(sizes: Sizes, say: Callable[[str], None]) -> Table:
+def measure_accuracy(sizes: Sizes) -> Table:
     """Simulated workers, one of them always slow."""
     cases = [(workers, times) for workers in sizes.simulated for times in sizes.slowness]
     specs = []
@@ -122,7 +121,7 @@ def measure_accuracy(sizes: Sizes, say: Callable[[str], None]) -> Table:
             course = {"step_times": [times, *[1] * (workers - 1)], "delay": DELAY, "most_behind": BEHIND}
             specs.append(make_spec(sizes, {"mode": "simulated", "of": {"mode": "async"} | course}, workers))
     say("simulated workers")
-    outcomes = iter(train(specs, [Pace(0, "nobody", 1)] * len(specs)))
+    outcomes = iter(train(specs, [None] * len(specs)))
     rows, there = [], None
     for workers, times in cases:
         if times == sizes.slowness[0]:
@@ -150,13 +149,8 @@ def _both(there: Outcome, here: Outcome) -> tuple[str, ...]:
 def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("platform.asynchronous", "Workers that do not wait.", arguments)
     sizes = QUICK if options.quick else FULL
-    load_before, started = load(), perf_counter()
-
-    def say(what: str) -> None:
-        print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
-
-    tables = [measure_speed(sizes, say), measure_accuracy(sizes, say)]
-    publish("asynchronous", options, INTRODUCTION, tables, load_before)
+    tables = [measure_speed(sizes), measure_accuracy(sizes)]
+    publish("asynchronous", options, INTRODUCTION, tables)
 
 
 if __name__ == "__main__":

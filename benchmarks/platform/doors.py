@@ -26,7 +26,7 @@ from taugrad.compressors import compress_gradients
 from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
 
-from ..harness.report import Table, load, number, publish, read_options
+from ..harness.report import Table, number, publish, read_options
 from ..harness.workers import found_by
 
 CONTEXT, BATCH, WORKERS = 32, 8, 2
@@ -243,7 +243,7 @@ def rows_of(found: dict[str, dict[str, list[float]]]) -> Iterator[tuple[str, ...
 def main(arguments: Sequence[str]) -> int:
     """Trains through each door, and publishes."""
     options = read_options("platform.doors", __doc__.partition("\n")[0], arguments)
-    before, steps = load(), 6 if options.quick else 200
+    steps = 6 if options.quick else 200
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str]) -> int:
     columns = ("optimizer: exchange", "door", "loss of the first 10", "of the last 10", "off torchrun's")
     parameters = sum(each.numel() for each in Learner().parameters())
     text = INTRODUCTION.format(parameters=parameters, steps=steps, batch=BATCH, context=CONTEXT)
-    publish("doors", options, text, [Table("Losses by door", columns, list(rows_of(found)))], before)
+    publish("doors", options, text, [Table("Losses by door", columns, list(rows_of(found)))])
     return 0
 
 

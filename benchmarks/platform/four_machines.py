@@ -8,7 +8,6 @@ database, checkpoints, the token, the report. docs/clusters.md has what came of 
 """
 
 import argparse
-import os
 import shlex
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 from ..network import Host, Link, Network, NetworkError, uniform
+from .faults.commands import clean_environment
 
 SPEC = """experiment: four-machines
 name: {name}
@@ -28,7 +28,6 @@ workers: {{count: 4}}
 """
 LINES = {"none": "none", "fp16": "fp16", "strom": "strom(tau=0.05) | golomb_rice"}
 RAY = "ray start --disable-usage-stats --num-cpus=1 --object-store-memory=134217728 --node-ip-address="
-MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 UP_S = 180.0
 
 
@@ -97,14 +96,11 @@ class Machine:
 
     def __init__(self, folder: Path, server: str) -> None:
         self._folder = folder
-        ours = {k: v for k, v in os.environ.items() if not k.startswith(MISLEADING)}
-        self._environment = ours | {
+        self._environment = clean_environment() | {
             "HOME": f"{folder}/home",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "RAY_AUTH_MODE": "token",
             "MLFLOW_TRACKING_URI": server,
             "TAUGRAD_STORAGE": f"{folder}/taugrad-runs",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         }
 
     def run(self, host: Host, line: str) -> int:

@@ -7,16 +7,15 @@ depend on how busy the machine is, memory hardly.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 
-from ..harness.report import RESULTS, Place, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Place, Table, number, publish, read_options, say
 from . import hybrid_formulas as formulas
 from .hybrid_formulas import Net
 from .hybrid_runs import Case, measure
@@ -108,7 +107,7 @@ def expected(net: Net, sync: dict[str, str], workers: int, each: int) -> tuple[f
     return arriving, formulas.messages(net, workers, sync["scheme"]), kept
 
 
-def measure_bytes(sizes: Sizes, nets: dict[str, Net], say: Callable[[str], None]) -> Table:
+def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
     """Every scheme with both models."""
     rows: list[tuple[str, ...]] = []
     for model, net in nets.items():
@@ -170,20 +169,16 @@ def _mb(size: float) -> str:
 def main(arguments: Sequence[str]) -> None:
     options = read_options("platform.hybrid", "Hybrid parallelism beside data parallelism.", arguments)
     sizes = QUICK if options.quick else FULL
-    load_before, started = load(), perf_counter()
-
-    def say(what: str) -> None:
-        print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
 
     nets = {}
     for name in sizes.models:
         nets[name] = Net.of(build(case(sizes, name, {"mode": "sharded"}, 2).spec.model, sizes.shape))
-    tables = [measure_bytes(sizes, nets, say), crossings(sizes, nets)]
+    tables = [measure_bytes(sizes, nets), crossings(sizes, nets)]
     weights = " and ".join(f"{(net.conv + net.fc) / 1e6:.1f}" for net in nets.values())
     introduction = INTRODUCTION.format(
         sizes=weights, image=" x ".join(map(str, sizes.shape.inputs)), classes=sizes.shape.outputs
     )
-    publish("hybrid", options, introduction, tables, load_before, PLACE)
+    publish("hybrid", options, introduction, tables, PLACE)
 
 
 if __name__ == "__main__":

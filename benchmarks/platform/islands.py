@@ -16,7 +16,7 @@ from taugrad.compressors import compress_replicas
 from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
 
-from ..harness.report import Table, load, number, publish, read_options
+from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import Cells
 from ..harness.workers import found_by
 
@@ -125,13 +125,13 @@ def main(arguments: Sequence[str]) -> int:
     """Trains, and publishes."""
     parts = [f"{islands}x{workers}" for islands, workers in SIZES]
     options = read_options("platform.islands", __doc__.partition("\n")[0], arguments, parts)
-    before, steps = load(), 12 if options.quick else 300
+    steps = 12 if options.quick else 300
     sizes = [size for size, part in zip(SIZES, parts, strict=True) if part in options.parts]
     cells = Cells("islands", quick=options.quick)
     tables = [table_of(*size, steps, cells) for size in (sizes[:1] if options.quick else sizes)]
     parameters = sum(each.numel() for each in GptNetwork(GPT, CONTEXT, 256).parameters())
     introduction = INTRODUCTION.format(parameters=parameters, batch=BATCH, context=CONTEXT)
-    publish("islands", options, introduction, tables, before)
+    publish("islands", options, introduction, tables)
     return 0
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..harness.report import Place, Table, load, publish, read_options
+from ..harness.report import Place, Table, publish, read_options
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = sorted((ROOT / "experiments" / "quickstart").glob("*.yaml"))
@@ -40,11 +40,10 @@ def main(arguments: Sequence[str]) -> int:
     """Trains and publishes."""
     options = read_options("platform.quickstart", __doc__.partition("\n")[0], arguments)
     epochs = 1 if options.quick else 10
-    before = load()
     rows = trained([str(path) for path in SPECS], epochs)
     introduction = TRAINED.format(epochs=epochs) + LOOPBACK
     table = Table("The quickstart's four runs", COLUMNS, rows)
-    publish("quickstart", options, introduction, [table], before, README)
+    publish("quickstart", options, introduction, [table], README)
     return 0
 
 

@@ -14,14 +14,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from taugrad.platform.tracking.store import open_client
 
-from ..harness.report import RESULTS, Options, Table, load, publish
+from ..harness.report import RESULTS, Options, Table, publish, say
+from ..harness.trainings import BUILD, Kept, kept_in
 from ..network import why_not
-from .faults.cases import RESTARTS, Kept, NotBegun, Result, Undisturbed, strike, undisturbed
+from .faults.cases import NotBegun, Result, Undisturbed, strike, undisturbed
 from .faults.commands import RayHost, clean_environment
 from .faults.kinds import (
     CheckpointDamaged,
@@ -37,10 +38,9 @@ from .faults.kinds import (
 )
 from .faults.machines import Machines, OnMachines
 from .faults.mlflow_server import Server
-from .faults.places import JobHead, OnHead, OwnRay, Place, SharedRay, WithServer
+from .faults.places import JobHead, OnHead, Place, SharedRay, WithServer
 from .faults.scenarios import AUTO, MODES, SEARCH, SUBMIT, Scenario, train
 
-BUILD = Path(__file__).resolve().parents[2] / "build"
 EACH = 10
 """Faults of each kind."""
 MOST_TOO_LATE = 3
@@ -90,22 +90,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="one fault of each kind, to see that it works")
     parser.add_argument("--write", nargs="?", type=Path, const=RESULTS, metavar="FOLDER")
     parser.add_argument("--only", help="kinds of faults whose names have this", default="")
-    parser.add_argument("--mode", help="scenarios whose names have this", default="")
     parser.add_argument("--publish", action="store_true", help="what has been run so far, and no more")
     given = parser.parse_args(arguments)
     options = Options(
         given.quick, given.write, shlex.join(["python", "-m", "benchmarks.platform.soak", *arguments])
     )
-    before = load()
-    kept = Kept(BUILD / ("soak-quick.jsonl" if given.quick else "soak.jsonl"), anew=given.quick)
+    kept = Kept(kept_in("soak", quick=given.quick))
     if not given.publish:
         with Soak(kept, BUILD / "soak", quick=given.quick) as soak:
-            soak.run(given.only, given.mode)
-    if not kept.results:
+            soak.run(given.only)
+    results = [Result(**each) for each in kept.entries]
+    if not results:
         print("nothing was run", file=sys.stderr)
         return 2
-    publish("soak", options, INTRODUCTION, tables(kept.results), before)
-    return int(any(each.lost for each in kept.results))
+    publish("soak", options, INTRODUCTION, tables(results))
+    return int(any(each.lost for each in results))
 
 
 @dataclass
@@ -135,23 +134,17 @@ class Soak:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, only: str = "", mode: str = "") -> None:
-        """Faults of all kinds in turn, until there are enough of each.
-
-        Args:
-            only: kinds whose names have this.
-            mode: scenarios whose names have this.
-        """
+    def run(self, only: str = "") -> None:
+        """Faults of all kinds whose names have `only`, in turn, until there are enough of each."""
         schedule: dict[type[Fault], list[Scenario]] = {}
         for make, scenarios in SCHEDULE.items():
-            chosen = [each for each in scenarios if mode in each.name]
-            if only not in make.name or not chosen:
+            if only not in make.name:
                 continue
-            rooted = make in NEED_ROOT or any(each.place == "two machines" for each in chosen)
+            rooted = make in NEED_ROOT or any(each.place == "two machines" for each in scenarios)
             if rooted and (reason := why_not()):
-                print(f"{make.name}: left out: {reason}", flush=True)
+                say(f"{make.name}: left out: {reason}")
             else:
-                schedule[make] = chosen
+                schedule[make] = scenarios
         for number in range(1 if self.quick else max(EACH, *map(len, SCHEDULE.values()))):
             for make, scenarios in schedule.items():
                 if number < max(EACH, len(scenarios)):
@@ -159,20 +152,21 @@ class Soak:
 
     def _one(self, make: type[Fault], scenario: Scenario, number: int) -> None:
         """One case, unless it is done."""
-        if self.kept.has(make.name, scenario.name, number):
+        case = {"fault": make.name, "scenario": scenario.name, "number": number}
+        if any(each.items() >= case.items() for each in self.kept.entries):
             return
         for attempt in range(MOST_TOO_LATE):
             try:
                 self._strike(make, scenario, number, attempt)
                 return
             except TooLate:
-                print("  too late: it was over", flush=True)
+                say("  too late: it was over")
             except NotBegun as problem:
-                print(f"  did not begin: {problem}", flush=True)
+                say(f"  did not begin: {problem}")
 
     def _strike(self, make: type[Fault], scenario: Scenario, number: int, attempt: int) -> None:
         whole = self.whole(scenario)
-        print(f"{make.name} {number}: {scenario.name}, {scenario.place}", flush=True)
+        say(f"{make.name} {number}: {scenario.name}, {scenario.place}")
         folder = self.folder / f"{make.__name__}-{number}-{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
         result = strike(
@@ -181,11 +175,10 @@ class Soak:
             f"{make.__name__} {scenario.name} {number} {attempt}",
             number,
             whole,
-            lambda text: print(text, flush=True),
         )
-        self.kept.add(result)
+        self.kept.add(asdict(result))
         how = "by itself" if result.starts == 1 else f"{result.starts} commands"
-        print(f"  {result.seconds:.0f} s, {how}: {result.lost or 'nothing lost'}", flush=True)
+        say(f"  {result.seconds:.0f} s, {how}: {result.lost or 'nothing lost'}")
         if not result.lost:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -193,7 +186,7 @@ class Soak:
         """The scenario where nothing happened; run once."""
         name = scenario.name.replace("submit", "train")
         if name not in self._whole:
-            print(f"undisturbed: {name}", flush=True)
+            say(f"undisturbed: {name}")
             folder = self.folder / f"undisturbed-{name.replace(' ', '-')}"
             # Where it runs changes no bit.
             kind, mode = ("train" if scenario.kind == "submit" else scenario.kind), scenario.mode
@@ -203,28 +196,28 @@ class Soak:
 
     def _place(self, folder: Path, scenario: Scenario) -> Place:
         if scenario.place == "own Ray":
-            return OwnRay(folder, scenario, RESTARTS, self._template)
+            return Place(folder, scenario, self._template)
         if scenario.place == "shared Ray":
             if self._host is None:
                 self._host = RayHost(self.folder / "shared-ray.txt")
                 self._stack.callback(self._host.close)
-            return SharedRay(folder, scenario, RESTARTS, self._template, self._host)
+            return SharedRay(folder, scenario, self._template, self._host)
         if scenario.place == "MLflow server":
             if self._server is None:
                 (self.folder / "server").mkdir(exist_ok=True)
                 self._server = Server(self.folder / "server", clean_environment())
                 self._server.start()
                 self._stack.callback(self._server.kill)
-            return WithServer(folder, scenario, RESTARTS, self._template, self._server)
+            return WithServer(folder, scenario, self._template, self._server)
         if scenario.place == "job head":
             if self._head is None:
                 self._head = JobHead(self.folder / "head")
                 self._stack.callback(self._head.close)
-            return OnHead(folder, scenario, RESTARTS, self._template, self._head)
+            return OnHead(folder, scenario, self._template, self._head)
         if self._machines is None:
             self._machines = Machines(self.folder / "machines")
             self._stack.callback(self._machines.close)
-        return OnMachines(folder, scenario, RESTARTS, self._template, self._machines)
+        return OnMachines(folder, scenario, self._template, self._machines)
 
 
 def program() -> str:

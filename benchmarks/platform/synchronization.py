@@ -7,14 +7,13 @@ exact, of accuracy those of the seeds named.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from taugrad.compressors.exchange.traffic import HEAD
 
-from ..harness.report import RESULTS, Options, Place, Table, load, number, publish, read_options
+from ..harness.report import RESULTS, Options, Place, Table, number, publish, read_options, say
 from ..harness.sync_runs import Outcome, Sizes, make_spec, train
 
 FEW_STEPS: dict[str, Any] = {
@@ -96,7 +95,7 @@ def messages_formula(mode: str, workers: int, *, whole: bool) -> int:
     return 2 * workers * others
 
 
-def measure_modes(sizes: Sizes, say: Callable[[str], None]) -> tuple[list[Table], int]:
+def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
     """Every mode with every number of workers: bytes beside their formulas, then bytes beside accuracy.
 
     Returns:
@@ -191,14 +190,9 @@ def _kb(size: float) -> str:
 def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("platform.synchronization", "What ways to synchronize move.", arguments)
     sizes = QUICK if options.quick else FULL
-    load_before, started = load(), perf_counter()
-
-    def say(what: str) -> None:
-        print(f"{perf_counter() - started:4.0f} s: {what}", file=sys.stderr)
-
-    tables, parameters = measure_modes(sizes, say)
+    tables, parameters = measure_modes(sizes)
     introduction = INTRODUCTION.format(parameters=parameters)
-    publish("synchronization", options, introduction, tables, load_before, PLACE)
+    publish("synchronization", options, introduction, tables, PLACE)
 
 
 if __name__ == "__main__":

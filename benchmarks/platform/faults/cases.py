@@ -1,19 +1,18 @@
 """A case: a scenario, a fault, and a number from which its moment and all else that is by chance follow."""
 
 import json
-import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from random import Random
 
 from taugrad.platform.tracking.store import open_client
 
+from ...harness.report import say
 from .commands import Command
 from .comparing import Outcome, differences, outcomes
 from .kinds import Fault, TooLate
@@ -23,8 +22,6 @@ _GOES_ON = re.compile(r"--resume ([0-9a-f]{32})")
 _DELIVER = re.compile(r"taugrad deliver (\S+)")
 _FINISHED = "this run is finished"
 _MOST_STARTS = 6
-RESTARTS = 5
-"""How often a run may come back by itself."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,6 @@ def strike(
     seed: str,
     number: int,
     whole: Undisturbed,
-    say: Callable[[str], None],
 ) -> Result:
     """Runs a scenario, has a fault strike it, brings it to its end, and compares.
 
@@ -113,7 +109,6 @@ def strike(
         seed: from which its moment and all else that is by chance follow.
         number: of the case.
         whole: the scenario where nothing happened.
-        say: told how it goes.
 
     Raises:
         NotBegun: it did not come to its work, such as on a machine on which Ray does not start in time.
@@ -149,7 +144,6 @@ def strike(
     finally:
         command.kill()
         fault.clear()
-        place.close()
     seconds = time.monotonic() - begun
     return Result(
         fault.name,
@@ -211,32 +205,3 @@ def files_of(storage: Path) -> dict[str, str]:
         kept = [i for i, name in enumerate(rows[0]) if not re.search("second|minute|run", name)]
         found[path.name] = "\n".join(",".join(row[i] for i in kept) for row in rows)
     return found
-
-
-class Kept:
-    """Results in a file with a line for each; those of earlier starts are there."""
-
-    def __init__(self, path: Path, *, anew: bool = False) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if anew:
-            path.unlink(missing_ok=True)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self.results: list[Result] = []
-        for line in lines:
-            with suppress(ValueError, TypeError):  # a line that was cut
-                self.results.append(Result(**json.loads(line)))
-
-    def has(self, fault: str, scenario: str, number: int) -> bool:
-        """Whether a case is done."""
-        return any(
-            (each.fault, each.scenario, each.number) == (fault, scenario, number) for each in self.results
-        )
-
-    def add(self, result: Result) -> None:
-        """Writes a result down."""
-        self.results.append(result)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())

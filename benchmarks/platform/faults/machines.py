@@ -84,10 +84,8 @@ class Machines:
 class OnMachines(Place):
     """Commands on the first of two machines that cases share."""
 
-    def __init__(
-        self, folder: Path, scenario: Scenario, restarts: int, template: Path, machines: Machines
-    ) -> None:
-        super().__init__(folder, scenario, restarts, template)
+    def __init__(self, folder: Path, scenario: Scenario, template: Path, machines: Machines) -> None:
+        super().__init__(folder, scenario, template)
         self.machines = machines
         self.environment = machines.environment | {
             "RAY_ADDRESS": machines.address,
@@ -103,6 +101,3 @@ class OnMachines(Place):
     def processes(self, command: Command) -> list[psutil.Process]:
         """See `Place.processes`."""
         return [*command.family(), *self.machines.processes(0), *self.machines.processes(1)]
-
-    def close(self) -> None:
-        """The machines stay."""

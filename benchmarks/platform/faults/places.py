@@ -7,7 +7,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,8 +25,8 @@ EXPERIMENT, STORAGE = "soak", "taugrad-runs"
 _UP_S = 240.0
 
 
-class Place(ABC):
-    """A folder for one case, with the spec in it.
+class Place:
+    """A folder for one case, with the spec in it; each command there starts a Ray of its own.
 
     Attributes:
         folder: of the command.
@@ -36,13 +35,12 @@ class Place(ABC):
         experiment: MLflow's.
     """
 
-    def __init__(self, folder: Path, scenario: Scenario, restarts: int, template: Path) -> None:
+    def __init__(self, folder: Path, scenario: Scenario, template: Path) -> None:
         """Makes it.
 
         Args:
             folder: which must not be there.
             scenario: what will be run.
-            restarts: how often a run may come back by itself.
             template: an empty database of MLflow's, which takes seconds to be made.
         """
         folder.mkdir(parents=True)
@@ -51,7 +49,7 @@ class Place(ABC):
         self.storage = folder / STORAGE
         self.uri = f"sqlite:///{folder}/mlflow.db"
         shutil.copy(template, folder / "mlflow.db")
-        (folder / "spec.yaml").write_text(scenario.spec(self.experiment, restarts))
+        (folder / "spec.yaml").write_text(scenario.spec(self.experiment))
         self.environment = clean_environment()
 
     @property
@@ -75,25 +73,12 @@ class Place(ABC):
         """Of the store."""
         return open_client(self.uri)
 
-    @abstractmethod
-    def close(self) -> None:
-        """Removes what stays outside of the folder."""
 
-
-class OwnRay(Place):
-    """Each command starts a Ray of its own."""
-
-    def close(self) -> None:
-        """Nothing stays."""
-
-
-class SharedRay(OwnRay):
+class SharedRay(Place):
     """Commands on a Ray that cases share: they take half as long there."""
 
-    def __init__(
-        self, folder: Path, scenario: Scenario, restarts: int, template: Path, host: RayHost
-    ) -> None:
-        super().__init__(folder, scenario, restarts, template)
+    def __init__(self, folder: Path, scenario: Scenario, template: Path, host: RayHost) -> None:
+        super().__init__(folder, scenario, template)
         self._host = host
 
     def start(self, arguments: Sequence[str]) -> Command:
@@ -101,17 +86,15 @@ class SharedRay(OwnRay):
         return self._host.start(arguments, self.folder)
 
 
-class WithServer(OwnRay):
-    """The same with an MLflow server, which cases share: each has an experiment of its own."""
+class WithServer(Place):
+    """An MLflow server that cases share: each has an experiment of its own."""
 
-    def __init__(
-        self, folder: Path, scenario: Scenario, restarts: int, template: Path, server: Server
-    ) -> None:
-        super().__init__(folder, scenario, restarts, template)
+    def __init__(self, folder: Path, scenario: Scenario, template: Path, server: Server) -> None:
+        super().__init__(folder, scenario, template)
         self.server = server
         self.uri = server.uri
         self.experiment = f"{EXPERIMENT}-{folder.name}-{os.getpid()}"
-        (folder / "spec.yaml").write_text(scenario.spec(self.experiment, restarts))
+        (folder / "spec.yaml").write_text(scenario.spec(self.experiment))
         self.environment |= {"MLFLOW_TRACKING_URI": server.uri}
 
 
@@ -156,10 +139,8 @@ class JobHead:
 class OnHead(Place):
     """Commands are jobs of a head that cases share."""
 
-    def __init__(
-        self, folder: Path, scenario: Scenario, restarts: int, template: Path, head: JobHead
-    ) -> None:
-        super().__init__(folder, scenario, restarts, template)
+    def __init__(self, folder: Path, scenario: Scenario, template: Path, head: JobHead) -> None:
+        super().__init__(folder, scenario, template)
         self.head = head
         self.environment = head.environment | {
             "RAY_ADDRESS": head.address,
@@ -174,6 +155,3 @@ class OnHead(Place):
     def processes(self, command: Command) -> list[psutil.Process]:
         """See `Place.processes`."""
         return [*command.family(), *family(self.head.process.pid)]
-
-    def close(self) -> None:
-        """The head stays."""
