@@ -88,6 +88,38 @@ def test_of_those_that_come_at_once_one_gets_the_run(client, run_id):
     assert sorted(outcomes) == ["held", "refused", "refused", "refused"]
 
 
+def test_two_that_come_at_once_to_a_slow_store_do_not_both_get_the_run(client, run_id, monkeypatch):
+    """A request takes 3 s: one that asked before we had written may write until 6 s after that."""
+    now, writes_at = 0.0, 11.0
+
+    class Slow:
+        """The store, and the clock."""
+
+        def get_run(self, run_id: str):
+            self.sleep(3)
+            return client.get_run(run_id)
+
+        def set_tag(self, run_id: str, name: str, text: str) -> None:
+            self.sleep(3)
+            client.set_tag(run_id, name, text)
+
+        def sleep(self, seconds: float) -> None:
+            nonlocal now
+            if now < writes_at <= now + seconds:
+                elsewhere(client, run_id, time.time())
+            now += seconds
+
+        def monotonic(self) -> float:
+            return now
+
+        time = staticmethod(time.time)
+
+    slow = Slow()
+    monkeypatch.setattr(holding, "time", slow)
+    with pytest.raises(RunHeld), Hold(slow, run_id):
+        pass
+
+
 def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id):
     elsewhere(client, run_id, time.time() - holding.STALE_S / 2)
     with pytest.raises(RunHeld, match="process 4242 on elsewhere"), Hold(client, run_id):
