@@ -13,6 +13,7 @@ from shutil import copy
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).with_name("support")))
 sys.path.append(str(Path(__file__).parents[1]))  # for benchmarks
@@ -33,6 +34,10 @@ FIRST = (
     *("tests/compressors/test_ddp.py", "tests/platform/"),
 )
 """What others wait for, then what takes longest: nobody waits for it at the end."""
+
+# No test depends on how long anything takes: another machine is busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # A module is compiled once, not by each of some hundred processes that the tests start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -93,7 +93,7 @@ def fit(given: dict[str, Any]) -> bool:
     return all(fit(each) for each in given.values() if isinstance(each, dict))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of([some_of(each) for each in RULES.ours().values()]))
 def test_line_dictionary_json_and_repr_say_the_same(
     given_fields: dict[str, Any],

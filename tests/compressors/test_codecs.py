@@ -46,7 +46,7 @@ def test_every_codec_and_every_form_is_listed() -> None:
 
 
 @every_case
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data(), symbols=st.sampled_from(SYMBOLS))
 def test_every_update_comes_back(
     codec: str,
@@ -124,7 +124,7 @@ def shortest(update: Update) -> int:
 
 
 @every_case
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_auto_writes_the_shortest_message(codec: str, form: Form, data: st.DataObject) -> None:
     update = draw_update(data, codec, form)

@@ -34,7 +34,7 @@ def transcribe(n: int, m: int) -> list[int]:
     return positions
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(n=st.integers(0, 2**32 - 1), m=st.integers(0, 500))
 def test_positions_do_what_the_definition_says(n: int, m: int) -> None:
     m = min(n, m)
@@ -61,7 +61,7 @@ def test_a_sample_does_not_fall_into_step_with_rows(width: int) -> None:
     assert abs(chi2 - (width - 1)) < 6 * math.sqrt(2 * (width - 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(st.integers(0, 9), st.integers(0, 10**9)), min_size=1, max_size=40))
 def test_entropy_is_shannons(counts: list[int]) -> None:
     total = max(sum(counts), 1)
@@ -98,7 +98,7 @@ def test_sample_sizes() -> None:
     ]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rms=st.floats(0, 1e30),
     c0=st.floats(1e-6, 10),

@@ -86,7 +86,7 @@ def random_words(k: int, p: float, seed: int = 0) -> Words:
     return (positions << 1 | rng.integers(0, 2, k)).astype(np.uint32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn=sorted_words(), signed=st.booleans(), block_log2=st.sampled_from([4, 5, 7, 12, 14]))
 def test_any_words_come_back(drawn: tuple[int, Words], signed: bool, block_log2: int) -> None:
     n, words = drawn
@@ -114,7 +114,7 @@ def test_size_is_within_1_5_percent_of_the_entropy(p: float) -> None:
     assert bits < 8 * size_of(words, True) < 1.015 * bits
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(count=st.integers(1, 2**14), data=st.data())
 def test_parameter_is_the_pages(count: int, data: st.DataObject) -> None:
     span = data.draw(st.one_of(st.integers(count, 4 * count), st.integers(count, LAST_N)))

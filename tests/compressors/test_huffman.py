@@ -86,7 +86,7 @@ SHAPES = ("uniform", "gaussian", "geometric", "two", "one", "every")
 shapes = st.sampled_from(SHAPES)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     counts=st.lists(st.integers(0, 12).map(lambda e: 3**e), min_size=2, max_size=16),
     spare=st.integers(0, 2) | st.just(14),
@@ -107,7 +107,7 @@ def test_too_many_symbols_for_the_limit_are_refused() -> None:
         code_lengths(np.ones(9, np.int64), 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     bits=st.integers(1, 16),
     k=st.one_of(st.integers(1, 40), st.integers(STREAM - 5, STREAM + 5), st.integers(1, 5 * STREAM)),
@@ -164,7 +164,7 @@ def test_a_histogram_counts(bits: int, k: int) -> None:
         assert (huffman.histogram(symbols, bits, threads) == np.bincount(symbols, minlength=1 << bits)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(bits=st.integers(1, 16), k=st.sampled_from([1, 5, 300, 4 * STREAM + 70]), shape=shapes, data=st.data())
 def test_damaged_sections_are_the_same_symbols_by_any_threads_or_refused(
     bits: int, k: int, shape: str, data: st.DataObject

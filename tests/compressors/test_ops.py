@@ -633,7 +633,7 @@ ANY = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -1e-40, float(MAX
 TAME = st.floats(-float(MAX) / 2, float(MAX) / 2, width=32) | st.sampled_from([0.0, -0.0, 1e-45, 1.0, -1.0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), st.lists(st.tuples(ANY, ANY), max_size=60), st.booleans())
 def test_sparse_passes_over_any_floats(
     data: st.DataObject, pairs: list[tuple[float, float]], fast: bool
@@ -647,7 +647,7 @@ def test_sparse_passes_over_any_floats(
     check_largest(cpu, [residual], [gradient], [data.draw(st.integers(0, 70))])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), st.lists(TAME, min_size=1, max_size=60), st.sampled_from(FORMS), st.integers(0, 70))
 def test_quantizing_any_floats(
     data: st.DataObject, numbers: list[float], form: tuple[str, int], block: int

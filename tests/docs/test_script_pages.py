@@ -5,6 +5,7 @@ import re
 import fences
 import forked
 import pytest
+from waiting import TIMEOUT_S
 
 from taugrad.platform.ports import free_port
 
@@ -30,7 +31,7 @@ def test_the_pages_example_trains_and_sends_less(page, name, workers, options, f
         monkeypatch.setenv("RANK", str(rank))
         started.append(forked.start(script, options, log, log))
     for worker in started:
-        worker.join(120)
+        worker.join(TIMEOUT_S)
     assert [worker.exitcode for worker in started] == [0] * workers, logs[0].read_text()[-3000:]
     said = logs[0].read_text()
     first, *_, last = (float(each) for each in re.findall(r"loss ([\d.]+)", said))

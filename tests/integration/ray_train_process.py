@@ -1,7 +1,11 @@
-"""The scripts on docs/how-to/ray-train.md on the tests' Ray: workers fail in the second epoch, once."""
+"""A script on docs/how-to/ray-train.md on the tests' Ray: workers fail in the second epoch, once.
+
+python ray_train_process.py train.py
+"""
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,19 +43,17 @@ def failing_once(
 
 
 if __name__ == "__main__":
-    loops = {
-        "train.py": lambda rank: plainly(SPARSE, rank, "in turns"),
-        "local_train.py": lambda rank: local_steps_plainly(rank, "in turns"),
-    }
-    for file, plain_loop in loops.items():
-        names, folder = script("ray-train.md", file), Path(file[:-3]).absolute()
-        folder.mkdir()
-        names["EPOCHS"] = 2
-        if file == "train.py":
-            names["METHOD"] = SPARSE
-        # Two workers find room on one CPU, too.
-        names["ScalingConfig"] = functools.partial(names["ScalingConfig"], resources_per_worker={"CPU": 0.5})
-        names["train"] = failing_once(names["train"], plain_loop, folder)
-        result = names["main"]()
-        files = sorted(os.listdir(result.checkpoint.path))
-        (folder / "result.txt").write_text(repr((files, result.metrics)))
+    file = sys.argv[1]
+    names, folder = script("ray-train.md", file), Path(file[:-3]).absolute()
+    folder.mkdir()
+    names["EPOCHS"] = 2
+    plain_loop = local_steps_plainly
+    if file == "train.py":
+        names["METHOD"] = SPARSE
+        plain_loop = functools.partial(plainly, SPARSE)
+    # Two workers find room on one CPU, too.
+    names["ScalingConfig"] = functools.partial(names["ScalingConfig"], resources_per_worker={"CPU": 0.5})
+    names["train"] = failing_once(names["train"], lambda rank: plain_loop(rank, "in turns"), folder)
+    result = names["main"]()
+    files = sorted(os.listdir(result.checkpoint.path))
+    (folder / "result.txt").write_text(repr((files, result.metrics)))

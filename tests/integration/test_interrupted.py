@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
-from waiting import lives, until
+from waiting import TIMEOUT_S, lives, until
 
 pytestmark = pytest.mark.ray
 
@@ -42,7 +42,7 @@ class Terminal:
 
     def read(self, until: Callable[[], bool] = lambda: False) -> None:
         """Reads until something has happened, or to the end."""
-        deadline = time.monotonic() + 480
+        deadline = time.monotonic() + TIMEOUT_S
         with suppress(OSError):  # a terminal's end
             while not until():
                 assert time.monotonic() < deadline, self.said
@@ -67,11 +67,11 @@ def interrupted(
         time.sleep(0.5)
         terminal.type(CTRL_C)  # must not cut the first one's cleaning up short
         terminal.read()
-        assert terminal.process.wait(60) == 130, terminal.said
+        assert terminal.process.wait(TIMEOUT_S) == 130, terminal.said
     finally:
         terminal.process.kill()
     assert "Traceback" not in terminal.said
-    until(lambda: not any(map(lives, family)), timeout_s=30)
+    until(lambda: not any(map(lives, family)))
     return terminal.said
 
 
@@ -83,7 +83,9 @@ def test_auto_says_how_to_begin_again_while_it_measures(tmp_path, environment, c
     assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\r\n" in said
 
 
-def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, environment, command):
+def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, new_store, environment, command):
+    new_store(tmp_path)
+
     def trained() -> bool:
         return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
 

@@ -66,7 +66,7 @@ def in_sequence(workers, steps):
     return [(sender, number) for number in range(steps) for sender in range(workers)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     line=st.sampled_from(LINES),
     workers=st.integers(1, 4),

@@ -148,7 +148,7 @@ def taking(replica: Any, total: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(replica, "take_gradients", took)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     times=st.lists(st.floats(0.1, 8), min_size=1, max_size=4),
     delay=st.tuples(st.floats(0, 3), st.floats(0, 3)).map(sorted).map(tuple),

@@ -61,7 +61,7 @@ def kept(training: QuorumTraining) -> torch.Tensor:
     return total
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     line=st.sampled_from(
         ["strom(0.05, reduction='sum')", "none(reduction='sum')", "topk(0.2, reduction='sum')"]
@@ -182,7 +182,7 @@ def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
     assert [each.get("round/lost") for each in of_lost[:3]] == [None, None, 1]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 999), st.sampled_from([0, 0.5]))
 def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
     """The mean over workers of residuals, what waits, and what they have just learnt stays what it was."""

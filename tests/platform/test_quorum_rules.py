@@ -87,7 +87,7 @@ def test_decisions_that_say_nothing_are_refused(body):
 chances = st.floats(0, 0.33)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 7), chances, chances, chances, st.integers(0, 99), st.integers(1, 4))
 def test_a_schedule_keeps_a_quorum_and_brings_everybody_back(workers, late, away, lost, seed, longest):
     needed = needed_of(0.6, workers)

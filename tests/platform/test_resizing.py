@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import in_turn
 from group import run_group
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mode_specs import HYBRID
 from plain import sgd, small
@@ -111,7 +111,6 @@ def owed(sync: Any, what: str = "residuals") -> torch.Tensor:
 tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from("ab"), tensors), min_size=1, max_size=6),
     st.lists(st.integers(1, 7), min_size=1, max_size=5),

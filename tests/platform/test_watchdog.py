@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from waiting import lives, program, until
+from waiting import TIMEOUT_S, lives, program, until
 
 PARENT = """
 import os, signal, subprocess, sys, time
@@ -38,7 +38,7 @@ def started():
             ]
             return found if len(found) == 2 else []
 
-        found = until(marked, timeout_s=60)
+        found = until(marked)
         yield process, other, found
         for each in (other, *found):
             with suppress(psutil.NoSuchProcess):
@@ -50,8 +50,8 @@ def test_what_a_killed_command_started_ends(sign, started):
     process, other, marked = started
     time.sleep(3)  # the watchdog looks every second
     process.send_signal(sign)
-    process.wait(30)
-    until(lambda: not any(map(lives, marked)), timeout_s=30)
+    process.wait(TIMEOUT_S)
+    until(lambda: not any(map(lives, marked)))
     assert lives(other)
 
 
@@ -59,6 +59,6 @@ def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it(started):
     process, other, marked = started
     process.stdin.write("\n")
     process.stdin.flush()
-    assert process.wait(30) == 0
+    assert process.wait(TIMEOUT_S) == 0
     time.sleep(1)
     assert all(map(lives, (other, *marked)))

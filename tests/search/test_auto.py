@@ -38,7 +38,7 @@ def spec(**fields) -> RunSpec:
     return RunSpec.model_validate(DIGITS | fields)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(tolerance=st.floats(0.1, 20), lost=st.floats(0.1, 90))
 def test_the_next_threshold_should_lose_half_of_the_tolerance(a_law, tolerance, lost):
     """Where what is lost is proportional to tau, and a bit more of a floor halves it."""

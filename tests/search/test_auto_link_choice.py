@@ -71,7 +71,7 @@ def step(seconds: float, received: float = 0.0) -> StepTime:
 # What a step is worth
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     falls=st.lists(st.floats(1e-3, 1.0), min_size=8, max_size=8),
     worth=st.floats(0.01, 2.0),
@@ -242,7 +242,7 @@ SOME = [ways_of(spec())[0], *OTHERS]
 """The all-reduce, and what loses something."""
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
     """Any seconds, any worths up to the most: what is chosen is the best of all, or what loses nothing if

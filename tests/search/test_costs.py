@@ -38,7 +38,7 @@ costs = st.builds(
 densities = st.floats(math.log(SPARSEST), math.log(DENSEST)).map(math.exp)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(costs, densities)
 def test_a_budget_leads_to_the_density_that_takes_it(cost, density):
     budget = cost.wire_bytes(density) * (1 + 1e-9)

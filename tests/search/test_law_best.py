@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.search.law.best import best_value, smoothed
@@ -26,7 +26,6 @@ def setting(runs: list[Run], baselines: tuple[float, ...] = ()) -> Setting:
     )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-10, 10), st.floats(0, 1)), min_size=1, max_size=12),
     st.floats(0.05, 5),

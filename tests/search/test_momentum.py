@@ -15,7 +15,7 @@ def spec(momentum: float, decay: float, kind: str = "sgd") -> RunSpec:
     return RunSpec.model_validate(tree | {"sync": {"mode": "simulated"}})
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 99), st.integers(0, 10**4), st.sampled_from(["sgd", "lars"]))
 def test_there_and_back_is_the_same_spec(hundredths, decay, kind):
     here = spec(hundredths / 100, decay / 10**5, kind)
