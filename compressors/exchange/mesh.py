@@ -316,7 +316,8 @@ class Mesh(Carrier):
         if not late:
             return
         # Who is late may itself wait for a worker that gives no signs of life.
-        late |= {each for each, heard in self._heard.items() if now - heard > self._timeout_s / 2}
+        there = self._heard.keys() - self.lost
+        late |= {each for each in there if now - self._heard[each] > self._timeout_s / 2}
         reason = (
             f"has sent nothing for {self._timeout_s:g} s, the process group's timeout: its process "
             "hangs, is stopped, or cannot be reached"
