@@ -192,6 +192,8 @@ class Hold:
                 if not self._is_of(Holder.of(client, self._run_id)):
                     return
                 self._write(client)
+                if self._ended.is_set():  # meanwhile, and the tag may be there again
+                    client.delete_tag(self._run_id, names.TAG_HOLDER)
 
 
 def end_run(client: "MlflowClient", run_id: str, end: Record | None) -> str:

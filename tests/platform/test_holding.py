@@ -166,6 +166,29 @@ def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
     assert tag(client, run_id) is None
 
 
+def test_a_sign_of_life_that_is_under_way_at_the_end_does_not_hold_the_run(client, run_id, monkeypatch):
+    """Its process may live on, such as that of a search, and another one continue the run."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __getattr__(self, name: str):
+            return getattr(client, name)
+
+        def set_tag(self, run_id: str, name: str, text: str) -> None:
+            if threading.current_thread() is hold._thread:
+                begun.set()
+                goes_on.wait()
+            client.set_tag(run_id, name, text)
+
+    monkeypatch.setattr(holding, "_SETTLE_S", 0.01)
+    hold = Hold(Slow(), run_id, new=True, beat_s=0.01)
+    with hold:
+        begun.wait()
+    goes_on.set()
+    hold._thread.join()
+    assert tag(client, run_id) is None
+
+
 def test_a_process_id_that_is_used_again_holds_nothing(client, run_id):
     ours = Holder.this_process()
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours)))
