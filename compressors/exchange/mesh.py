@@ -285,7 +285,8 @@ class Mesh(Carrier):
             if source is not None:
                 self._read()  # what it had sent
                 closed = PeerLost(source, "is gone: its connection was closed")
-                self._lose(source, self._last_words.get(source, closed))
+                first = next(iter(self.lost.values()), closed)  # last words may not have left its process
+                self._lose(source, self._last_words.get(source, first))
                 self._let_go(source)
 
     def _admit(self) -> None:
