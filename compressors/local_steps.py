@@ -238,7 +238,7 @@ class LocalSteps:
 
         All workers must call this after equally many exchanges. Raises as `step` does.
         """
-        self._rounds.finish(self.last_step, every_fragment=self._by_examples)
+        self._rounds.finish(self.last_step, weighted=bool(self._weighted), every_fragment=self._by_examples)
 
     @property
     def totals(self) -> Totals:

@@ -138,7 +138,6 @@ class LocalRounds:
         self.agreed, self._agreed_buffers, self._workers = list(agreed), list(agreed_buffers), list(workers)
         self._runner, self._traffic = fragments[0].averaging.runner, traffic
         self.steps, self.progress = 0, 0.0
-        self._weighted = False
         self._unit: float | None = None
         """The mean number of a worker's examples at the first sending: they weigh 1."""
         for number, fragment in enumerate(self.fragments, 1):
@@ -201,7 +200,6 @@ class LocalRounds:
         """
         self.steps, self.progress = self.steps + 1, self.progress + amount
         every, merged = self.merging.every, False
-        self._weighted = bool(examples)
         for fragment in self.fragments:
             for local, number in enumerate(examples):
                 fragment.examples[local] += number
@@ -211,16 +209,17 @@ class LocalRounds:
         for fragment in sorted(self.fragments, key=_sendings):
             if due or (every and self.progress - fragment.sent_at >= every):
                 merged |= self._merge(fragment, step)  # where one is still on its way
-                self._send(fragment, weighted=self._weighted)
+                self._send(fragment, weighted=bool(examples))
                 if not self.merging.delay:
                     merged |= self._merge(fragment, step)
         return merged
 
-    def finish(self, step: Step, *, every_fragment: bool = False) -> None:
+    def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> None:
         """Sends what has moved since it was sent, and merges everything; raises as `advance` does.
 
         Args:
             step: the ledger.
+            weighted: whether `advance` is told examples.
             every_fragment: whether to send all, moved or not: where workers do not take equally many steps,
                 one does not know whether another's has moved.
         """
@@ -228,7 +227,7 @@ class LocalRounds:
             self._merge(fragment, step)
         for fragment in self.fragments:
             if every_fragment or self.steps > fragment.sent_step:
-                self._send(fragment, weighted=self._weighted)
+                self._send(fragment, weighted=weighted)
                 self._merge(fragment, step)
 
     def _send(self, fragment: Fragment, *, weighted: bool) -> None:
@@ -391,6 +390,8 @@ class LocalRounds:
         """Takes over what `own_state` gave to the same workers; raises ValueError where it does not fit."""
         self.progress = float(own["progress"])
         for fragment, saved in zip(self.fragments, own["fragments"], strict=True):
+            if fragment.on_its_way is not None:
+                fragment.on_its_way.arrived()  # until then its rounds change what is not sent
             fragment.averaging.load(saved["unsent"])
             fragment.examples, fragment.weights = list(saved["examples"]), list(saved["weights"])
             fragment.squares = [list(each) for each in saved["squares"]]

@@ -285,7 +285,8 @@ class Mesh(Carrier):
             if source is not None:
                 self._read()  # what it had sent
                 closed = PeerLost(source, "is gone: its connection was closed")
-                self._lose(source, self._last_words.get(source, closed))
+                first = next(iter(self.lost.values()), closed)  # last words may not have left its process
+                self._lose(source, self._last_words.get(source, first))
                 self._let_go(source)
 
     def _admit(self) -> None:
@@ -316,7 +317,8 @@ class Mesh(Carrier):
         if not late:
             return
         # Who is late may itself wait for a worker that gives no signs of life.
-        late |= {each for each, heard in self._heard.items() if now - heard > self._timeout_s / 2}
+        there = self._heard.keys() - self.lost
+        late |= {each for each in there if now - self._heard[each] > self._timeout_s / 2}
         reason = (
             f"has sent nothing for {self._timeout_s:g} s, the process group's timeout: its process "
             "hangs, is stopped, or cannot be reached"

@@ -151,6 +151,7 @@ class Hold:
         return found.token == self._holder.token if found else not self._told
 
     def _take(self) -> None:
+        began = time.monotonic()
         try:
             self._refuse_if_held()
             self._write(self._client)
@@ -162,7 +163,8 @@ class Hold:
             self._refuse_if_held()
             self._write(self._client)
         if not self._new:
-            time.sleep(_SETTLE_S)  # of two that start at once, the later one overwrites
+            # Of two that start at once, the later one overwrites: its store may be as slow as ours.
+            time.sleep(_SETTLE_S + time.monotonic() - began)
             self._refuse_if_held()
 
     def _refuse_if_held(self) -> None:
@@ -190,6 +192,8 @@ class Hold:
                 if not self._is_of(Holder.of(client, self._run_id)):
                     return
                 self._write(client)
+                if self._ended.is_set():  # meanwhile, and the tag may be there again
+                    client.delete_tag(self._run_id, names.TAG_HOLDER)
 
 
 def end_run(client: "MlflowClient", run_id: str, end: Record | None) -> str:

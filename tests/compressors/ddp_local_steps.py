@@ -1,11 +1,13 @@
 """Local steps as an object, with two workers, against a transcription that has all in one; see ddp.py."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import DEVICE, assert_alike, everyone, new_group, refusal, scenario, through_a_file
+from ddp import DEVICE, assert_alike, assert_same, everyone, new_group, refusal, scenario, through_a_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -254,6 +256,11 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     for of in (nn.Module.parameters, nn.Module.buffers):
         assert flat(of(again.model)).equal(flat(of(whole.model)))
     assert again.local.totals == whole.local.totals
+    at_the_end = Training()
+    at_the_end.local.load_state_dict(through_a_file(whole.local.state_dict()))
+    for each in (whole, at_the_end):
+        each.local.finish()
+    assert flat(at_the_end.model.parameters()).equal(flat(whole.model.parameters()))
     for changes, words in (
         ({"rank": 1 - rank}, f"the state of rank {1 - rank} of 2 workers, this is rank {rank}"),
         ({"version": 0}, "version 0 of a state; this program reads 2"),
@@ -285,6 +292,32 @@ def fragments_under_way_weigh_by_their_own_examples_in_whatever_order_they_are_m
             ends.append(flat(model.parameters()))
         assert_alike(ends[-1].tolist())
     assert ends[0].equal(ends[1])
+
+
+class Late:
+    """What runs rounds beside the training; they begin when somebody waits for them."""
+
+    def submit(self, run: Callable[..., Any], *arguments: Any) -> Any:
+        return SimpleNamespace(result=lru_cache(lambda _: run(*arguments)))
+
+
+@scenario(2)
+def a_round_under_way_is_over_when_a_state_is_loaded() -> None:
+    """All workers go back to where they were, such as for a loss that grew; a ring compresses at each hop."""
+    rank, model = dist.get_rank(), network()
+    optimizer = optimizer_of(SGD, model)
+    local = LocalSteps(model, optimizer, every=2, delay=1, pattern="ring", compressor=SPARSE)
+    local._rounds.__dict__["_thread"] = Late()
+    for step in range(2):
+        saved = through_a_file(local.state_dict())
+        train_step(model, optimizer, rank, step, 8)
+        local.step()
+    under_way = local._rounds.fragments[0].on_its_way
+    assert under_way is not None
+    local.load_state_dict(saved)
+    under_way.arrived()
+    kept, wanted = (each["rounds"]["fragments"][0]["unsent"]["ranks"] for each in (local.state_dict(), saved))
+    assert_same(kept, wanted)
 
 
 @scenario(2)

@@ -88,6 +88,38 @@ def test_of_those_that_come_at_once_one_gets_the_run(client, run_id):
     assert sorted(outcomes) == ["held", "refused", "refused", "refused"]
 
 
+def test_two_that_come_at_once_to_a_slow_store_do_not_both_get_the_run(client, run_id, monkeypatch):
+    """A request takes 3 s: one that asked before we had written may write until 6 s after that."""
+    now, writes_at = 0.0, 11.0
+
+    class Slow:
+        """The store, and the clock."""
+
+        def get_run(self, run_id: str):
+            self.sleep(3)
+            return client.get_run(run_id)
+
+        def set_tag(self, run_id: str, name: str, text: str) -> None:
+            self.sleep(3)
+            client.set_tag(run_id, name, text)
+
+        def sleep(self, seconds: float) -> None:
+            nonlocal now
+            if now < writes_at <= now + seconds:
+                elsewhere(client, run_id, time.time())
+            now += seconds
+
+        def monotonic(self) -> float:
+            return now
+
+        time = staticmethod(time.time)
+
+    slow = Slow()
+    monkeypatch.setattr(holding, "time", slow)
+    with pytest.raises(RunHeld), Hold(slow, run_id):
+        pass
+
+
 def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id):
     elsewhere(client, run_id, time.time() - holding.STALE_S / 2)
     with pytest.raises(RunHeld, match="process 4242 on elsewhere"), Hold(client, run_id):
@@ -131,6 +163,29 @@ def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
         assert not hold.is_ours()
         client.delete_tag(run_id, names.TAG_HOLDER)  # and ended it
         assert not hold.is_ours()
+    assert tag(client, run_id) is None
+
+
+def test_a_sign_of_life_that_is_under_way_at_the_end_does_not_hold_the_run(client, run_id, monkeypatch):
+    """Its process may live on, such as that of a search, and another one continue the run."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __getattr__(self, name: str):
+            return getattr(client, name)
+
+        def set_tag(self, run_id: str, name: str, text: str) -> None:
+            if threading.current_thread() is hold._thread:
+                begun.set()
+                goes_on.wait()
+            client.set_tag(run_id, name, text)
+
+    monkeypatch.setattr(holding, "_SETTLE_S", 0.01)
+    hold = Hold(Slow(), run_id, new=True, beat_s=0.01)
+    with hold:
+        begun.wait()
+    goes_on.set()
+    hold._thread.join()
     assert tag(client, run_id) is None
 
 
