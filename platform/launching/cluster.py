@@ -114,7 +114,7 @@ def import_ray() -> None:
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # Trials whose workers take a part of a processor are more processes than Ray expects; nothing is wrong.
+        # Workers with a part of a processor are more processes than Ray expects; nothing is wrong.
         "RAY_DEDUP_LOGS_SKIP_REGEX": "worker processes have been started on node",
     }
     if is_local():
