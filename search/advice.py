@@ -340,7 +340,7 @@ def warning_of(specs: Sequence[tuple[str, "RunSpec"]]) -> str:
             (
                 f"warning: {source}: training.optimizer.kind = {optimizer.kind} with compressor.kind = "
                 f"{spec.compressor.kind} in sync.mode = {mode}: elements that are held back mislead "
-                f"{optimizer.kind}, which learns little then (docs/adamw.md). Set instead:",
+                f"{optimizer.kind}, which often learns far less then (docs/adamw.md). Set instead:",
                 *(f"    {line}" for line in spec_lines(fields)),
             )
         )

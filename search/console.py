@@ -41,7 +41,7 @@ class LiveSearch:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._console.is_terminal:
             if error is None and self._latest is not None:  # the front is printed in full after this
-                self._live.update(_running(self._latest))
+                self._live.update(_Running(self._latest))
             self._live.stop()
 
     def take_as_told(self, progress: Progress) -> None:
@@ -62,7 +62,7 @@ class LiveSearch:
                 say(self._console, f"{_what(trial)}  begins")
         self._running = set(progress.running)
         if terminal:
-            self._live.update(Group(front_table(progress, most=_MOST), _running(progress)))
+            self._live.update(Group(front_table(progress, most=_MOST), _Running(progress)))
 
 
 def _what(trial: Trial) -> str:
@@ -138,18 +138,23 @@ def what_intervals_hold(progress: Progress) -> str:
     return f"Intervals: {' and '.join(over)}{missing}"
 
 
-def _running(progress: Progress) -> Text:
-    """What is going on, on one line."""
-    record, settings = progress.record, progress.settings
-    endings = [trial.ending for trial in record.ended]
-    counts = [f"{len(endings)} of {settings.trials} trials"]
-    counts += [f"{endings.count(kind)} {kind}" for kind in ("pruned", "failed") if kind in endings]
-    counts.append(f"{record.spent_bytes / 1e6:,.4g} MB sent")
-    counts.append(f"{progress.seconds / 60:.1f} min")
-    for trial in sorted(progress.running.values(), key=lambda trial: trial.number):
-        seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" {100 * trial.share:.0f}%"
-        counts.append(f"{_name(trial)}{seed}")
-    return Text("  ".join(counts), style="dim")
+class _Running:
+    """What is going on, on one line; its clock goes on between two events."""
+
+    def __init__(self, progress: Progress) -> None:
+        record, self._progress = progress.record, progress
+        endings = [trial.ending for trial in record.ended]
+        self._counts = [f"{len(endings)} of {progress.settings.trials} trials"]
+        self._counts += [f"{endings.count(kind)} {kind}" for kind in ("pruned", "failed") if kind in endings]
+        self._counts.append(f"{record.spent_bytes / 1e6:,.4g} MB sent")
+        self._trials = []
+        for trial in sorted(progress.running.values(), key=lambda trial: trial.number):
+            seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" {100 * trial.share:.0f}%"
+            self._trials.append(f"{_name(trial)}{seed}")
+
+    def __rich__(self) -> Text:
+        minutes = f"{self._progress.seconds / 60:.1f} min"
+        return Text("  ".join((*self._counts, minutes, *self._trials)), style="dim")
 
 
 def shown(params: Mapping[str, Any]) -> str:

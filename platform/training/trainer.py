@@ -122,7 +122,7 @@ class Trainer:
             for position in positions:
                 self._iterate(feed, position)
                 if self.done == self._done_at_start + 1:
-                    self._first_done = perf_counter()
+                    self._first_done = self._shown = perf_counter()
                     self.listener.stage(TRAINING)
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()

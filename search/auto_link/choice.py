@@ -34,6 +34,7 @@ MOST_PROBED = 6
 _PROBES_EACH = 0.375
 """Whole probes for each way that may be probed: about half of them are begun, and half of these go on."""
 NO_TIME = "there was no time left to probe it"
+_CANNOT_WIN = "cannot win even with the highest possible worth"
 _DEARER = 1.5
 """Simulated steps that compress take this much longer than those that do not, about."""
 
@@ -119,8 +120,9 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
 ) -> Choice:
     """Probes what may win, in two halves.
 
-    The fastest way a step begins. A way that could not win, were each of its steps worth as much as they may
-    be, is not tried; one that is far behind after half of its probe does not go on.
+    What the plan advises begins, then the fastest way a step. A way that could not win, were each of its
+    steps worth as much as they may be, is not tried; one that is far behind after half of its probe does not
+    go on.
 
     Args:
         run: see there.
@@ -135,12 +137,14 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     known = Judged(exact, 1.0)
     left_out = list(dropped)
 
-    def without_probe(problem: str, others: Sequence[Prospect], *, learned: bool = True) -> Choice:
+    def without_probe(
+        problem: str, others: Sequence[Prospect], *, learned: bool = True, judged: Sequence[Judged] = ()
+    ) -> Choice:
         first = by_advice(exact, prospects)[0] if learned else exact
         best = known if first is exact else Judged(first, first.way.value)
         left_out.extend(Dropped(each, problem) for each in others if each is not first)
-        judged = (known,) if best is known else (best, known)
-        return Choice(best, known, judged, tuple(left_out), steps, learned, problem)
+        tried = [each for each in judged or [known] if each is not best]
+        return Choice(best, known, (best, *tried), tuple(left_out), steps, learned, problem)
 
     if not prospects:
         return Choice(known, known, (known,), tuple(left_out), 0, learned=True)
@@ -165,7 +169,8 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         return without_probe("the time was over before the reference was trained", fitting)
     if not learned(reference):
         return without_probe("the reference learned nothing in the probe", fitting, learned=False)
-    probe = _Probe(run, steps, reference, take, tell, late)
+    advised = by_advice(exact, fitting)[0]
+    probe = _Probe(run, steps, advised, reference, take, tell, late)
     judged, others = [known], [Dropped(each, "") for each in fitting]
     begun = [known]
     while begun:  # again where what began well, and kept others from being tried, has fallen back
@@ -182,6 +187,9 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         (found for found in judged if found not in short), key=lambda found: (found.given_up, found.seconds)
     )
     best = _chosen(judged, known)
+    unknown = next((each.why for each in others if each.prospect is advised and each.why != _CANNOT_WIN), "")
+    if best is known and unknown:  # what was judged is slower, and what the plan advises was not
+        return without_probe(unknown, [each.prospect for each in others], judged=judged)
     return Choice(best, known, tuple(judged), (*left_out, *others), steps, learned=True, rate=rate)
 
 
@@ -212,6 +220,7 @@ class _Probe:
 
     run: Run
     steps: int
+    advised: Prospect
     reference: Curve
     take: Take
     tell: Callable[[str], None]
@@ -220,12 +229,12 @@ class _Probe:
     def halves(
         self, judged: Sequence[Judged], prospects: Sequence[Prospect]
     ) -> tuple[list[Judged], list[Dropped]]:
-        """Half a probe of each that can still win, what may be fastest first; and the others."""
+        """Half a probe of each that can still win, what the plan advises first; and the others."""
         half: list[Judged] = []
         others: list[Dropped] = []
-        for each in sorted(prospects, key=lambda each: each.least):
+        for each in sorted(prospects, key=lambda each: (each is not self.advised, each.least)):
             if each.least >= _best([*judged, *half]):
-                others.append(Dropped(each, "cannot win even with the highest possible worth"))
+                others.append(Dropped(each, _CANNOT_WIN))
             elif self.late():
                 others.append(Dropped(each, NO_TIME))
             else:

@@ -84,6 +84,9 @@ def find(
     if prospects:
         if busy := busy_now():
             tell(busy)
+            import torch  # noqa: PLC0415 - takes seconds
+
+            torch.set_num_threads(1)  # several wait for the one that others interrupt: ten times as long
         until = clock() + probe_seconds
         tell(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
         step_s = _step_seconds(probe_runs, run, take)

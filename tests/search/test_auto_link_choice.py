@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from calibrations import calibration, work
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from taugrad.search.auto_link.shortlist import (
     MOST_WORTH,
     MOST_WORTH_LONGER,
     Prospect,
+    by_advice,
     half_all_reduce,
     prospects_of,
     sift,
@@ -319,6 +321,28 @@ def test_the_probe_ends_when_its_seconds_are_spent_whatever_the_machine_does(slo
     assert bool(probed) == (slower <= 3) == ("could not compare: raise --probe-seconds" not in said)
     everything = [each.prospect for each in (*choice.judged, *choice.dropped)]
     assert len(everything) == len({id(each) for each in everything})
+
+
+@pytest.mark.parametrize("fields", [{}, ADAMW])
+@pytest.mark.parametrize("worth", [0.001, 0.9])
+def test_what_is_advised_yields_to_what_loses_nothing_only_where_the_probe_has_judged_it(fields, worth):
+    """However early the time is over."""
+    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec(**fields)), SLOW, 4))
+    first = by_advice(exact, kept)[0]
+    assert first is not exact
+    kept, more, steps = shortlist(RUN, exact, kept, 0.01, 20)
+    everything = {each.way.spec.fingerprint(): worth for each in kept}
+    problems = set()
+    for slower in np.geomspace(1, 30, 60).tolist():
+        trainings = Slowed(0.01 * slower, 20, everything)
+        choice = choose(RUN, exact, kept, [*dropped, *more], steps, trainings.take, late=trainings.late)
+        known = [found for found in choice.judged if found.prospect is first and found.steps]
+        if not known:
+            assert choice.problem
+            assert choice.best.prospect is first
+        problems.add(choice.problem)
+    assert "" in problems
+    assert len(problems) > 1
 
 
 @pytest.mark.parametrize("better", ["own", "tuned"])
