@@ -15,6 +15,7 @@ def run(arguments: list[str]) -> int:
     """Runs a command, or a script; its exit code."""
     if not arguments[0].endswith(".py"):
         return cli.main(arguments)
+    sys.argv = arguments
     try:
         runpy.run_path(arguments[0], run_name="__main__")
     except Exception:
