@@ -13,7 +13,7 @@ from taugrad.platform.ports import free_port
 @pytest.mark.parametrize(
     ("page", "name", "workers", "options", "fewer"),
     [
-        ("fsdp2", "fsdp2_script", 4, ("--steps", 40), (3.5, 5.5)),
+        ("fsdp2", "fsdp2_script", 4, ("--steps", 20), (3.5, 5.5)),
         ("local-steps", "local_steps_script", 2, ("--steps", 40, "--fragments", 2, "--delay", 1), (150, 300)),
     ],
 )
