@@ -92,26 +92,12 @@ def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
     Returns:
         uint8 [symbols]; 0 for those that do not occur, 1 for one that occurs alone.
     """
-    used = np.count_nonzero(counts)
-    if used > 1 << limit:
-        raise ValueError(f"{used} symbols need codes of more than {limit} bits")
-    lengths: NDArray[np.uint8] = _lengths_of(counts, limit)
-    return lengths
-
-
-@njit(nogil=True, cache=True)
-def _lengths_of(counts, limit):  # type: ignore[no-untyped-def]
-    lengths = np.zeros(counts.size, np.uint8)
     used = np.flatnonzero(counts)
-    if used.size < 2:
-        for symbol in used:
-            lengths[symbol] = 1
-        return lengths
-    order = np.argsort(counts[used], kind="mergesort")  # a stable one
-    ascending = used[order]
-    found = _package_merge(counts[ascending], limit)
-    for i in range(ascending.size):
-        lengths[ascending[i]] = found[i]
+    if used.size > 1 << limit:
+        raise ValueError(f"{used.size} symbols need codes of more than {limit} bits")
+    ascending = used[np.argsort(counts[used], kind="stable")]
+    lengths = np.zeros(counts.size, np.uint8)
+    lengths[ascending] = _package_merge(counts[ascending], limit) if used.size > 1 else 1
     return lengths
 
 
@@ -144,9 +130,7 @@ def _fill_table(entries, table):  # type: ignore[no-untyped-def]
     for symbol in range(entries.size):
         length = np.int64(entries[symbol] & _LENGTH)
         if length:
-            entry = symbol << LENGTH_BITS | length
-            for i in range(np.int64(entries[symbol]) >> LENGTH_BITS, table.size, 1 << length):
-                table[i] = entry
+            table[entries[symbol] >> LENGTH_BITS :: 1 << length] = symbol << LENGTH_BITS | length
 
 
 def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
@@ -205,16 +189,11 @@ def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(nogil=True, cache=True)
-def write_codebook(lengths, limit):  # type: ignore[no-untyped-def]
-    """The codebook, uint8, of lengths, none above `limit`."""
+def write_codebook(lengths: NDArray[np.uint8], limit: int) -> Bytes:
+    """The codebook of lengths, none above `limit`."""
     # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
-    bits = np.zeros(16 * lengths.size + 48, np.uint8)
-    used = _write_tokens(lengths, limit, bits)
-    codebook = np.zeros((used + 7) >> 3, np.uint8)
-    for i in range(used):
-        codebook[i >> 3] |= bits[i] << (i & 7)
-    return codebook
+    bits = np.empty(16 * lengths.size + 48, np.uint8)
+    return np.packbits(bits[: _write_tokens(lengths, limit, bits)], bitorder="little")
 
 
 @njit(nogil=True, cache=True)
@@ -313,32 +292,12 @@ def _group_of(bits: int) -> tuple[int, ...]:
 
 
 @njit(nogil=True, cache=True)
-def _count(symbols, counts):  # type: ignore[no-untyped-def]
-    """Counts symbols in four tables (uint32 [4, 2^bits]): equal neighbours need not wait for each other.
-
-    Returns:
-        The OR of all symbols, in a word of eight bytes of them.
-    """
-    counts0, counts1, counts2, counts3 = counts[0], counts[1], counts[2], counts[3]
-    mask = np.uint64(counts0.size - 1)
-    width = np.uint64(8 * symbols.itemsize)
-    per_word = 8 // symbols.itemsize
-    words = symbols.size // per_word
-    seen = np.uint64(0)
-    for i in range(words):
-        word = load64(symbols, np.int64(8 * i))
-        seen |= word
-        for _ in range(per_word // 4):
-            counts0[word & mask] += np.uint32(1)
-            counts1[(word >> width) & mask] += np.uint32(1)
-            counts2[(word >> np.uint64(2) * width) & mask] += np.uint32(1)
-            counts3[(word >> np.uint64(3) * width) & mask] += np.uint32(1)
-            word >>= np.uint64(32)
-    for i in range(words * per_word, symbols.size):
-        symbol = np.uint64(symbols[i])
-        seen |= symbol
-        counts0[symbol & mask] += np.uint32(1)
-    return seen
+def _count(symbols, bits):  # type: ignore[no-untyped-def]
+    """How often each symbol occurs, in four tables: equal neighbours need not wait for each other."""
+    counts = np.zeros((4, 1 << bits), np.uint32)
+    for i in range(symbols.size):
+        counts[i & 3, symbols[i]] += np.uint32(1)
+    return counts
 
 
 @njit(nogil=True, cache=True)
@@ -413,94 +372,40 @@ def _finish(body, bit, stop, table, symbols):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _read_one(body, start, stop, table, group, symbols):  # type: ignore[no-untyped-def]
+def _read_group(body, bit, table, group, symbols):  # type: ignore[no-untyped-def]
+    """Reads as many symbols as a group has from `bit` on; returns where they end."""
     mask = np.uint64(table.size - 1)
-    count, n = np.uint64(len(group)), np.uint64(symbols.size)
-    last_load = (body.size - 8) << 3
-    bit = start << 3
-    i = np.uint64(0)
-    while i + count <= n and bit <= last_load:
-        word = load64(body, bit >> 3) >> np.uint64(bit & 7)
-        used = np.uint64(0)
-        for j in range(len(group)):
-            entry = np.uint64(table[word & mask])
-            symbols[i + np.uint64(j)] = entry >> _SHIFT
-            word >>= entry & _LENGTH
-            used += entry
-        bit += np.int64(used & _LENGTH)
-        i += count
-    return _finish(body, bit, stop, table, symbols[i:])
-
-
-@njit(nogil=True, cache=True)
-def _read_four(body, starts, table, group, symbols):  # type: ignore[no-untyped-def]
-    """`_read_one` for four whole streams, step by step together."""
-    mask = np.uint64(table.size - 1)
-    count, n = np.uint64(len(group)), np.uint64(STREAM)
-    last_load = (body.size - 8) << 3
-    bit0, bit1, bit2, bit3 = starts[0] << 3, starts[1] << 3, starts[2] << 3, starts[3] << 3
-    out0, out1 = symbols[:STREAM], symbols[STREAM : 2 * STREAM]
-    out2, out3 = symbols[2 * STREAM : 3 * STREAM], symbols[3 * STREAM : 4 * STREAM]
-    i = np.uint64(0)
-    while i + count <= n and max(bit0, bit1, bit2, bit3) <= last_load:
-        word0 = load64(body, bit0 >> 3) >> np.uint64(bit0 & 7)
-        word1 = load64(body, bit1 >> 3) >> np.uint64(bit1 & 7)
-        word2 = load64(body, bit2 >> 3) >> np.uint64(bit2 & 7)
-        word3 = load64(body, bit3 >> 3) >> np.uint64(bit3 & 7)
-        used0 = used1 = used2 = used3 = np.uint64(0)
-        for j in range(len(group)):
-            at = i + np.uint64(j)
-            entry0, entry1 = np.uint64(table[word0 & mask]), np.uint64(table[word1 & mask])
-            entry2, entry3 = np.uint64(table[word2 & mask]), np.uint64(table[word3 & mask])
-            out0[at], out1[at] = entry0 >> _SHIFT, entry1 >> _SHIFT
-            out2[at], out3[at] = entry2 >> _SHIFT, entry3 >> _SHIFT
-            word0 >>= entry0 & _LENGTH
-            word1 >>= entry1 & _LENGTH
-            word2 >>= entry2 & _LENGTH
-            word3 >>= entry3 & _LENGTH
-            used0 += entry0
-            used1 += entry1
-            used2 += entry2
-            used3 += entry3
-        bit0 += np.int64(used0 & _LENGTH)
-        bit1 += np.int64(used1 & _LENGTH)
-        bit2 += np.int64(used2 & _LENGTH)
-        bit3 += np.int64(used3 & _LENGTH)
-        i += count
-    good = _finish(body, bit0, starts[1], table, out0[i:])
-    good &= _finish(body, bit1, starts[2], table, out1[i:])
-    good &= _finish(body, bit2, starts[3], table, out2[i:])
-    good &= _finish(body, bit3, starts[4], table, out3[i:])
-    return good
+    word, used = load64(body, bit >> 3) >> np.uint64(bit & 7), np.uint64(0)
+    for j in range(len(group)):
+        entry = np.uint64(table[word & mask])
+        symbols[j] = entry >> _SHIFT
+        word >>= entry & _LENGTH
+        used += entry
+    return bit + np.int64(used & _LENGTH)
 
 
 @njit(nogil=True, cache=True)
 def _read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
-    """Reads streams first to last; whether each ends where the next begins."""
-    good = True
-    s = first
-    while s < last:
-        if s + _SIDE_BY_SIDE <= last and (s + _SIDE_BY_SIDE) * STREAM <= symbols.size:
-            four = symbols[s * STREAM : (s + _SIDE_BY_SIDE) * STREAM]
-            good &= _read_four(body, starts[s : s + _SIDE_BY_SIDE + 1], table, group, four)
-            s += _SIDE_BY_SIDE
-        else:
-            one = symbols[s * STREAM : (s + 1) * STREAM]
-            good &= _read_one(body, starts[s], starts[s + 1], table, group, one)
-            s += 1
+    """Reads streams first to last, four in turn; whether each ends where the next begins."""
+    good, last_load = True, (body.size - 8) << 3
+    for s0 in range(first, last, _SIDE_BY_SIDE):
+        # Where fewer are left, the last one is read several times.
+        s1, s2, s3 = min(s0 + 1, last - 1), min(s0 + 2, last - 1), min(s0 + 3, last - 1)
+        own0, own1 = symbols[s0 * STREAM : (s0 + 1) * STREAM], symbols[s1 * STREAM : (s1 + 1) * STREAM]
+        own2, own3 = symbols[s2 * STREAM : (s2 + 1) * STREAM], symbols[s3 * STREAM : (s3 + 1) * STREAM]
+        bit0, bit1, bit2, bit3 = starts[s0] << 3, starts[s1] << 3, starts[s2] << 3, starts[s3] << 3
+        i = 0
+        while i + len(group) <= own3.size and max(bit0, bit1, bit2, bit3) <= last_load:
+            bit0 = _read_group(body, bit0, table, group, own0[i:])
+            bit1 = _read_group(body, bit1, table, group, own1[i:])
+            bit2 = _read_group(body, bit2, table, group, own2[i:])
+            bit3 = _read_group(body, bit3, table, group, own3[i:])
+            i += len(group)
+        good &= _finish(body, bit0, starts[s0 + 1], table, own0[i:])
+        good &= _finish(body, bit1, starts[s1 + 1], table, own1[i:])
+        good &= _finish(body, bit2, starts[s2 + 1], table, own2[i:])
+        good &= _finish(body, bit3, starts[s3 + 1], table, own3[i:])
     return good
-
-
-@njit(nogil=True, cache=True)
-def _count_all(symbols, bits):  # type: ignore[no-untyped-def]
-    """How often each symbol occurs, int64 [2^bits], and what `_count` returns."""
-    counts = np.zeros((4, 1 << bits), np.uint32)
-    seen = _count(symbols, counts)
-    total = np.zeros(1 << bits, np.int64)
-    for symbol in range(total.size):
-        for table in range(4):
-            total[symbol] += np.int64(counts[table, symbol])
-    return total, seen
 
 
 def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64]:
@@ -510,14 +415,10 @@ def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64
         ValueError: symbols of another type than `bits` asks for, or one of 2^bits or more.
     """
     check_symbols(symbols, bits)
-    total, seen = np.zeros(1 << bits, np.int64), np.uint64(0)
-    pieces = [partial(_count_all, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
-    for counts, found in run_all(pieces, threads):
-        total += counts
-        seen |= found
-    if (np.array([seen], np.uint64).view(symbols.dtype) >> bits).any():
+    if symbols.max(initial=0) >> bits:
         raise ValueError(f"a symbol needs more than {bits} bits")
-    return total
+    pieces = [partial(_count, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
+    return np.sum(run_all(pieces, threads), axis=(0, 1), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -537,7 +438,7 @@ class Code:
         limit, k = longest(counts.size.bit_length() - 1), int(counts.sum())
         lengths = code_lengths(counts, limit)
         codebook = write_codebook(lengths, limit)
-        streams = 0 if np.count_nonzero(counts) == 1 else -(-k // STREAM)
+        streams = _streams(k, lengths)
         coded = int(counts @ lengths.astype(np.int64)) / 8 if streams else 0.0
         return cls(lengths, codebook, codebook.size + 2.5 * streams + coded)
 
