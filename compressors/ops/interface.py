@@ -286,7 +286,7 @@ class Ops(ABC):
         """Quantizes residual + gradient of each parameter, in its blocks.
 
         Args:
-            form: `linear`, uniformly (`ops.cpu.linear` defines it); `quantile`, to bins of equal population
+            form: `linear`, uniformly (`ops.cpu.by_range` defines it); `quantile`, to bins of equal population
                 (`ops.cpu.quantile`); `fp8`, to float8 e4m3fn scaled by a power of two a block; `fp16` or
                 `bf16`, whose bits are the symbols.
             work: what is quantized, and to what.

@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, EntropyFields, LawFloor
+from ..ops.cpu.by_range import count_symbols
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
-from ..ops.cpu.linear import count_symbols
 from ..ops.interface import Ranges
 from .base import Given, Quantization, Quantized, Work
 

@@ -22,7 +22,7 @@ from oracles import F32, MAX, Floats, Quantized, Sent
 
 from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu import blockwise, topk
-from taugrad.compressors.ops.cpu.linear import count_symbols
+from taugrad.compressors.ops.cpu.by_range import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.interface import (
@@ -33,6 +33,7 @@ from taugrad.compressors.ops.interface import (
     Selected,
 )
 from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.segments import pieces
 from taugrad.compressors.wire.forms import table_layout
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
@@ -620,7 +621,7 @@ def test_blocks_and_parameters_larger_than_a_piece(block: int) -> None:
     ("n", "block", "most"), [(0, 3, 10), (10, 0, 10), (11, 0, 10), (100, 3, 10), (101, 25, 10), (7, 9, 4)]
 )
 def test_pieces_cover_every_element_once(n: int, block: int, most: int) -> None:
-    parts = blockwise.pieces(n, block, most)
+    parts = pieces(n, block, most)
     assert [i for piece in parts for i in range(n)[piece.elements]] == list(range(n))
     assert all(piece.elements.stop - piece.elements.start <= most for piece in parts)
     for piece in parts:

@@ -1,13 +1,11 @@
-"""What the quantizing passes share: blocks, the pieces they are worked on in, and what a pass reports.
+"""What the quantizing passes share: blocks, the shares that threads work on, and what a pass reports.
 
-A quantizing pass cuts n elements into blocks, each with its own table. Threads do not share out blocks
-but pieces: some thousand elements that are either whole blocks or a part of one. Pieces depend on n
-and the block's length alone, so no result depends on the number of threads.
+A quantizing pass cuts n elements into blocks, each with its own table. A share is some whole blocks of one
+parameter. Shares depend on n and the block's length alone, so no result depends on the number of threads.
 
-Where blocks fit pieces, a pass goes over memory once: a block's gradient is taken up into the residual, which
-finds its range, and then what stands in the residual is quantized in place. A sum that is not finite may turn
-up behind blocks that are done; their values are added to the residual again. Larger blocks are taken up
-first, all pieces of them, and then quantized.
+A pass goes over memory once: a block's gradient is taken up into the residual, which finds its range, and
+then what stands in the residual is quantized in place. A sum that is not finite may turn up behind blocks
+that are done; their values are added to the residual again.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..array import host
 from ..interface import QuantizedPass, Quantizing
-from ..segments import PIECE, block_length, pieces
+from ..segments import PIECE, block_count, block_length
 from .threads import portions, run_all
 
 T = TypeVar("T")
@@ -93,11 +91,11 @@ def take_up(residual, gradient, keeps):  # type: ignore[no-untyped-def]
     return low, high
 
 
-# Pieces of parameters
+# Shares of parameters
 
 
 class Share(NamedTuple):
-    """A piece of a parameter."""
+    """Whole blocks of a parameter."""
 
     values: NDArray[np.float32]
     """Of its residual; of its gradient where there is none."""
@@ -106,28 +104,31 @@ class Share(NamedTuple):
     """Whether there is a residual."""
     symbols: NDArray[Any]
     block: int
-    """Elements of a block as far as it lies in this piece; the last one may be shorter."""
+    """Elements of a block; the last one may be shorter."""
     tables: slice
     """The blocks' tables."""
     parameter: int
 
 
 def shares_of(work: Quantizing, most: int = PIECE) -> list[Share]:
-    """The pieces of parameters, of `most` elements at most."""
+    """The shares of parameters, of `most` elements at most, or of one block where that has more."""
     symbols, offsets, found = host(work.symbols), work.offsets, []
     for number, (residual, gradient) in enumerate(zip(work.residuals, work.gradients, strict=True)):
         wide = gradient.detach().float().numpy()
         values = wide if residual is None else residual.numpy()
-        own, first = symbols[offsets.symbols[number]], offsets.tables[number].start
-        for piece in pieces(wide.size, work.block, most):
-            at, blocks = piece.elements, piece.blocks
-            tables, arrays = slice(first + blocks.start, first + blocks.stop), (values[at], wide[at])
-            found.append(Share(*arrays, residual is not None, own[at], piece.block, tables, number))
+        own, begin = symbols[offsets.symbols[number]], offsets.tables[number].start
+        block = block_length(wide.size, work.block)
+        together = max(1, most // block)
+        for first in range(0, block_count(wide.size, block), together):
+            at = slice(first * block, (first + together) * block)
+            tables = slice(begin + first, min(begin + first + together, offsets.tables[number].stop))
+            arrays = values[at], wide[at], residual is not None, own[at]
+            found.append(Share(*arrays, block, tables, number))
     return found
 
 
 def run_shares(parts: Sequence[Share], kernel: Callable[[Share], T], threads: int) -> list[T]:
-    """What a kernel returns for each piece; threads share them."""
+    """What a kernel returns for each share."""
     groups = portions(np.array([part.gradient.size for part in parts], np.int64), threads)
     work = [partial(_run_each, kernel, parts[at]) for at in groups]
     return [each for group in run_all(work, threads) for each in group]
@@ -137,89 +138,41 @@ def _run_each(kernel: Callable[[Share], T], parts: Sequence[Share]) -> list[T]:
     return [kernel(part) for part in parts]
 
 
-# Passes over them
-
 Report = tuple[float, int, bool]
-"""Of a piece: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
+"""Of a share: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
 and gradient are finite."""
 PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
 """Adds what symbols stand for, in blocks of so many elements and with their tables, to a residual."""
 
 
-def fits_pieces(work: Quantizing) -> bool:
-    """Whether no block is larger than a piece."""
-    return block_length(max(work.sizes, default=0), work.block) <= PIECE
-
-
-def over_pieces(
-    work: Quantizing, kernel: Callable[[Share], Report], put_back: PutBack, threads: int
+def over_shares(
+    work: Quantizing,
+    kernel: Callable[[Share], Report],
+    threads: int,
+    put_back: PutBack | None = None,
+    most: int = PIECE,
 ) -> list[QuantizedPass]:
-    """Quantizes parameters whose blocks fit pieces.
+    """Quantizes parameters.
 
     Args:
         work: the parameters.
-        kernel: takes up and quantizes a piece.
-        put_back: for parameters that are not finite.
-        threads: how many may share the pieces; no result depends on it.
+        kernel: quantizes a share.
+        threads: how many may work at once; no result depends on it.
+        put_back: for parameters that are not finite; None where the kernel quantizes nothing of them.
+        most: elements of a share, at most.
     """
-    parts = shares_of(work)
-    reports, broken = run_shares(parts, kernel, threads), np.zeros(len(work.gradients), np.bool_)
-    for part, (_, _, finite) in zip(parts, reports, strict=True):
+    parts = shares_of(work, most)
+    reports = run_shares(parts, kernel, threads)
+    squares, broken = np.zeros(len(work.gradients)), np.zeros(len(work.gradients), np.bool_)
+    for part, (kept, _, finite) in zip(parts, reports, strict=True):
+        squares[part.parameter] += kept
         broken[part.parameter] |= not finite
     for part, (_, done, _) in zip(parts, reports, strict=True):
-        if broken[part.parameter] and part.keeps:
+        if broken[part.parameter] and part.keeps and put_back is not None:
             tables, count = slice(part.tables.start, part.tables.start + done), done * part.block
             put_back(part.symbols[:count], part.block, tables, part.values[:count])
-    return passes_of(parts, [squares for squares, _, _ in reports], broken)
-
-
-def take_up_all(work: Quantizing, threads: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Adds all gradients to their residuals.
-
-    Returns:
-        The lowest and the highest order key of each block's residual + gradient, int32 [blocks, 2]; and which
-        parameters are not finite, bool [parameters].
-    """
-    parts, found = shares_of(work), np.empty((work.offsets.all_blocks, 2), np.int32)
-    found[:, 0], found[:, 1] = _NO_KEYS
-    broken = np.zeros(len(work.gradients), np.bool_)
-    ends = run_shares(parts, lambda part: take_up(part.values, part.gradient, part.keeps), threads)
-    for part, (low, high) in zip(parts, ends, strict=True):
-        own = found[part.tables]
-        own[:, 0], own[:, 1] = np.minimum(own[:, 0], low), np.maximum(own[:, 1], high)
-        broken[part.parameter] |= low < LOWEST_KEY or high > HIGHEST_KEY
-    return found, broken
-
-
-def over_taken_up(
-    work: Quantizing,
-    kernel: Callable[[Share], float],
-    broken: NDArray[np.bool_],
-    threads: int,
-    most: int = PIECE,
-) -> list[QuantizedPass]:
-    """Quantizes what stands in residuals.
-
-    Args:
-        work: the parameters, which were taken up.
-        kernel: quantizes a piece; returns the sum of squares kept.
-        broken: bool [parameters], which are left out.
-        threads: how many may share the pieces; no result depends on it.
-        most: elements of a piece, at most.
-    """
-    parts = [part for part in shares_of(work, most) if not broken[part.parameter]]
-    return passes_of(parts, run_shares(parts, kernel, threads), broken)
-
-
-def passes_of(
-    parts: Sequence[Share], squares: Sequence[float], broken: NDArray[np.bool_]
-) -> list[QuantizedPass]:
-    """From the squares of pieces, and which parameters are not finite."""
-    sums = np.zeros(broken.size)
-    for part, each in zip(parts, squares, strict=True):
-        sums[part.parameter] += each
-    sums[broken] = 0
-    return list(map(QuantizedPass, sums.tolist(), broken.tolist()))
+    squares[broken] = 0
+    return list(map(QuantizedPass, squares.tolist(), broken.tolist()))
 
 
 # Sums of squares

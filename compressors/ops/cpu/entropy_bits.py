@@ -57,7 +57,7 @@ def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
     """The paper's N = H + c: bits for a layer from the entropy H of a sample of it.
 
     Args:
-        counts: of each symbol in the sample; see `linear.count_symbols`.
+        counts: of each symbol in the sample; see `by_range.count_symbols`.
         floor: c.
 
     Returns:

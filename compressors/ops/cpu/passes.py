@@ -22,18 +22,12 @@ from ..interface import (
     Target,
 )
 from ..readback import Pending, Readback
-from . import avx512, chunked, linear, minifloat, quantile, summing, topk
+from . import avx512, by_range, chunked, quantile, summing, topk
 from .rows import floats, table
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
 T = TypeVar("T")
 _LARGEST = np.float32(np.finfo(np.float32).max)
-_HALVES: dict[str, Any] = {"fp16": minifloat.add_fp16, "bf16": minifloat.add_bf16}
-_IN_BLOCKS: dict[str, Any] = {
-    "linear": linear.add_values,
-    "quantile": quantile.add_values,
-    "fp8": minifloat.add_fp8,
-}
 _FIRST = 1024
 """Elements of which mostly one is not zero."""
 
@@ -188,7 +182,7 @@ class CpuOps(Ops):
         self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
     ) -> list[Ranges]:
         """See `Ops.extremes`; one call takes all."""
-        return list(linear.extremes(given, self.threads))
+        return list(by_range.extremes(given, self.threads))
 
     def quantize(
         self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
@@ -198,19 +192,11 @@ class CpuOps(Ops):
             rows = np.array([[0, symbols.size, at.start, at.stop - at.start]])
             self.add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
 
-        match form:
-            case "linear":
-                lows, steps = tables
-                return _now(linear.linear_rows(work, lows, steps, put_back, self.threads))
-            case "quantile":
-                exponents, means = tables
-                by_block = means.reshape(-1, 1 << work.bits)
-                return _now(quantile.quantile_rows(work, by_block, exponents, self.threads))
-            case "fp8":
-                (exponents,) = tables
-                return _now(minifloat.fp8_rows(work, exponents, put_back, self.threads))
-            case _:
-                return _now(minifloat.half_rows(form, work, put_back, self.threads))
+        if form != "quantile":
+            return _now(by_range.quantize_rows(form, work, tables, put_back, self.threads))
+        exponents, means = tables
+        by_block = means.reshape(-1, 1 << work.bits)
+        return _now(quantile.quantile_rows(work, by_block, exponents, put_back, self.threads))
 
     def linear_between(
         self,
@@ -220,7 +206,7 @@ class CpuOps(Ops):
         lows: NDArray[np.float32],
         steps: NDArray[np.float32],
     ) -> Pending[list[QuantizedPass]]:
-        return _now(linear.quantize_between(work, bits, ranges, lows, steps, self.threads))
+        return _now(by_range.quantize_between(work, bits, ranges, lows, steps, self.threads))
 
     # What is sent
 
@@ -239,13 +225,14 @@ class CpuOps(Ops):
             tables = means.reshape(max(exponents.size, 1), -1), exponents
         for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
             own, into = symbols[begin : begin + n], out[start : start + n]
+            length, own_tables = block if 0 < block < n else max(n, 1), slice(first, first + blocks)
+            here = tuple([table[own_tables] for table in tables])
             if form == "f32":
                 into += own
-            elif form in _HALVES:
-                _HALVES[form](own, into)
+            elif form == "quantile":
+                quantile.add_values(own, length, *here, into)
             else:
-                length = block if 0 < block < n else n
-                _IN_BLOCKS[form](own, length, *[table[first : first + blocks] for table in tables], into)
+                by_range.add_values(by_range.form_of(form), own, length, here, into)
 
     def add_words(
         self,

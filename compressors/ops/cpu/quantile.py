@@ -20,16 +20,18 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
-from ..segments import block_length
 from .blockwise import (
     LINE,
+    PutBack,
+    Report,
     Share,
     accumulate,
     from_order_key,
+    keys_finite,
     order_key,
-    over_taken_up,
+    over_shares,
     squares_of,
-    take_up_all,
+    take_up,
 )
 from .float_formats import from_fp16, round_to_fp16
 from .search16 import build_tree, find_bins, tree_size
@@ -154,7 +156,7 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
 
 @njit(nogil=True, cache=True)
 def _quantize_blocks(values, keeps, symbols, block, ordered, bits, means, exponents, tree):  # type: ignore[no-untyped-def]
-    """Quantizes a piece of blocks whose sorted keys are known."""
+    """Quantizes a share of blocks whose sorted keys are known."""
     meant, squares = np.empty(1 << bits, np.float32), 0.0
     for b in range(exponents.size):
         first, last = b * block, min((b + 1) * block, values.size)
@@ -166,7 +168,7 @@ def _quantize_blocks(values, keeps, symbols, block, ordered, bits, means, expone
 
 
 def quantile_rows(
-    work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], threads: int
+    work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], put_back: PutBack, threads: int
 ) -> list[QuantizedPass]:
     """`Ops.quantize` to bins of equal population; means are uint16 [blocks, 2^bits].
 
@@ -174,20 +176,19 @@ def quantile_rows(
     kept at the largest float32.
     """
 
-    def quantize(part: Share) -> float:
+    def quantize(part: Share) -> Report:
+        if not keys_finite(*take_up(part.values, part.gradient, part.keeps)):
+            return 0.0, 0, False
         keys, tree = np.empty(part.values.size, np.int32), np.empty(tree_size(work.bits), np.int32)
         _fill_keys(part.values, keys)
         even = keys.size - keys.size % part.block
         keys[:even].reshape(-1, part.block).sort(axis=1)
         keys[even:].sort()
         tables = means[part.tables], exponents[part.tables]
-        given = part.values, part.keeps, part.symbols, part.block, keys
-        return float(_quantize_blocks(*given, work.bits, *tables, tree))
+        given = part.values, part.keeps, part.symbols, part.block, keys, work.bits
+        return float(_quantize_blocks(*given, *tables, tree)), tables[1].size, True
 
-    _, broken = take_up_all(work, threads)
-    # A larger block is sorted whole.
-    most = max(_SORTED_AT_ONCE, block_length(max(work.sizes, default=0), work.block))
-    return over_taken_up(work, quantize, broken, threads, most)
+    return over_shares(work, quantize, threads, put_back, _SORTED_AT_ONCE)
 
 
 @njit(nogil=True, cache=True)

@@ -1,5 +1,5 @@
 // Uniform quantization in blocks: Oland and Raj, section 3.1 and Algorithms 1 and 2. The definitions of
-// step, symbol and value are in linear.py of ops/cpu; how memory is gone over, in blockwise.cuh.
+// step, symbol and value are in by_range.py of ops/cpu; how memory is gone over, in blockwise.cuh.
 #include "blockwise.cuh"
 
 struct Linear {

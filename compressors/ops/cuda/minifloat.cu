@@ -1,5 +1,5 @@
 // Short floats: float16, bfloat16, and float8 e4m3fn with an exponent per block. The definitions are in
-// minifloat.py of ops/cpu; how memory is gone over, in blockwise.cuh. The ranges of blocks larger
+// by_range.py of ops/cpu; how memory is gone over, in blockwise.cuh. The ranges of blocks larger
 // than a piece are found by linear.cu.
 #include "blockwise.cuh"
 #include "floats.cuh"

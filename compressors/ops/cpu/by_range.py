@@ -1,0 +1,251 @@
+"""Symbols that follow from an element and the range of its block: bins of equal width, and short floats.
+
+Linear (Oland and Raj, section 3.1 and Algorithms 1 and 2): the range of a block is split evenly into 2^b
+bins, and an element becomes the centre of its bin. For a block with smallest element low and largest high,
+all in float32, every operation rounded by itself:
+
+    step   = high 2^-b - low 2^-b; 0 where that is less than 2^-126
+    symbol = min(int((a / 2 - low / 2) (2 / step)), 2^b - 1); 0 where step is 0
+    value  = h + h, where h = low / 2 + (step / 2) (symbol + 0.5)
+
+The halves keep every number finite whatever the range is; short of subnormal numbers they change
+nothing. A low or high that is zero is +0.0. Bins are counted from low upwards, as Algorithm 2 decodes
+them (the paper's Quantize counts them from high downwards).
+
+Short floats: float16, bfloat16, and float8 e4m3fn with an exponent per block. Rounding is to nearest, ties
+to even, subnormal numbers included. What is larger than the largest finite number of a format becomes that
+number; with a residual the rest is sent later. A block of float8 numbers is scaled by 2^-e. With m its
+largest magnitude, e is the smallest integer for which m 2^-e <= 448, so that it lies in (224, 448]; but
+-126 <= e <= 119, which keeps every value finite, and e = 0 where m = 0. Every value is exact in float32.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..interface import FP8_EXPONENTS, QuantizedPass, Quantizing, Ranges
+from ..segments import Numbers
+from .blockwise import (
+    LINE,
+    PutBack,
+    Report,
+    Share,
+    accumulate,
+    from_order_key,
+    keys_finite,
+    over_shares,
+    run_shares,
+    shares_of,
+    squares_of,
+    take_up,
+)
+from .float_formats import (
+    from_bf16,
+    from_fp8,
+    from_fp16,
+    power_of_two,
+    round_to_bf16,
+    round_to_fp8,
+    round_to_fp16,
+)
+
+_SMALLEST_STEP = np.float32(2.0**-126)
+_HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
+_FORMS = ("linear", "fp8", "fp16", "bf16")
+_LINEAR = (0,)
+
+
+def form_of(name: str) -> tuple[int, ...]:
+    """A form as kernels are told it: by a tuple's length, which is part of its type."""
+    return (0,) * (1 + _FORMS.index(name))
+
+
+class Extremes(NamedTuple):
+    """See `ops.interface.Ranges`."""
+
+    low: np.float32
+    high: np.float32
+    nonfinite: bool
+
+
+@njit(nogil=True, cache=True)
+def _from_key(key):  # type: ignore[no-untyped-def]
+    return from_order_key(key if key != np.int32(-1) else np.int32(0))  # -1 is the key of -0.0
+
+
+@njit(nogil=True, cache=True)
+def _step_between(low, high, scale):  # type: ignore[no-untyped-def]
+    """The width of a bin between a block's extremes; scale is 2^-bits."""
+    step = high * scale - low * scale
+    return step if step >= _SMALLEST_STEP else _ZERO
+
+
+@njit(nogil=True, cache=True)
+def _fp8_exponent(low_key, high_key):  # type: ignore[no-untyped-def]
+    # The key of a negative number is the complement of its magnitude's bits.
+    largest = max(np.int64(high_key), ~np.int64(low_key))
+    if largest == 0:
+        return 0
+    # 448 is 1.75 * 2^8: a larger mantissa needs one more. Subnormal numbers end up below the range.
+    exponent = (largest >> 23) - 127 - 8 + ((largest & 0x7FFFFF) > 0x600000)
+    return min(max(exponent, FP8_EXPONENTS[0]), FP8_EXPONENTS[1])
+
+
+@njit(nogil=True, cache=True)
+def _scales_of(form, tables, b):  # type: ignore[no-untyped-def]
+    """What symbols of a block go by: half of low and step, and 2 / step; or 2^-e and 2^e."""
+    if len(form) == 1:
+        low, step = tables[0][b], tables[1][b]
+        return low * _HALF, step * _HALF, _TWO / step if step > _ZERO else _ZERO
+    if len(form) == 2:
+        exponent = tables[0][b]
+        return power_of_two(-exponent), power_of_two(exponent), _ZERO
+    return _ZERO, _ZERO, _ZERO
+
+
+@njit(nogil=True, cache=True)
+def _value(form, symbol, scales):  # type: ignore[no-untyped-def]
+    """What a symbol stands for."""
+    if len(form) == 1:
+        half = scales[0] + scales[1] * (np.float32(symbol) + _HALF)
+        return half + half
+    if len(form) == 2:
+        return from_fp8(symbol) * scales[1]
+    return from_fp16(symbol) if len(form) == 3 else from_bf16(symbol)
+
+
+@njit(nogil=True, cache=True)
+def _symbol_and_value(form, a, scales, top):  # type: ignore[no-untyped-def]
+    """The symbol of a number, at most `top` in linear bins, and what it stands for."""
+    if len(form) == 1:
+        symbol = np.int32((a * _HALF - scales[0]) * scales[2])
+        symbol = symbol if symbol < top else top
+        return symbol, _value(form, symbol, scales)
+    if len(form) == 2:
+        symbol, value = round_to_fp8(a * scales[0])
+        return symbol, value * scales[1]
+    return round_to_fp16(a) if len(form) == 3 else round_to_bf16(a)
+
+
+@njit(nogil=True, cache=True)
+def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-untyped-def]
+    """Quantizes values of one block, and with `keeps` what the symbols leave out stays in their place.
+
+    Returns:
+        The sum of squares kept.
+    """
+    total = 0.0
+    for first in range(0, values.size, LINE):
+        line, own = values[first : first + LINE], symbols[first : first + LINE]
+        squares = _ZERO
+        for j in range(own.size):
+            own[j], value = _symbol_and_value(form, line[j], scales, top)
+            if keeps:
+                kept = line[j] - value
+                line[j] = kept
+                squares = accumulate(squares, kept * kept)
+        if keeps:
+            total += squares_of(squares, line)
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _take_up_and_quantize(form, values, gradient, keeps, symbols, block, tables, top):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of a share, and quantizes them up to the first that is not finite."""
+    total, done = 0.0, 0
+    for first in range(0, values.size, block):
+        last = first + block
+        r = values[first:last]
+        low_key, high_key = take_up(r, gradient[first:last], keeps)
+        if not keys_finite(low_key, high_key):
+            take_up(values[last:], gradient[last:], keeps)
+            return total, done, False
+        if len(form) == 1:
+            low = _from_key(low_key)
+            tables[0][done] = low
+            tables[1][done] = _step_between(low, _from_key(high_key), np.float32(1 / (top + 1)))
+        elif len(form) == 2:
+            tables[0][done] = _fp8_exponent(low_key, high_key)
+        total += _quantize(form, r, keeps, _scales_of(form, tables, done), top, symbols[first:last])
+        done += 1
+    return total, done, True
+
+
+@njit(nogil=True, cache=True)
+def add_values(form, symbols, block, tables, out):  # type: ignore[no-untyped-def]
+    """Adds to out, float32 [n], what symbols [n] stand for."""
+    for first in range(0, symbols.size, block):
+        s, o = symbols[first : first + block], out[first : first + block]
+        scales = _scales_of(form, tables, first // block)
+        for j in range(s.size):
+            o[j] += _value(form, s[j], scales)
+
+
+def quantize_rows(
+    form: str, work: Quantizing, tables: Sequence[Any], put_back: PutBack, threads: int
+) -> list[QuantizedPass]:
+    """`Ops.quantize` by ranges; `put_back` adds what symbols stand for to a residual."""
+    kind, top = form_of(form), np.int32((1 << work.bits) - 1)
+
+    def take_up_and_quantize(part: Share) -> Report:
+        own = tuple([table[part.tables] for table in tables])
+        return cast(Report, _take_up_and_quantize(kind, *part[:5], own, top))
+
+    if not tables:  # where blocks end does not matter then
+        work = work._replace(block=LINE)
+    return over_shares(work, take_up_and_quantize, threads, put_back)
+
+
+# What goes by the ranges of whole parameters
+
+
+def extremes(given: Sequence[tuple[Tensor | None, Tensor]], threads: int) -> list[Extremes]:
+    """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
+    residuals, gradients = [each for each, _ in given], [each for _, each in given]
+    parts = shares_of(Quantizing(residuals, gradients, np.empty(0, np.uint8), 8))
+    keys = run_shares(parts, lambda part: take_up(part.values, part.gradient, part.keeps), threads)
+    return [Extremes(_from_key(low), _from_key(high), not keys_finite(low, high)) for low, high in keys]
+
+
+@njit(nogil=True, cache=True)
+def _count(values, low, high, counts):  # type: ignore[no-untyped-def]
+    top, tables = np.int32(counts.size - 1), (np.array([low]), np.empty(1, np.float32))
+    tables[1][0] = _step_between(low, high, np.float32(1 / counts.size))
+    scales = _scales_of(_LINEAR, tables, 0)
+    for value in values:
+        counts[_symbol_and_value(_LINEAR, value, scales, top)[0]] += 1
+
+
+def count_symbols(values: NDArray[np.float32], bits: int, low: np.float32, high: np.float32) -> Numbers:
+    """How often each symbol of so many bits occurs among values, all from low to high: int64 [2^bits]."""
+    counts = np.zeros(1 << bits, np.int64)
+    _count(values, low, high, counts)
+    return counts
+
+
+def quantize_between(
+    work: Quantizing,
+    bits: Sequence[int],
+    ranges: Sequence[Ranges],
+    lows: NDArray[np.float32],
+    steps: NDArray[np.float32],
+    threads: int,
+) -> list[QuantizedPass]:
+    """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
+    for i, (own, width) in enumerate(zip(ranges, bits, strict=True)):
+        lows[i], steps[i] = own.low, _step_between(own.low, own.high, np.float32(2.0**-width))
+
+    def quantize(part: Share) -> Report:
+        i = part.parameter
+        if ranges[i].nonfinite:
+            return 0.0, 0, False
+        # What leaves a kernel is a float of Python's, of 64 bits.
+        scales = tuple(map(np.float32, _scales_of(_LINEAR, (lows, steps), i)))
+        top = np.int32((1 << bits[i]) - 1)
+        return _quantize(_LINEAR, part.values, part.keeps, scales, top, part.symbols), 1, True
+
+    return over_shares(work, quantize, threads)
