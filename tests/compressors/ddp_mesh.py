@@ -193,6 +193,9 @@ def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
     """The connection of a killed worker may end later here than that of another one, which ended for it."""
     rank, mesh = dist.get_rank(), Mesh(most_bytes=MOST)
     gone = PeerLost(2, "is gone")
+    if rank == 0 and how == "says nothing":
+        mesh._lose(2, gone)
+    told_by_all(b"")  # worker 1 does not end before
     if rank == 1:
         waited = mesh.receive(2, "never") if how == "waits" else None
         mesh._lose(2, gone)
@@ -200,8 +203,6 @@ def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
             assert str((waited or mesh.receive(2, "never")).exception(LONG_S)) == "worker 2 is gone"
         mesh.close()
     if rank == 0:
-        if how == "says nothing":
-            mesh._lose(2, gone)
         for _ in range(2):
             assert str(mesh.receive(1, "never").exception(LONG_S)) == "worker 2 is gone"
     told_by_all(b"")
