@@ -25,6 +25,8 @@ from .npy import mapped
 VERSION = 1
 """Of the form above."""
 MANIFEST = "frames.json"
+_FILES = {"features": ("<f4", 2), "labels": ("<u2", 1), "offsets": ("<i8", 1)}
+"""Of a part, each with its type and its number of dimensions."""
 
 
 class Manifest(BaseModel):
@@ -81,10 +83,8 @@ def read_part(folder: Path, name: str, manifest: Manifest) -> Part:
     Raises:
         DataError: a file is missing, damaged, of another form, or does not fit the others.
     """
-    paths = {file: folder / name / f"{file}.npy" for file in ("features", "labels", "offsets")}
-    features = _mapped(paths["features"], "<f4", 2)
-    labels = _mapped(paths["labels"], "<u2", 1)
-    offsets = _mapped(paths["offsets"], "<i8", 1)
+    paths = {file: folder / name / f"{file}.npy" for file in _FILES}
+    features, labels, offsets = (_mapped(paths[file], *form) for file, form in _FILES.items())
     if features.shape[1] != manifest.features:
         raise DataError(
             f"{paths['features']}: has {features.shape[1]} features; {MANIFEST} says {manifest.features}"
@@ -171,16 +171,11 @@ def write_part(
     part: str,
     features: NDArray[np.float32],
     labels: NDArray[np.uint16],
-    lengths: NDArray[np.int64],
+    offsets: NDArray[np.int64],
 ) -> None:
-    """Writes a part's three files; takes features and labels as in `Part`, and the utterances' frames."""
+    """Writes a part's three files; takes what they hold as in `Part`."""
     (folder / part).mkdir()
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    for name, array, dtype in (
-        ("features", features, "<f4"),
-        ("labels", labels, "<u2"),
-        ("offsets", offsets, "<i8"),
-    ):
+    for array, (name, (dtype, _)) in zip((features, labels, offsets), _FILES.items(), strict=True):
         np.save(folder / part / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype), allow_pickle=False)
 
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from taugrad import cli
-from taugrad.platform.data.speech import espeak, making
+from taugrad.platform.data.speech import command, espeak
 from taugrad.platform.data.speech.features import log_mel
-from taugrad.platform.data.speech.phonemes import CLASSES
-from taugrad.platform.data.speech.utterances import PARTS, labels_at
+from taugrad.platform.data.speech.utterances import CLASSES, labels_at
 
 try:
     espeak.loaded()
@@ -131,7 +130,7 @@ def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
         "frame_ms": 10,
         "classes": list(CLASSES),
     }
-    files = {f"{part}/{name}.npy" for part in PARTS for name in ("features", "labels", "offsets")}
+    files = {f"{part}/{name}.npy" for part in command.SHARES for name in ("features", "labels", "offsets")}
     assert set(contents(spoken)) == files | {"frames.json"}
     assert manifest["sha256"] == {
         name: hashlib.sha256((spoken / name).read_bytes()).hexdigest() for name in sorted(files)
@@ -154,7 +153,7 @@ def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
 
 @needs_espeak
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(spoken, tmp_path, monkeypatch):
-    monkeypatch.setattr(making.os, "sched_getaffinity", lambda _: {0})  # one block after the other
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: {0})  # one block after the other
     assert speech("--minutes", 0.5, "--out", tmp_path / "again") == 0
     assert contents(tmp_path / "again") == contents(spoken)
     assert speech("--minutes", 0.5, "--out", tmp_path / "other", "--seed", 1) == 0
