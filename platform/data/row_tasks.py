@@ -141,7 +141,10 @@ class Rows:
         for name in self.inputs:
             column = table.column(name).combine_chunks()
             if is_list(column.type):
-                require_width(column, self.width, path, rows, name)
+                lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
+                if len(wrong := np.flatnonzero(lengths != self.width)):
+                    found = f"{name} has {lengths[wrong[0]]} numbers; expected {self.width}"
+                    raise DataError(f"{path}: row {rows[wrong[0]]}: {found}")
                 column = pc.list_flatten(column)
             part = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             parts.append(part.reshape(len(rows), -1))
@@ -161,21 +164,6 @@ def targets(column: pa.ChunkedArray, classes: Sequence[str] | None) -> NDArray[A
     dtype = pa.float32() if pa.types.is_floating(column.type) else pa.int64()
     found: NDArray[Any] = column.cast(dtype, safe=False).to_numpy()
     return found
-
-
-def require_width(
-    column: pa.Array | pa.ChunkedArray,
-    width: int,
-    path: str,
-    rows: Sequence[int] | NDArray[np.int64],
-    name: str,
-) -> None:
-    """Refuses lists of another length; `rows` are the column's own in its file."""
-    lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
-    wrong = np.flatnonzero(lengths != width)
-    if len(wrong):
-        at = int(wrong[0])
-        raise DataError(f"{path}: row {rows[at]}: {name} has {lengths[at]} numbers; expected {width}")
 
 
 def is_list(dtype: pa.DataType) -> bool:

@@ -38,11 +38,9 @@ class InRounds(Synchronization):
 
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`."""
         return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links | None:
-        """See `Synchronization.links`."""
         return self._runner.links(self.ledger.traffic)
 
     def _agree(self, participants: Sequence[Participant]) -> Tensor | None:

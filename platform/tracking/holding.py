@@ -12,7 +12,6 @@ import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -121,12 +120,7 @@ class Hold:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases the run."""
         self._ended.set()
         self._thread.join(_SETTLE_S)

@@ -129,7 +129,7 @@ TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 TAG_METRIC: Final = "taugrad.metric"
 """The metric that counts, as JSON (`tasks.metric.Metric`); a run without it is judged by its accuracy."""
 TAG_DATA: Final = "taugrad.data"
-"""A hash of the run's data, if their source computes one (`data.Data.fingerprint`)."""
+"""A hash of the run's data, if their source computes one (`data.Parts.fingerprint`)."""
 TAG_HOLDER: Final = "taugrad.holder"
 """The process that trains the run, with its last sign of life; absent if no process does."""
 

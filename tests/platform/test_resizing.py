@@ -27,7 +27,7 @@ from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import check_present, with_present, with_workers
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining
 from taugrad.platform.synchronization.weights import LocalTraining
-from taugrad.platform.training.checkpoint import Saved, save_shared, save_worker
+from taugrad.platform.training.checkpoint import SHARED, Saved, save, worker_file
 from taugrad.platform.training.manifest import CheckpointError, Digest, Manifest
 from taugrad.platform.training.trainer import Trainer
 
@@ -332,9 +332,9 @@ def test_a_run_with_fewer_workers_than_wanted_keeps_its_batches():
 
 
 def test_every_workers_file_is_read_where_their_number_is_another(tmp_path):
-    save_shared(tmp_path, {"workers": 2})
+    save({"workers": 2}, tmp_path / SHARED)
     for rank in range(2):
-        save_worker(tmp_path, rank, {"rank": rank})
+        save({"rank": rank}, tmp_path / worker_file(rank))
     files = {path.name: Digest.of(path) for path in tmp_path.iterdir()}
     manifest = Manifest("run", 1, files)
 

@@ -53,5 +53,5 @@ def log_mel(samples: NDArray[np.float64], rate: int) -> NDArray[np.float32]:
     return logarithms
 
 
-def _mel(frequency: NDArray[np.float64] | float) -> NDArray[np.float64]:
+def _mel(frequency: NDArray[np.floating] | float) -> NDArray[np.float64]:
     return 2595 * np.log10(1 + np.asarray(frequency, dtype=np.float64) / 700)

@@ -194,7 +194,6 @@ class AsynchronousTraining(Synchronization):
 
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`."""
         return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links:
@@ -203,7 +202,6 @@ class AsynchronousTraining(Synchronization):
         return Links(traffic.link_messages.copy(), traffic.link_bytes.copy())
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             "model": self.model.state_dict(),
             "received": self.workers_here[0].received.state_dict(),
@@ -212,12 +210,10 @@ class AsynchronousTraining(Synchronization):
         }
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         states = {str(worker.rank): worker.state_dict() for worker in self.workers_here}
         return {"version": _STATE_VERSION, "workers": self.workers, "ranks": states}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         require_own(own, self.ranks, self.workers, _STATE_VERSION)
         for worker in self.workers_here:
             worker.replica.model.load_state_dict(shared["model"])

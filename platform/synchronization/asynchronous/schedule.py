@@ -4,7 +4,9 @@ It is the same wherever it is computed. Legend: K workers; a row has a value for
 link, at one step.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,20 +66,11 @@ class Schedule:
         while self._arrivals[-1][:, worker].min() <= start:
             self._extend(len(self._starts))
         return [
-            step if sender == worker else self._arrived(sender, worker, start)
+            step
+            if sender == worker
+            else bisect_right(self._arrivals, start, key=itemgetter((sender, worker)))
             for sender in range(len(self._times))
         ]
-
-    def _arrived(self, sender: int, receiver: int, time: float) -> int:
-        """By bisection, because the arrivals of one sender ascend."""
-        low, high = 0, len(self._arrivals)
-        while low < high:
-            middle = (low + high) // 2
-            if self._arrivals[middle][sender, receiver] <= time:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _extend(self, step: int) -> None:
         while len(self._starts) <= step:

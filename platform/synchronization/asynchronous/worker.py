@@ -16,7 +16,7 @@ from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.method import Method
-from taugrad.compressors.observe import GradientStatistics, gradient_statistics
+from taugrad.compressors.observe import GradientStatistics
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
 
@@ -137,11 +137,8 @@ class Worker:
         self.show()
         loss = self.replica.backward(batch)
         self.replica.prepare_own()
+        statistics = self.replica.statistics() if observe else {}
         gradients = self.replica.take_gradients()
-        statistics = {}
-        if observe:
-            named = zip(self.replica.names, gradients, strict=True)
-            statistics = {name: gradient_statistics(each) for name, each in named}
         rate = rate_at(self._training, position, self._workers)
         if rate.weight_decay:
             # Only a part of the gradient: no worker has the sum that an optimizer needs.

@@ -74,7 +74,6 @@ class HybridTraining(GradientsInRounds):
         self._deal_out()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        """See `Synchronization.iterate`."""
         step = self.ledger.begin().step
         step.elements += self._elements * self.workers
         self._let_go()
@@ -174,17 +173,14 @@ class HybridTraining(GradientsInRounds):
                 cast(Layer, layer).take_from(cast(nn.Linear, self.model.get_submodule(name)))
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {**super().shared_state(), "activations": self.activations.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         here = zip(self.ranks, self.workers_here, strict=True)
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
         return {**super().own_state(), "optimizers": optimizers}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         super().load(shared, own)
         self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):

@@ -271,7 +271,6 @@ class QuorumTraining(LocalTraining):
     # States.
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             **super().shared_state(),
             "iterations": self._iterations,
@@ -280,7 +279,6 @@ class QuorumTraining(LocalTraining):
         }
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         state = super().own_state()
         unsent = state["local"]["fragments"][0]["unsent"]
         for rank, member in zip(self.ranks, self._members, strict=True):
@@ -296,7 +294,6 @@ class QuorumTraining(LocalTraining):
         self.lost_sum = float(shared["lost_sum"])
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         super().load(shared, own)
         for local, rank in enumerate(self.ranks):
             saved, like = own["replicas"][str(rank)], self.local.agreed
