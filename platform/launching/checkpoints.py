@@ -21,13 +21,9 @@ from .storage import below, reason
 
 
 class Checkpoints:
-    """The checkpoints of the Ray Train run that this worker belongs to.
+    """The checkpoints of the Ray Train run that this worker belongs to; so many of them stay.
 
-    Args:
-        job: the run.
-        keep: how many stay.
-        workers: how many train, in all processes.
-        notify: told, in a line for the user, what could not be used or stored.
+    `workers` are those of all processes. `notify` hears what could not be used or stored.
     """
 
     def __init__(self, job: Job, keep: int, workers: int, notify: Callable[[str], None]) -> None:
@@ -40,8 +36,7 @@ class Checkpoints:
     def newest(self) -> Saved | None:
         """What this worker continues from; None if no checkpoint was written yet.
 
-        Raises:
-            CheckpointError: there are checkpoints, and none is good.
+        Raises CheckpointError: there are checkpoints, and none is good.
         """
 
         def attempt(iteration: int) -> Saved:

@@ -80,8 +80,7 @@ def _found() -> str:
 def check_job_server(address: str) -> None:
     """Asks a cluster's job server, known within 5 s. A token is used as `check_cluster` says.
 
-    Raises:
-        SpecError: nothing answers there, or it wants a token that we do not send.
+    Raises SpecError: nothing answers there, or it wants a token that we do not send.
     """
     source = f"--address {address}"
     try:
@@ -138,8 +137,7 @@ def sent_token() -> str:
 def _asked(ask: Callable[[str], T], is_refused: Callable[[T], bool]) -> T:
     """What a cluster answers to the token that Ray sends from here, or to the one that is here besides.
 
-    Where that is accepted while nobody said whether to send one, Ray sends it from now on: it reads this
-    when it is imported.
+    If that helps, and nobody said whether to send one, Ray, which reads this at its import, sends it, too.
     """
     answer = ask(sent_token())
     spare = "" if _MODE in os.environ else _token()

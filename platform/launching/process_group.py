@@ -31,11 +31,7 @@ _PATIENCE = timedelta(minutes=30)
 def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
     """Joins all workers of this Ray Train run in torch's default process group, for as long as it lasts.
 
-    Args:
-        device: NCCL is used for GPUs, gloo otherwise.
-
-    Yields:
-        This worker's rank and the number of workers.
+    GPUs have NCCL, other devices gloo. Yields this worker's rank and the number of workers.
     """
     context = get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()

@@ -113,11 +113,7 @@ class _Build:
 
     @staticmethod
     def _key() -> bytes:
-        """This worker's key; all workers must call this together.
-
-        Raises:
-            KeyProblem: on every worker, where one has no key that can be used.
-        """
+        """This worker's key; all workers call this together, and all raise KeyProblem where one has none."""
         key, problem = b"", ""
         try:
             key = key_of_environment()

@@ -34,16 +34,10 @@ class GradientsInRounds(InRounds):
         model: nn.Module | None = None,
         others: Sequence[str] = (),
     ) -> None:
-        """Takes charge.
+        """Takes charge, with a pattern for each of the runner's ranks.
 
-        Args:
-            runner: carries rounds out.
-            patterns: one for each of its ranks.
-            replica: the model.
-            randomness: of all ranks here.
-            refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
-            model: the whole, where the replica has a part of it.
-            others: names of its other parameters.
+        `refuses`: whether a gradient that is not finite ends the run, unless fp16 made it so. `model` is the
+        whole, where the replica has a part of it; `others` names its other parameters.
         """
         self._refuses = refuses
         names = [*replica.names, *others]

@@ -33,11 +33,7 @@ def every_run(
 ) -> "Iterator[Run]":
     """Every run that was not deleted, with params, tags and last values of metrics; newest first by default.
 
-    Args:
-        client: the tracking store.
-        experiment_ids: of the experiments.
-        only: MLflow's filter, such as `attributes.status = 'FINISHED'`.
-        oldest_first: whether the oldest run comes first.
+    `only` is MLflow's filter, such as `attributes.status = 'FINISHED'`.
     """
     order, token = ["attributes.start_time ASC"] if oldest_first else None, None
     while True:

@@ -131,8 +131,7 @@ class Hold:
     def is_ours(self) -> bool:
         """Whether this process still holds the run: nobody took it over because this process seemed dead.
 
-        Raises:
-            Exception: what the store raises when it does not answer.
+        Raises what the store raises when it does not answer.
         """
         try:
             found = Holder.of(self._client, self._run_id)
@@ -193,8 +192,7 @@ class Hold:
 def end_run(client: "MlflowClient", run_id: str, end: Record | None) -> str:
     """Tells MLflow how a run ended, unless it already knows or another process has continued the run.
 
-    Returns:
-        Its state in the store.
+    Returns the run's state in the store.
     """
     state = str(client.get_run(run_id).info.status)
     holder = Holder.of(client, run_id)

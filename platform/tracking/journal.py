@@ -89,13 +89,9 @@ class Journal:
         return True
 
     def close(self, patience_s: float) -> list[str]:
-        """Ships the rest, and ends. Closing twice is allowed.
+        """Ships the rest, with the patience of `flush`, and ends; returns the lines that MLflow did not take.
 
-        Args:
-            patience_s: as that of `flush`.
-
-        Returns:
-            The lines that MLflow did not take.
+        Closing twice is allowed.
         """
         if self._closed.is_set():
             return []

@@ -181,11 +181,7 @@ _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 def shown(name: str) -> str:
-    """A name as people read it: numbers in it have at most four significant digits.
-
-    Args:
-        name: Such as `trial 4: wgt(tau=0.15997382191)`, which becomes `trial 4: wgt(tau=0.16)`.
-    """
+    """A name with numbers of four significant digits: `wgt(tau=0.15997382191)` becomes `wgt(tau=0.16)`."""
     return _LONG_NUMBER.sub(lambda found: _short(float(found[0])), name)
 
 
@@ -204,15 +200,10 @@ def worker_metric(rank: int, what: WorkerQuantity) -> str:
 
 
 def layer_metric(layer: str, what: LayerQuantity) -> str:
-    """The name of a layer's metric.
+    """The name of a layer's metric, `layer/<layer>/<what>`.
 
-    Args:
-        layer: The parameter's name in the model, such as `fc1.weight`. Characters that MLflow refuses in
-            a metric's name become underscores.
-        what: The quantity.
-
-    Returns:
-        `layer/<layer>/<what>`.
+    The layer is the parameter's name in the model, such as `fc1.weight`. Characters that MLflow refuses in a
+    metric's name become underscores.
     """
     return f"layer/{_REFUSED_IN_NAMES.sub('_', layer)}/{what}"
 

@@ -43,9 +43,7 @@ class Mail:
     def begin(self, step: int, schedule: Schedule | None) -> None:
         """Called when all workers are drained and continue with this step; senders may already be further.
 
-        Args:
-            step: the first.
-            schedule: says from here on what is applied when; without it, whatever has arrived.
+        The schedule says from here on what is applied when; without it, whatever has arrived.
         """
         self._first, self._schedule = step, schedule
         self._arrived = [max(each, step) for each in self._arrived]
@@ -64,10 +62,7 @@ class Mail:
             self._carrier.send(other, _TAG, payload)
 
     def receive(self, step: int) -> list[Message] | None:
-        """The messages that this worker must apply before a step.
-
-        Args:
-            step: the number of its steps before.
+        """The messages that this worker must apply before its next step, after so many.
 
         Returns:
             Those of each sender in order; None if simulated workers must make steps first.

@@ -40,9 +40,7 @@ class Schedule:
     def __init__(self, course: Course, first: int) -> None:
         """Begins at time 0, when all workers have applied everything.
 
-        Args:
-            course: how fast workers and links are.
-            first: every worker's steps before this in the whole run; delays are drawn from it.
+        `first` are every worker's steps before this in the whole run; delays are drawn from it.
         """
         self._course, self._first = course, first
         self._times = np.array(course.step_times)

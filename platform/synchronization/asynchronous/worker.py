@@ -103,14 +103,10 @@ class Worker:
         self._shown = True
 
     def apply(self, messages: Sequence[Message], note: np.void) -> None:
-        """Adds what others sent.
+        """Adds what others sent, and notes how many messages, the sum of their ages, and the largest age.
 
         The age of a message is the number of updates, by any workers, that were in the receiver's weights but
         not in the weights at which the sender computed its gradient.
-
-        Args:
-            messages: theirs.
-            note: gets the number of messages applied, the sum of their ages, and the largest age.
 
         Raises:
             NonFiniteGradient: a sender's gradient was not finite, and the method refuses that.
@@ -127,13 +123,7 @@ class Worker:
                 raise self.nonfinite(refused, message.sender)
 
     def step(self, batch: Batch, position: Position, *, observe: bool) -> Stepped:
-        """Computes a gradient, and applies at once what is sent of it.
-
-        Args:
-            batch: the worker's part of one.
-            position: of the worker's own step.
-            observe: whether to note statistics of the gradient.
-        """
+        """Computes a gradient, whose statistics it may note, and applies at once what is sent of it."""
         self.show()
         loss = self.replica.backward(batch)
         self.replica.prepare_own()
@@ -159,8 +149,7 @@ class Worker:
     def _add(self, message: Message) -> int:
         """Adds an update, a worker's own as the others will (dead reckoning).
 
-        Returns:
-            The ordinal of the parameter that was not finite, in whose place nothing is added; -1: all were.
+        Returns the ordinal of the parameter that was not finite, for which nothing is added; -1: all were.
         """
         try:
             incoming = self._reader.read(message.payload, self._layout)

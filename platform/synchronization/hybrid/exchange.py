@@ -31,11 +31,7 @@ Side = Generator[None, None, T]
 def together(sides: Sequence[Side[T]]) -> list[T]:
     """Runs the sides of this process's workers in turns: what one needs, the others sent before they paused.
 
-    Returns:
-        What each side returned.
-
-    Raises:
-        PeerLost: another worker is gone, or has been silent for too long.
+    Returns what each side returned; raises PeerLost.
     """
     results: list[T] = []
     while not results:
@@ -113,11 +109,9 @@ class Exchange:
         return self._send(label, payloads, lengths, sent.to(own.dtype), shapes, sent.dtype)
 
     def to_owners(self, label: str, parts: Sequence[Tensor]) -> Coming:
-        """Starts to send each other worker its part of a sum, as all do.
+        """Starts to send each other worker its part of a sum, as all do. Timelines have the label.
 
-        Args:
-            label: for timelines.
-            parts: values, by receiver; a receiver's part has the same shape on all workers.
+        A receiver's part has the same shape on all workers.
         """
         sent = [part.to(self._values) for part in parts]
         lengths = np.repeat(np.array([[each.nbytes for each in sent]]), len(parts), axis=0)

@@ -88,11 +88,7 @@ class Worker:
     ) -> Side[Computed]:
         """Computes everything up to the gradient with respect to the worker's own features.
 
-        Args:
-            batch: the worker's part of the batch.
-            position: in the run.
-            alone: a context that is entered where random numbers of this worker are drawn.
-            exchange: with the others, in this iteration.
+        `alone` is a context that is entered where random numbers of this worker are drawn.
         """
         own = len(batch) if batch.weight else 0
         counting = exchange.to_all("counts", torch.tensor([own]), [(1,)] * self.workers, values=False)

@@ -151,11 +151,7 @@ class Mailroom:
         self._send(self.others, Kind.READY, iterations)
 
     def all_ready(self, iterations: int) -> bool:
-        """Whether all others have said so, too.
-
-        Raises:
-            PeerLost: one of them is gone, and will never say so.
-        """
+        """Whether all others have said so, too; raises PeerLost: one of them is gone, and never will."""
         waited_for = {rank for rank in self.others if self._ready.get(rank, -1) < iterations}
         for rank, reason in self.lost.items():
             if rank in waited_for:

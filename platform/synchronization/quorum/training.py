@@ -196,10 +196,7 @@ class QuorumTraining(LocalTraining):
     # What all agree on.
 
     def _apply_round(self, bodies: Mapping[int, Payload]) -> None:
-        """Applies the mean of what a round's members have sent.
-
-        Args:
-            bodies: the bodies of the offers, by member.
+        """Applies the mean of what a round's members have sent: the bodies of their offers.
 
         Raises:
             NonFiniteGradient: on every worker, where a member's update is not finite.
