@@ -53,11 +53,7 @@ def feed(
         workers: how many share a batch.
         device: where batches go.
 
-    Yields:
-        An iteration's batches, one a rank.
-
-    Raises:
-        DataError: one of them could not be read.
+    Yields an iteration's batches, one a rank; raises DataError: one of them could not be read.
     """
     order = examples.order(draw)
     shares = [

@@ -54,11 +54,7 @@ class Part:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads frames.json.
-
-    Raises:
-        DataError: it is missing, no JSON, of another version, or lacks something.
-    """
+    """Reads frames.json; raises DataError: it is missing, no JSON, of another version, or lacks something."""
     path = folder / MANIFEST
     try:
         return Manifest.model_validate_json(path.read_bytes())
@@ -73,15 +69,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_part(folder: Path, name: str, manifest: Manifest) -> Part:
-    """Maps a part's files, after each was read once for its hash.
+    """Maps the files of `train`, `validation` or `test`, after each was read once for its hash.
 
-    Args:
-        folder: of the whole set.
-        name: `train`, `validation` or `test`.
-        manifest: of the set.
-
-    Raises:
-        DataError: a file is missing, damaged, of another form, or does not fit the others.
+    Raises DataError: a file is missing, damaged, of another form, or does not fit the others.
     """
     paths = {file: folder / name / f"{file}.npy" for file in _FILES}
     features, labels, offsets = (_mapped(paths[file], *form) for file, form in _FILES.items())
@@ -149,13 +139,9 @@ def is_made(folder: Path, made: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def in_one_go(folder: Path) -> Iterator[Path]:
-    """A folder beside another, whose name and place it takes if all goes well; else it is removed.
+    """A folder that takes the place of another, empty or not there, if all goes well; else it is removed.
 
-    Args:
-        folder: is not there, or is empty.
-
-    Raises:
-        OSError: it cannot be made.
+    Raises OSError: it cannot be made.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)

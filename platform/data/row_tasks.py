@@ -174,11 +174,7 @@ def is_list(dtype: pa.DataType) -> bool:
 
 
 def row_group(path: str, group: int, columns: tuple[str, ...], most: int) -> pa.Table:
-    """Some columns of a row group; the last few are kept.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Some columns of a row group; the last few are kept. Raises as `read_group` does."""
     key = (path, group, columns)
     if key in kept.groups:
         kept.groups.move_to_end(key)
@@ -190,11 +186,7 @@ def row_group(path: str, group: int, columns: tuple[str, ...], most: int) -> pa.
 
 
 def opened(path: str) -> pq.ParquetFile:
-    """A Parquet file.
-
-    Raises:
-        DataError: it is none, or cannot be read.
-    """
+    """A Parquet file; raises DataError: it is none, or cannot be read."""
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, pa.ArrowException) as error:
@@ -202,11 +194,7 @@ def opened(path: str) -> pq.ParquetFile:
 
 
 def read_group(path: str, group: int, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a file's row group.
-
-    Raises:
-        DataError: it is damaged, or a column holds pickled objects.
-    """
+    """Some columns of a row group; raises DataError: it is damaged, or a column holds pickled objects."""
     with opened(path) as file:
         try:
             table = file.read_row_group(group, columns=list(columns), use_threads=False)

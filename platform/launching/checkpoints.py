@@ -51,13 +51,10 @@ class Checkpoints:
         return choice.good
 
     def write(self, iteration: int, write: Callable[[Path], None]) -> None:
-        """Writes the checkpoint of an iteration; all workers must call this together.
+        """Writes the checkpoint after an iteration; all workers must call this together.
 
-        Where it cannot be stored, each worker keeps its files on its own machine, and training goes on.
-
-        Args:
-            iteration: after which it is.
-            write: puts this worker's files into an empty folder.
+        Each worker's `write` puts its files into an empty folder. Where they cannot be stored, they stay on
+        the workers' machines, and training goes on.
         """
         problem = _problem(lambda: self.folder.reopen(iteration)) if self._rank == 0 else ""
         dist.barrier()  # nobody's new file stands beside an old manifest

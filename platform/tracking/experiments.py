@@ -15,11 +15,7 @@ _PAGE = 1000
 
 
 def find_experiment(client: "MlflowClient", name: str) -> str:
-    """An experiment's id.
-
-    Raises:
-        SpecError: there is none of this name; the message lists those that exist.
-    """
+    """An experiment's id; raises SpecError: there is none of this name, and lists those that exist."""
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage != "deleted":
         return str(found.experiment_id)

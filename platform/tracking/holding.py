@@ -110,12 +110,7 @@ class Hold:
         self._store_is_away = False
 
     def __enter__(self) -> "Hold":
-        """Takes the run.
-
-        Raises:
-            RunHeld: another process holds it.
-            Exception: the store does not answer.
-        """
+        """Takes the run; raises RunHeld, or what the store raises when it does not answer."""
         self._take()
         self._thread.start()
         return self

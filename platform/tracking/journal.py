@@ -73,10 +73,9 @@ class Journal:
         return [f"{line}\n" for line in left.decode().split("\n")[:-1]]
 
     def flush(self, patience_s: float) -> bool:
-        """Waits until everything is in MLflow, for so many seconds in which nothing arrives there.
+        """Waits until everything is in MLflow, or nothing has arrived there for so many seconds.
 
-        Returns:
-            Whether it is.
+        Returns whether it is there.
         """
         at, deadline = BEGIN, time.monotonic() + patience_s
         while (now := shipped(self._file.fileno())) < self._end or self._unwritten:

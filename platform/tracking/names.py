@@ -181,7 +181,7 @@ _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 def shown(name: str) -> str:
-    """A name with numbers of four significant digits: `wgt(tau=0.15997382191)` becomes `wgt(tau=0.16)`."""
+    """A name as people read it, numbers with four digits: `wgt(tau=0.16)` of `wgt(tau=0.15997382191)`."""
     return _LONG_NUMBER.sub(lambda found: _short(float(found[0])), name)
 
 

@@ -54,7 +54,7 @@ def answering_client(*, writes: bool = True) -> "MlflowClient":
 
 
 def probe(uri: str, *, writes: bool = True) -> None:
-    """Checks that a server answers, or that the folder of a local database can be written; see above.
+    """Checks that a server answers, or that the folder of a local database can be written (if `writes`).
 
     Raises SpecError: the server does not answer, or the folder cannot be written.
     """

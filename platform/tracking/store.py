@@ -64,16 +64,10 @@ def tracking_uri() -> str:
 
 
 def open_client(uri: str | None = None) -> "MlflowClient":
-    """An MLflow client; a local database is created when it is missing.
+    """An MLflow client of a store, by default `tracking_uri()`; a local database is made if it is missing.
 
     Safe when several processes do so at once. MLflow's own lock is not enough: of three processes that
     opened a fresh sqlite file together, two failed in its migrations.
-
-    Args:
-        uri: The tracking URI; by default that of `tracking_uri()`.
-
-    Returns:
-        The client.
     """
     for name, value in _PATIENCE.items():
         os.environ.setdefault(name, value)

@@ -66,11 +66,7 @@ def worker_file(rank: int) -> str:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The state in a file's bytes.
-
-    Raises:
-        CheckpointError: it is none.
-    """
+    """The state in a file's bytes; raises CheckpointError: it is none."""
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:

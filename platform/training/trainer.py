@@ -194,8 +194,7 @@ class Trainer:
     def _reshard(self, saved: Saved) -> None:
         """Restores what another number of workers saved; their random numbers are dropped.
 
-        Raises:
-            CheckpointError: this is not allowed, or the states do not fit.
+        Raises CheckpointError: this is not allowed, or the states do not fit.
         """
         former = saved.shared["workers"]
         if reason := why_no_other_number(self.spec.sync, self.spec.compressor, self.spec.workers):

@@ -91,7 +91,7 @@ class Speaker:
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(self, text: str, voice: str, *, words_a_minute: int, pitch: int, pitch_range: int) -> Speech:
-        """Speaks a text.
+        """Speaks a text; raises SpeechError: there is no such voice, or the library failed.
 
         Args:
             text: what to say.
@@ -99,9 +99,6 @@ class Speaker:
             words_a_minute: 80 to 450.
             pitch: 0 to 100, 50 as the voice has it.
             pitch_range: 0 (monotone) to 100.
-
-        Raises:
-            SpeechError: there is no such voice, or the library failed.
         """
         self._samples, self._phonemes = list[bytes](), list[tuple[str, int]]()
         self._must("voice", voice, self._library.espeak_SetVoiceByName(voice.encode()))

@@ -49,12 +49,7 @@ Frames = tuple[NDArray[np.float32], NDArray[np.uint16]]
 
 
 def speak_block(part: str, seed: int, block: int) -> list[Frames]:
-    """Speaks a block of utterances, in a process that did not speak before.
-
-    Args:
-        part: of the data.
-        seed: what sentences, voices, speeds and pitches follow from.
-        block: its number, from 0.
+    """Speaks a block of a part's utterances by its number, in a process that did not speak before.
 
     Returns:
         The same on every call in a new process of this machine.

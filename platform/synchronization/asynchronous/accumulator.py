@@ -84,8 +84,7 @@ class Accumulator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave.
 
-        Raises:
-            ValueError: it is of another model or of another number of workers.
+        Raises ValueError: it is of another model or of another number of workers.
         """
         units, messages = state["units"].numpy(), [int(each) for each in state["messages"]]
         if units.shape != self._units.shape or units.dtype != np.int64:

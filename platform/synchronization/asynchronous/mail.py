@@ -62,7 +62,7 @@ class Mail:
             self._carrier.send(other, _TAG, payload)
 
     def receive(self, step: int) -> list[Message] | None:
-        """The messages that this worker must apply before its next step, after so many.
+        """The messages that this worker must apply before a step; `step` is the number of its steps before.
 
         Returns:
             Those of each sender in order; None if simulated workers must make steps first.

@@ -48,14 +48,10 @@ class AsynchronousTraining(Synchronization):
         most_behind: int,
         course: Course | None,
     ) -> None:
-        """Takes charge.
+        """Takes charge of a worker for each of the runner's ranks, whose models have the same weights.
 
-        Args:
-            runner: of the workers; for what all do together.
-            workers: one for each of the runner's ranks, with models of the same weights on every worker.
-            randomness: theirs.
-            most_behind: how many steps a worker may be ahead of what it has received from any other one.
-            course: makes the schedule that workers follow; without it, they apply whatever has arrived.
+        `most_behind` is how many steps a worker may be ahead of what it has received from any other one. A
+        `course` makes the schedule that workers follow; without it, they apply whatever has arrived.
         """
         self.ranks, self.workers = runner.ranks, runner.workers
         self._runner, self._course, self._randomness = runner, course, randomness

@@ -52,12 +52,8 @@ class Schedule:
     def received(self, worker: int, step: int) -> list[int]:
         """By sender, how many of its messages a worker has applied before a step of its own.
 
-        Args:
-            worker: the receiver.
-            step: counted from 0 since the schedule began.
-
-        Returns:
-            Counted since the schedule began. A sender that ends earlier counts as if it continued.
+        Steps and messages count from the schedule's beginning. A sender that ends earlier counts as if it
+        continued.
         """
         self._extend(step)
         start = self._starts[step][worker]

@@ -91,13 +91,9 @@ class Exchange:
     def to_all(
         self, label: str, own: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
     ) -> Coming:
-        """Starts to send a tensor to all other workers, as all do.
+        """Starts to send a tensor to all other workers, as all do; `shapes` are each worker's, by rank.
 
-        Args:
-            label: for timelines.
-            own: this worker's.
-            shapes: of each worker's, by rank.
-            values: whether they are activations or their gradients, not labels or numbers.
+        `values`: whether it is activations or their gradients, not labels or numbers.
         """
         sent = own.to(self._values) if values else own
         assert tuple(sent.shape) == tuple(shapes[self.rank]), "the others expect another shape"

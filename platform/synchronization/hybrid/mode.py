@@ -50,17 +50,10 @@ class HybridTraining(GradientsInRounds):
         *,
         refuses: bool,
     ) -> None:
-        """Takes charge.
+        """Takes charge, with a worker and a pattern of the convolutions' gradients for each rank here.
 
-        Args:
-            runner: runs the rounds of the convolutions' gradients, and sends everything else.
-            patterns: of the convolutions' gradients, one for each of the runner's ranks.
-            model: the whole, of the same weights on every worker.
-            parts: of it.
-            replica: of its convolutional part.
-            workers: one for each of the runner's ranks.
-            randomness: theirs.
-            refuses: whether a gradient that is not finite ends the run.
+        `model` is the whole, of the same weights on every worker; the replica has its convolutional part.
+        `refuses`: whether a gradient that is not finite ends the run.
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
         layers = [cast(Layer, each) for each in workers[0].layers]

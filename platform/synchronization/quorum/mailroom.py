@@ -131,11 +131,7 @@ class Mailroom:
         self._send([whom], Kind.ASK, number)
 
     def asked(self, knows: int) -> list[tuple[int, int]]:
-        """Takes out the workers that can be answered now, with the number of rounds that each asked for.
-
-        Args:
-            knows: number of rounds in the agreed weights here.
-        """
+        """Takes out (worker, round) of those that can be answered with the weights after `knows` rounds."""
         found = [(sender, number) for sender, number in self._asks.items() if number <= knows]
         for sender, _ in found:
             del self._asks[sender]

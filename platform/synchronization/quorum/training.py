@@ -121,16 +121,7 @@ class QuorumTraining(LocalTraining):
     # What a worker hands in.
 
     def _offer(self, local: int, number: int, *, may_fail: bool) -> Payload:
-        """A worker's message for a round.
-
-        Args:
-            local: which worker here.
-            number: the round.
-            may_fail: whether the worker may still be left out.
-
-        Returns:
-            The payload, then the buffers.
-        """
+        """A worker's message for a round, of which it may still be left out: the payload, then buffers."""
         member, pattern = self._members[local], self._patterns[local]
         update = self._update(local)
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
