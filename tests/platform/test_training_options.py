@@ -11,8 +11,11 @@ from plain import plain_loop, small
 from recorder import saved_in, trained, trainer_of
 from torch import nn
 
+from taugrad.compressors.observe import GradientStatistics
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.builtin import ClassificationTask
+from taugrad.platform.training.replica import Replica
 
 pytestmark = pytest.mark.usefixtures("alone")
 EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
@@ -146,3 +149,13 @@ def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     assert found[-1] >= 0.9 > max(found[:-1])
     assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(found) < 200
     assert (tmp_path / str(trainer.done)).is_dir()
+
+
+def test_a_parameter_without_a_gradient_is_recorded_as_zeros():
+    """Not as its weights, which a worker that takes local steps has there."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    replica = Replica(model, ClassificationTask(), RunSpec().training, workers=1)
+    model[1].weight.grad = torch.full((2, 3), 0.5)
+    found = replica.statistics()
+    assert found["1.weight"] == GradientStatistics(0.5, 0.5, 0.5, 0.5, rms=0.5, zeros=0.0)
+    assert found["0.weight"] == GradientStatistics(0, 0, 0, 0, rms=0.0, zeros=1.0)
