@@ -21,7 +21,7 @@ from .storage import below, reason
 
 
 class Checkpoints:
-    """The checkpoints of the Ray Train run that this worker belongs to; so many of them stay.
+    """The checkpoints of the Ray Train run that this worker belongs to, of which `keep` stay.
 
     `workers` are those of all processes. `notify` hears what could not be used or stored.
     """

@@ -137,7 +137,8 @@ def sent_token() -> str:
 def _asked(ask: Callable[[str], T], is_refused: Callable[[T], bool]) -> T:
     """What a cluster answers to the token that Ray sends from here, or to the one that is here besides.
 
-    If that helps, and nobody said whether to send one, Ray, which reads this at its import, sends it, too.
+    Where that is accepted while nobody said whether to send one, Ray sends it from now on: it reads this
+    when it is imported.
     """
     answer = ask(sent_token())
     spare = "" if _MODE in os.environ else _token()

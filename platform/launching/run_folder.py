@@ -72,7 +72,7 @@ class RunFolder:
         return Manifest.read(self.reader(iteration), self.run_id, iteration)
 
     def check(self) -> Choice[Manifest]:
-        """Looks for a good checkpoint, in every byte; raises CheckpointError: of some, none is good."""
+        """Looks for a good checkpoint, in every byte; raises CheckpointError: none of them is good."""
 
         def whole(iteration: int) -> Manifest:
             manifest, read = self.manifest(iteration), self.reader(iteration)

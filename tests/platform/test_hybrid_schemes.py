@@ -113,7 +113,7 @@ class Scores(ClassificationTask):
 
 
 def batch_of(counts: Sequence[int]) -> tuple[Tensor, Tensor, list[Batch]]:
-    """A whole batch and each worker's part; those without examples get the first one, as `Feed` gives it."""
+    """A whole batch and each worker's part; those without examples get the first one, as `feed` gives it."""
     torch.manual_seed(sum(counts))
     inputs = torch.randn(sum(counts), 1, 16, 16, dtype=torch.float64)
     targets = torch.randint(CLASSES, (sum(counts),))
