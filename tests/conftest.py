@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    cases.only, cases.everything = config.getoption("case"), config.getoption("all")
+    cases.only = config.getoption("case")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
