@@ -1,4 +1,4 @@
-"""The mesh between three processes; see ddp.py. Carriers in memory are in test_mesh.py."""
+"""The mesh between three processes; see ddp.py. Carriers in memory are in test_exchange.py."""
 
 import logging
 import os

@@ -264,18 +264,10 @@ def options_of_ddp_change_no_weight_and_a_sum_is_twice_the_mean(line: str) -> No
 @scenario(2, each=CONSERVING)
 def parameters_of_other_types_are_synchronized(line: str) -> None:
     for dtype, precision in ((torch.float64, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
-        run, owed = run_of(line, model=make_model().to(dtype)), dict.fromkeys(SIZES, 0.0)
-        for _ in range(2):
-            run.step()
-            assert_alike(run.digests)
-            notes = everyone((flat(run.latest), memory_of(run)))
-            for name, mean in flat(gradients(run.model)).items():
-                assert mean.dtype == dtype
-                given = sum(each[name].double() for each, _ in notes) + owed[name]
-                owed[name] = sum(kept[name].double() for _, kept in notes)
-                scale = 2 * float(mean.abs().max()) + 1e-3
-                found = 2 * mean.double() + owed[name]
-                torch.testing.assert_close(found, given, rtol=0, atol=precision * scale)
+        run = run_of(line, model=make_model().to(dtype)).steps(2)
+        assert {each.dtype for each in gradients(run.model).values()} == {dtype}
+        assert_alike(run.digests)
+        assert_nothing_lost(run, precision)
 
 
 class Branches(nn.Module):

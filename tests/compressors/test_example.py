@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "ddp_script.py"
 
 
-
 def python(*arguments: str, timeout: float = 240) -> str:
     """What a fresh interpreter prints; fails when it does not exit with 0."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

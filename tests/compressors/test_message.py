@@ -2,7 +2,6 @@
 
 import struct
 import tracemalloc
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import updates
 from cases import in_turn
-from formats import CODEC_CODE, FORM_CODE, FORMATS, HUFFMAN, OWN_CODES, OWN_TAUS, REFUSAL, forged, sealed
+from formats import FORMATS, HUFFMAN, OWN_CODES, REFUSAL, forged, sealed
 from messages import segments_of, write
 from updates import check_by_the_page, check_rewritten, random_update
 
@@ -63,24 +62,6 @@ def sample(form: Form, codec: str, symbols: str = "auto") -> tuple[bytes, list[i
         if written.size < 250 and len(update.segments) > 1:
             return written.tobytes(), update.segments.sizes.tolist()
     raise AssertionError("no short message in 100")
-
-
-@every_case
-def test_the_header_stands_where_the_documentation_says(codec: str, form: Form) -> None:
-    data, sizes = sample(form, codec)
-    assert data[:3] == b"tg\x02"
-    assert (data[3], data[4]) == (FORM_CODE[form], CODEC_CODE[codec])
-    symbols = FORMS[form].symbols and codec != "raw"
-    assert data[5] & ~OWN_TAUS in ((0, HUFFMAN, OWN_CODES) if symbols else (0,))
-    assert bool(data[6]) == bool(symbols and not data[5] & OWN_CODES)
-    assert data[7] == 0
-    found = read(data, sizes)
-    assert isinstance(found, Update)
-    assert struct.unpack_from("<IIQ", data, 8) == (21, found.k, len(data) - 28)
-    if codec not in ("every", "chunked"):
-        assert found.k == 6
-    assert struct.unpack_from("<I", data, 24) == (zlib.crc32(data[:24] + bytes(4) + data[28:]),)
-    assert HEADER_BYTES == 28
 
 
 def test_a_refusal_is_a_header_alone_and_comes_back() -> None:
