@@ -244,10 +244,7 @@ def check_state(line: str, state: dict[str, Any]) -> None:
 @scenario(2, each=["qgt(0.004)", "topk(0.1)", "entropy", "none", "powersgd(rank=1, start=2)"])
 def options_of_ddp_change_no_weight_and_a_sum_is_twice_the_mean(line: str) -> None:
     whole = run_of(line).steps()
-    for options in (
-        {"static_graph": True},
-        {"find_unused_parameters": True, "bucket_cap_mb": TINY_BUCKETS},
-    ):
+    for options in ({"static_graph": True}, {"find_unused_parameters": True, "bucket_cap_mb": TINY_BUCKETS}):
         assert run_of(line, **options).steps().digests == whole.digests, options
     found = []
     for reduction in ("mean", "sum"):

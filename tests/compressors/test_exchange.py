@@ -100,7 +100,7 @@ def partitions(workers: int, seeds: range) -> list[list[list[int]]]:
 CASES = [(workers, ranks) for workers in (1, 2, 3, 5, 8, 13) for ranks in partitions(workers, range(6))]
 
 
-@pytest.mark.parametrize(("workers", "ranks"), CASES)
+@in_turn(("workers", "ranks"), CASES)
 def test_everybody_gets_each_message_once_and_it_goes_to_each_site_once(
     workers: int, ranks: list[list[int]]
 ) -> None:
@@ -134,23 +134,14 @@ def test_bytes_over_links_are_those_of_every_hop() -> None:
     ]
 
 
-def test_one_site_sends_straight_to_all() -> None:
-    assert Sites.one(4).over_links(np.array([1, 2, 3, 4])).tolist() == [
-        [0, 1, 1, 1],
-        [2, 0, 2, 2],
-        [3, 3, 0, 3],
-        [4, 4, 4, 0],
-    ]
-    assert Sites.one(4).times_handed_over.tolist() == [1] * 4
-
-
 def test_sites_are_alike_in_whatever_order_they_are_given() -> None:
     assert Sites.of([[3, 2], [1, 0]], 4) == Sites.of([[0, 1], [2, 3]], 4)
+    assert Sites.one(4) == Sites.of([[0, 1, 2, 3]], 4)
     assert Sites.by_place(["b", "a", "b", "a"]) == Sites.of([[0, 2], [1, 3]], 4)
     assert str(Sites.of([[2], [1, 0]], 3)) == "[[0, 1], [2]]"
 
 
-@pytest.mark.parametrize(
+@in_turn(
     ("ranks", "problem"),
     [
         ([[0, 1]], "2, 3 in no site"),

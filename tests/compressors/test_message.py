@@ -253,14 +253,3 @@ def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:
     segments = segments_of([LARGEST_N + 1])
     with pytest.raises(ValueError, match="at most 2147483647 elements"):
         messages.write(Update("f32", segments, np.empty(0, np.uint32), np.zeros(1, np.int64)))
-
-
-@pytest.mark.parametrize("form", ["fp8", "linear", "quantile"])
-def test_symbols_of_which_none_are_sent_come_back_as_none(form: Form) -> None:
-    segments = segments_of([5, 3])
-    nothing = np.zeros(2, np.int64)
-    update = Update(form, segments, np.empty(0, np.uint32), nothing, np.empty(0, np.uint8), bits=nothing)
-    found = message.read(write(update), segments)
-    assert isinstance(found, Update)
-    assert found.bits.tolist() == [0, 0]
-    assert found.paper_bits == found.k == 0

@@ -25,13 +25,7 @@ from taugrad.compressors.ops.cpu import blockwise, topk
 from taugrad.compressors.ops.cpu.linear import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
-from taugrad.compressors.ops.interface import (
-    Batch,
-    Ops,
-    QuantizedPass,
-    Quantizing,
-    Selected,
-)
+from taugrad.compressors.ops.interface import Batch, Ops, QuantizedPass, Quantizing, Selected
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.wire.forms import table_layout
 
@@ -607,19 +601,6 @@ def test_blocks_and_parameters_larger_than_a_piece(block: int) -> None:
     assert symbols.tobytes() == short.view(torch.uint8).numpy().tobytes()
     assert kept is not None
     assert (kept[0] == gradient - short.float().numpy() * scale).all()
-
-
-@in_turn(
-    ("n", "block", "most"), [(0, 3, 10), (10, 0, 10), (11, 0, 10), (100, 3, 10), (101, 25, 10), (7, 9, 4)]
-)
-def test_pieces_cover_every_element_once(n: int, block: int, most: int) -> None:
-    parts = blockwise.pieces(n, block, most)
-    assert [i for piece in parts for i in range(n)[piece.elements]] == list(range(n))
-    assert all(piece.elements.stop - piece.elements.start <= most for piece in parts)
-    for piece in parts:
-        for i in range(n)[piece.elements]:
-            own = piece.blocks.start + (i - piece.elements.start) // piece.block
-            assert own == i // (block or max(n, 1))
 
 
 ANY = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -1e-40, float(MAX), TAU, 1.0, -1.0])
