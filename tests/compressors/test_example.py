@@ -1,6 +1,5 @@
 """The example runs by itself, and using the compressors alone stays cheap."""
 
-import os
 import re
 import subprocess
 import sys
@@ -13,20 +12,12 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "ddp_script.py"
 
 
-def python(*arguments: str, timeout: float = 240) -> str:
-    """What a fresh interpreter prints; fails when it does not exit with 0."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def imported_by(statement: str) -> set[str]:
-    """Modules that are loaded after a statement."""
-    return set(python("-c", f"{statement}; import sys; print(*sys.modules)").split())
+    """Modules that a fresh interpreter has loaded after a statement."""
+    command = [sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(done.stdout.split())
 
 
 def figure(output: str, pattern: str) -> float:
@@ -35,8 +26,8 @@ def figure(output: str, pattern: str) -> float:
     return float(match[1])
 
 
-def test_the_example_trains_two_workers_and_sends_little() -> None:
-    output = python(str(EXAMPLE), "--workers", "2")
+def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None:
+    output = forked.run_script(EXAMPLE, ["--workers", 2], tmp_path, timeout_s=240)
     assert figure(output, r"accuracy +([\d.]+)") > 0.9
     assert figure(output, r"compression +([\d.]+)x") > 5
     # 17,226 gradients of 4 bytes in 230 steps of 2 workers are 31.7 MB.
