@@ -12,8 +12,6 @@ from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import read_config
-from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.base import SAMPLE
 from taugrad.compressors.tau.dl4j import Dl4jMemory
 
@@ -131,7 +129,7 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on(
 
     Elements are counted in iteration 64; where the target is met before and after, tau holds but in between.
     """
-    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).policy  # type: ignore[arg-type]
+    policy = workbench.policy_of("dl4j(1.0, target=0.5, decay=0.5)")
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(140):
