@@ -23,11 +23,9 @@ def segments_of(sizes: Sequence[int]) -> Segments:
     return Segments(tuple(range(len(sizes))), np.cumsum(lengths) - lengths, lengths)
 
 
-def words_of(positions: Sequence[int], minus: Sequence[int] = ()) -> NDArray[np.uint32]:
-    """Packed words; those at some places are sent with minus."""
-    signs = np.zeros(len(positions), np.uint32)
-    signs[list(minus)] = 1
-    return np.array(positions, np.uint32) << np.uint32(1) | signs
+def words_of(positions: Sequence[int]) -> NDArray[np.uint32]:
+    """Packed words, all with plus."""
+    return np.array(positions, np.uint32) << np.uint32(1)
 
 
 def fenced(size: int, write: Callable[[Bytes], object]) -> Bytes:
