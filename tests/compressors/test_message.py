@@ -46,10 +46,6 @@ def floats(*values: float) -> bytes:
     return np.array(values, "<f4").tobytes()
 
 
-def levels(*values: int) -> bytes:
-    return np.array(values, "<i2").tobytes()
-
-
 def block(length: int = 0) -> bytes:
     return struct.pack("<I", length)
 
@@ -110,9 +106,7 @@ CONSISTENT = {
     "a tau for all": forged("bgt", "packed32", 9, 0, b""),
     "own codes": forged("qgt", "packed32", 9, 1, words(3) + b"\x08\x01", flags=OWN_CODES),
     "no parameter of all": forged("f32", "every", 9, 0, b"\0"),
-    "packed32 strom": forged("strom", "packed32", 9, 2, words(~3, 4)),
     "packed32 f32": forged("f32", "packed32", 9, 2, words(3, 4) + floats(-0.0, 1e-45)),
-    "every f32": forged("f32", "every", 1, 1, floats(0)),
     "every fp8": forged("fp8", "every", 1, 1, block() + b"\x77\x7e", bits=8),
     "every linear": forged("linear", "every", 1, 1, block() + floats(-1, 1) + b"\x01", bits=1),
     "every quantile": forged("quantile", "every", 1, 1, block() + b"\x71" + b"\xff\x77" * 2 + b"\1", bits=1),
@@ -120,13 +114,7 @@ CONSISTENT = {
     "golomb_rice in blocks of 2^14": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("0e0a00000002002623")),
     "golomb_rice in shorter blocks": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("040a00000002002623")),
     "chunked f32": forged("f32", "chunked", 4, 1, bytes.fromhex("0400000001000000 01 03") + floats(1)),
-    "packed32 bgt": forged("bgt", "packed32", 9, 2, words(~3, 4)),
     "packed32 f32 minus": forged("f32", "packed32", 9, 2, words(3, 8) + floats(-0.25, 3e38)),
-    "packed32 qgt": forged("qgt", "packed32", 9, 2, words(~3, 8) + b"\x01\xff", bits=8),
-    "bitmap bgt": forged("bgt", "bitmap", 9, 2, b"\x01\x01\x03"),
-    "bitmap wgt": forged("f32", "bitmap", 9, 1, b"\x00\x01" + floats(-0.25)),
-    "raw qgt": forged("qgt", "raw", 2, 2, levels(255, -255)),
-    "raw wgt": forged("f32", "raw", 2, 1, floats(0, -0.25)),
     "nothing of nothing": forged("f32", "raw", 0, 0, b""),
     "nothing of the largest n": forged("f32", "packed32", LARGEST_N, 0, b""),
     "the largest tau": forged("qgt", "packed32", 9, 1, words(3) + b"\xff", tau=2.0**119, bits=8),
