@@ -104,11 +104,7 @@ class Averaging:
 
     def _count(self, traffic: Traffic, step: Step) -> None:
         spent, here = [pattern.spent for pattern in self.patterns], len(self.patterns)
-        step.wire_bytes += traffic.wire_bytes
-        step.received_bytes += traffic.received_bytes
-        step.messages += traffic.messages
-        step.sent += traffic.elements
-        step.paper_bits += traffic.paper_bits
+        step.add(traffic.sums)
         step.compress_s += sum(each.compress_s for each in spent) / here
         step.decompress_s += sum(each.decompress_s for each in spent) / here
         step.layers += _by_parameter(spent[0].tallies)

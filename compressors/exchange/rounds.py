@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .carrier import Payload
-from .traffic import NUMBER_BYTES, Head, Known
+from .traffic import Head, Known
 
 
 @dataclass(frozen=True)
@@ -44,39 +44,18 @@ class Sending:
 
 @dataclass(frozen=True)
 class Passing:
-    """What one worker passes on in one round, and from whom it receives. No other worker takes part.
-
-    `note` goes before the payload, to the receiver only.
-    """
+    """What one worker passes on in one round, and from whom it receives. No other worker takes part."""
 
     receiver: int
     sender: int
-    """Who passes something on to this worker, with as many numbers in its note."""
+    """Who passes something on to this worker, with as many bytes told."""
     payload: Payload
-    note: Sequence[int] = ()
-
-    @property
-    def told_bytes(self) -> int:
-        """Of the numbers that go before the payload."""
-        return NUMBER_BYTES * len(self.note)
+    told_bytes: int = 0
+    """With which the payload begins, of numbers that are no part of the message itself."""
 
 
 Received = Mapping[int, Payload]
 """What arrived at a worker in one round, by sender; what it sent to all is among it."""
-
-
-class Passed(dict[int, Payload]):
-    """What arrived in a round of `Passing`: the payload, by its sender.
-
-    Attributes:
-        note: the numbers that came with it.
-    """
-
-    def __init__(self, sender: int, payload: Payload, note: Sequence[int]) -> None:
-        super().__init__({sender: payload})
-        self.note = list(note)
-
-
 Move = Sending | Passing | Known
 """What a worker does next; in one round all workers do the same."""
 Result = dict[int, Payload]
@@ -86,22 +65,21 @@ Rounds = Generator[Move, Received, Result]
 
 
 class Participant:
-    """One worker's generator, which has run as far as its next move."""
+    """One worker's generator, which has run as far as its next move.
+
+    Attributes:
+        move: what it wants to do now; None at its end.
+        agreed: what it came to, at its end.
+    """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self.move: Move | None = None
-        """What it wants to do now; None at its end."""
         self.agreed: Result = {}
-        """What it came to, at its end."""
-        self._advance(None)
+        self.move: Move | None = next(rounds)
 
     def receive(self, received: Received) -> None:
         """Goes on to the next move, or to the end."""
-        self._advance(received)
-
-    def _advance(self, received: Received | None) -> None:
         try:
-            self.move = next(self._rounds) if received is None else self._rounds.send(received)
+            self.move = self._rounds.send(received)
         except StopIteration as end:
             self.move, self.agreed = None, end.value

@@ -19,7 +19,7 @@ from .addresses import transport_of
 from .buckets import ExchangeForm
 from .carrier import Carrier, Payload, in_memory
 from .lost_peers import reaching
-from .rounds import Participant, Passed, Passing, Received, Result, Sending
+from .rounds import Participant, Passing, Received, Result, Sending
 from .sites import Sites
 from .traffic import HEAD, Heads, Known, Links, Traffic
 
@@ -106,19 +106,19 @@ class Runner(ABC):
 
     def _pass_on(self, passings: Sequence[Passing], traffic: Traffic) -> Sequence[Received]:
         """One round in which each sends to one worker, and receives from one."""
-        for carrier, passing in zip(self.carriers, passings, strict=True):
-            note = np.array(passing.note, np.int64).view(np.uint8)
-            carrier.send(passing.receiver, _TAG, np.concatenate([note, passing.payload]))
-            traffic.count_passed(carrier.rank, passing.receiver, passing.payload.size, passing.told_bytes)
+        for carrier, each in zip(self.carriers, passings, strict=True):
+            carrier.send(each.receiver, _TAG, each.payload)
+            size = each.payload.size - each.told_bytes
+            traffic.count_passed(carrier.rank, each.receiver, size, each.told_bytes)
         received = []
-        for carrier, passing in zip(self.carriers, passings, strict=True):
-            ((sender, message),) = self._received(carrier, [passing.sender])
-            if message.size < passing.told_bytes:
+        for carrier, each in zip(self.carriers, passings, strict=True):
+            ((sender, message),) = self._received(carrier, [each.sender])
+            if message.size < each.told_bytes:
                 raise CorruptMessage(f"worker {sender} passed on {message.size} bytes, which are too few")
-            note, payload = message[: passing.told_bytes], message[passing.told_bytes :]
             if sender not in self.ranks:
-                traffic.count_passed(sender, carrier.rank, payload.size, passing.told_bytes)
-            received.append(Passed(sender, payload, note.view(np.int64).tolist()))
+                size = message.size - each.told_bytes
+                traffic.count_passed(sender, carrier.rank, size, each.told_bytes)
+            received.append({sender: message})
         return received
 
     def _received(self, carrier: Carrier, sources: Sequence[int]) -> list[tuple[int, Payload]]:

@@ -162,7 +162,7 @@ def test_between_sites_a_message_crosses_once_for_each_site():
         for source, by, to in sites.hops.tolist():
             handed_on[by, to] += 8 * (source != by)
         assert (links.link_bytes == sites.over_links(lengths) + handed_on).all()
-        assert (links.elements, links.paper_bits) == (all_links.elements, all_links.paper_bits)
+        assert (links.sums.sent, links.sums.paper_bits) == (all_links.sums.sent, all_links.sums.paper_bits)
 
 
 def test_messages_handed_on_with_wrong_lengths_are_refused():
@@ -197,7 +197,7 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
         for each in patterns:
             each.rms = dict.fromkeys(SIZES, rms)
         _, traffic = synchronize(patterns, gradients(workers, 0), 0)
-        sizes[rms] = traffic.paper_bits
+        sizes[rms] = traffic.sums.paper_bits
     compressed = workers + (name not in ("allgather", "hierarchical", "ring"))
     for rms, bits in sizes.items():
         assert bits == compressed * PARAMETERS * (np.log2(rms + 1) + floor)

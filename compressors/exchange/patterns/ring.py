@@ -5,7 +5,7 @@ goes round once: every worker adds its own gradient to the partial sum that it r
 on. In the second half (all-gather) the finished sums go round unchanged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from ...method import Method
 from ...wire.message import is_refusal
 from ..carrier import Payload
 from ..pieces import cut
-from ..rounds import Passed, Passing, Result, Rounds
-from ..traffic import HEAD, Head, Heads, Known
+from ..rounds import Passing, Result, Rounds
+from ..traffic import HEAD, Head, Known
 from .base import Parts, Pattern, Setting, divide, refused_by
 
 
@@ -50,20 +50,24 @@ class Ring(Pattern):
         sizes = []
         for hop in range(workers - 1):
             sizes.append(own.payload.size)
-            passed = yield Passing(after, before, own.payload)
-            assert isinstance(passed, Passed)
-            own = self._pass_on((rank - hop - 1) % workers, gradients, (before, passed[before]), iteration)
+            received = yield Passing(after, before, own.payload)
+            partial = before, received[before]
+            own = self._pass_on((rank - hop - 1) % workers, gradients, partial, iteration)
         del gradients
         agreed = {(rank + 1) % workers: own.payload}
-        heads: dict[int, Sequence[int]] = {rank: self._head(sizes)}
-        payload, note = own.payload, heads[rank]
+        heads = np.zeros(workers, HEAD)
+        heads[rank] = self._head(sizes)
+        message = np.concatenate([heads[rank : rank + 1].view(np.uint8), own.payload])
         for hop in range(workers - 1):
-            passed = yield Passing(after, before, payload, note)
-            assert isinstance(passed, Passed)
-            payload, note = passed[before], passed.note
-            agreed[(rank - hop) % workers] = payload
-            heads[(rank - hop - 1) % workers] = note
-        yield Known(self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * HEAD.itemsize)
+            received = yield Passing(after, before, message, HEAD.itemsize)
+            message = received[before]
+            agreed[(rank - hop) % workers] = message[HEAD.itemsize :]
+            heads[(rank - hop - 1) % workers] = message[: HEAD.itemsize].view(HEAD)[0]
+        # Each worker's sum was sent once for each hop of the second half.
+        sums = np.array([agreed[(each + 1) % workers].size for each in range(workers)])
+        heads["single_bytes"] += sums * (workers - 1)
+        heads["single_messages"] += (sums > 0) * (workers - 1)
+        yield Known(heads, workers * (workers - 1) * HEAD.itemsize)
         return agreed
 
     def _head(self, sizes: Sequence[int]) -> Head:
@@ -76,15 +80,6 @@ class Ring(Pattern):
             single_bytes=sum(sizes),
             single_messages=sum(size > 0 for size in sizes),
         )
-
-    def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Result) -> Heads:
-        """Adds the counts of the second half: each worker's sum, once for each hop."""
-        workers = self.setting.workers
-        both = np.array([tuple(heads[rank]) for rank in range(workers)], HEAD)
-        sums = np.array([agreed[(rank + 1) % workers].size for rank in range(workers)])
-        both["single_bytes"] += sums * (workers - 1)
-        both["single_messages"] += (sums > 0) * (workers - 1)
-        return both
 
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int

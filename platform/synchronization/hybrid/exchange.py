@@ -138,10 +138,10 @@ class Exchange:
         if (traffic := self._traffic) is None:
             return
         nbytes = int(handed_over.sum())
-        traffic.wire_bytes += nbytes
-        traffic.paper_bits += 8 * nbytes * values
-        traffic.received_bytes += int(lengths.sum())
-        traffic.messages += int((lengths > 0).sum())
+        traffic.sums.wire_bytes += nbytes
+        traffic.sums.paper_bits += 8 * nbytes * values
+        traffic.sums.received_bytes += int(lengths.sum())
+        traffic.sums.messages += int((lengths > 0).sum())
         traffic.link_bytes += lengths
         traffic.link_messages += lengths > 0
 

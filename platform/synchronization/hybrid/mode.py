@@ -131,10 +131,7 @@ class HybridTraining(GradientsInRounds):
         step = self.ledger.now.step
         self.activations.add(traffic)
         self.ledger.traffic.add(traffic)
-        step.wire_bytes += traffic.wire_bytes
-        step.received_bytes += traffic.received_bytes
-        step.messages += traffic.messages
-        step.paper_bits += traffic.paper_bits
+        step.add(traffic.sums)
         step.exchange_s += sum(each.exchange_s for each in exchanges) / len(exchanges)
         step.blocked_s += sum(each.blocked_s for each in exchanges) / len(exchanges)
 
