@@ -36,13 +36,7 @@ class Averaging:
     """This process's workers among those that agree on a mean: a pattern each, and what runs their rounds."""
 
     def __init__(self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
-        """Takes charge of one pattern for each of the runner's ranks.
-
-        Args:
-            runner: runs the rounds.
-            patterns: by worker here.
-            names: of what tensors are handed in for, for errors.
-        """
+        """Takes charge of a pattern for each of the runner's ranks; errors name tensors by these names."""
         self.runner, self.patterns, self._names = runner, list(patterns), list(names)
         self.done = 0
         """Means so far."""
@@ -73,11 +67,6 @@ class Averaging:
 
     def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
         """Counts what was sent, and tells the patterns that it has arrived.
-
-        Args:
-            outcome: what `run` returned.
-            step: its ledger.
-            traffic: of the run.
 
         Returns:
             The mean (or sum), float32 [all elements], the same on every worker; None where all leave it out.
@@ -131,13 +120,7 @@ class Averaging:
             pattern.load_state_dict(own["ranks"][str(rank)])
 
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> int:
-        """Takes over what `own_state` gave to another number of workers.
-
-        Args:
-            states: of all their processes.
-
-        Returns:
-            How many workers those were.
+        """Takes over what `own_state` gave to all processes of another number of workers, and returns it.
 
         Raises:
             ValueError: they are not the states of all workers of a run.

@@ -12,11 +12,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 
-def home(former: int, workers: int) -> int:
-    """Which worker takes over what a former one has kept: the same one, if it is still there."""
-    return former % workers
-
-
 def model_of(rank: int, former: int) -> int:
     """After which former worker's thresholds and optimizer a worker goes on: its own, if it was there."""
     return rank % former
@@ -59,7 +54,7 @@ def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -
     """
     sums: list[dict[str, Tensor]] = [{} for _ in range(workers)]
     for rank, kept in enumerate(former):
-        total = sums[home(rank, workers)]
+        total = sums[rank % workers]  # the same worker, if it is still there
         for name, tensor in kept.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return [{name: (share * each).float() for name, each in total.items()} for total in sums]

@@ -5,7 +5,7 @@ arrived. A `Runner` runs the rounds over carriers, between processes or between 
 Bytes and results are the same. A round takes one delay of the link.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from .carrier import Payload

@@ -45,11 +45,7 @@ class Runner(ABC):
         self.waited_s = 0.0
 
     def run(self, participants: Sequence[Participant], traffic: Traffic) -> Result:
-        """Carries out all rounds.
-
-        Args:
-            participants: one for each rank of this process.
-            traffic: is counted in.
+        """Carries out all rounds of a participant for each rank here, and counts them.
 
         Returns:
             What the workers agree on.
@@ -141,13 +137,9 @@ class Runner(ABC):
 
     @abstractmethod
     def links(self, traffic: Traffic) -> Links | None:
-        """What went over each link, put together from what each process knows; all must call this together.
+        """What went over each link, put together from what each process counted; all must call this together.
 
-        Args:
-            traffic: what this process's workers have counted.
-
-        Returns:
-            The same on every process; None where a transport decides about links.
+        None where a transport decides about links.
         """
 
 
@@ -157,13 +149,7 @@ class ProcessRunner(Runner):
     def __init__(
         self, device: torch.device, carrier: Carrier, group: dist.ProcessGroup | None = None
     ) -> None:
-        """Joins the others.
-
-        Args:
-            device: of the model.
-            carrier: of this worker; it is closed with this object.
-            group: the workers'; by default all.
-        """
+        """Joins a group's workers, by default all; the carrier is closed with this object."""
         super().__init__([carrier])
         finalize(self, carrier.close)
         self._group = group
@@ -171,7 +157,6 @@ class ProcessRunner(Runner):
 
     @contextmanager
     def _waiting(self, about: str) -> Iterator[None]:
-        """See `Runner._waiting`."""
         began = perf_counter()
         with reaching():
             yield
@@ -195,8 +180,7 @@ class ProcessRunner(Runner):
         return np.stack([each.cpu().numpy() for each in everybody])
 
     def links(self, traffic: Traffic) -> Links:
-        """See `Runner.links`. Of its own sendings a process knows all."""
-        (rank,) = self.ranks
+        (rank,) = self.ranks  # of its own sendings a process knows all
         own = torch.zeros((2, self.workers, self.workers), dtype=torch.int64)
         own[0, rank] = torch.from_numpy(traffic.link_messages[rank])
         own[1, rank] = torch.from_numpy((traffic.link_bytes + traffic.link_told)[rank])
@@ -216,13 +200,7 @@ class SimulatedRunner(Runner):
     """All workers, over a carrier in memory (Anoosheh, section 2.2)."""
 
     def __init__(self, workers: int, counting: Counting = "rounds", sites: Sites | None = None) -> None:
-        """Takes in all workers.
-
-        Args:
-            workers: how many.
-            counting: see there.
-            sites: where they are, for the form hierarchical; by default all at one.
-        """
+        """Takes in all workers; for the form hierarchical, at sites, by default all at one."""
         super().__init__(in_memory(workers))
         self._counting = counting
         self._sites = Sites.one(workers) if sites is None else sites

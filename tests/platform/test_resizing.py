@@ -19,7 +19,7 @@ from plain import sgd, small
 from recorder import saved_by, trained, trainer_of
 
 from taugrad import cli
-from taugrad.compressors.exchange.pieces import cut
+from taugrad.compressors.exchange.patterns.base import cut
 from taugrad.compressors.exchange.resizing import merged, share_of
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.launching import command

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
-from taugrad.compressors.exchange.pieces import cut
+from taugrad.compressors.exchange.patterns.base import cut
 from taugrad.compressors.exchange.rounds import Participant, Passing
 from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites

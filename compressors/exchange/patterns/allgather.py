@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ...method import Method
-from ..pieces import cut
 from ..rounds import Result, Rounds, Sending
-from .base import Parts, Pattern, Setting, refused_by
+from .base import Parts, Pattern, Setting, cut, refused_by
 
 
 class AllGather(Pattern):
@@ -39,10 +37,9 @@ class AllGather(Pattern):
     def assemble(self, agreed: Result) -> Tensor:
         with self._clock("decode"):
             # The mean is over all workers, or over the members of a round that closed with a quorum.
-            incoming = [self._read(self._own, rank, agreed[rank]) for rank in sorted(agreed)]
-            total = torch.empty(self._whole.stop, device=self.setting.like[0].device)
             divisor = len(agreed) if self.reduction == "mean" else 1
-            self._own.compressor.total(incoming, divisor, total)
+            total = self._empty(self._whole.stop)
+            self._sum(self._own, dict(sorted(agreed.items())), total, divisor)
         return total
 
     def parts(self) -> Parts:

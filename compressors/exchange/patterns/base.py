@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ...bucket.adding import Received
 from ...bucket.compressor import Outgoing
 from ...bucket.feedback import FeedbackCompressor
 from ...bucket.layout import PartTally
@@ -19,12 +19,41 @@ from ...method import CompressedMethod, Method, PowerSGD, read_config
 from ...spans import RECORDER
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload
-from ..pieces import Shard
 from ..resizing import merged, model_of, share_of
 from ..rounds import Result, Rounds
 
 BACK = "back"
 """The part of a pattern that keeps what an owner owes to all."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one parameter's elements."""
+
+    ordinal: int
+    """Of the parameter."""
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A contiguous range of all elements, where one parameter follows the other (Krizhevsky's 1/K shards)."""
+
+    start: int
+    stop: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def ordinals(self) -> list[int]:
+        """Of the parameters that it has a piece of."""
+        return [piece.ordinal for piece in self.pieces]
+
+    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Its pieces of flat tensors [numel], one a parameter; views."""
+        return [tensors[piece.ordinal][piece.start : piece.stop] for piece in self.pieces]
+
+
 Parts = dict[str, tuple[Shard, FeedbackCompressor]]
 """What keeps residuals from one synchronization to the next, and of which elements."""
 
@@ -73,12 +102,7 @@ class Pattern(ABC):
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """The worker's side of one synchronization.
-
-        Args:
-            gradients: flat and contiguous, one for each parameter.
-            iteration: number of synchronizations before this one.
-        """
+        """The worker's side of one synchronization of gradients, flat and contiguous, one a parameter."""
 
     @abstractmethod
     def assemble(self, agreed: Result) -> Tensor:
@@ -139,12 +163,9 @@ class Pattern(ABC):
             compressor.load_state_dict(state[key])
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
-        """Restores this worker's part of what another number of workers had (`exchange/resizing.py`).
+        """Restores this worker's part of what `state_dict` gave to another number of workers, by rank.
 
         Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
-
-        Args:
-            former: what `state_dict` returned, by rank.
         """
         rank, workers, names = self.setting.rank, self.setting.workers, self.setting.names
         share, sizes = share_of(len(former), workers, self.reduction), self.setting.sizes
@@ -159,17 +180,15 @@ class Pattern(ABC):
             whole = returns if key == BACK else owes
             states = backs if key == BACK else [state for each, state in model.items() if each != BACK]
             memories = {name: each for state in states[::-1] for name, each in state["memories"].items()}
-            here = {names[ordinal] for ordinal in shard.ordinals}
-            cut_out: dict[str, Any] = {
-                what: {
-                    names[piece.ordinal]: tensors[names[piece.ordinal]][piece.start : piece.stop]
-                    for piece in shard.pieces
-                    if names[piece.ordinal] in tensors
-                }
+            here = {names[piece.ordinal]: slice(piece.start, piece.stop) for piece in shard.pieces}
+            kept: dict[str, Any] = {
+                what: {name: tensors[name][own] for name, own in here.items() if name in tensors}
                 for what, tensors in whole.items()
             }
-            kept = {name: each for name, each in memories.items() if name in here or name not in names}
-            compressor.load_state_dict({**cut_out, "memories": kept})
+            kept["memories"] = {
+                name: each for name, each in memories.items() if name in here or name not in names
+            }
+            compressor.load_state_dict(kept)
 
     @property
     def keeps_residuals(self) -> bool:
@@ -196,19 +215,27 @@ class Pattern(ABC):
         with self._clock("compress"):
             return compressor.compress(gradients, iteration, self.rms)
 
-    def _read(self, compressor: FeedbackCompressor, sender: int, payload: Payload) -> Received:
-        """What a worker sent of a shard; raises CorruptMessage."""
-        try:
-            incoming = compressor.read(payload)
-        except CorruptMessage as reason:
-            raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
-        if isinstance(incoming, NonFinite):
-            raise CorruptMessage(f"the message of worker {sender} says that there is no update")
-        return incoming
+    def _sum(
+        self, compressor: FeedbackCompressor, payloads: Mapping[int, Payload], total: Tensor, divisor: int = 1
+    ) -> None:
+        """Fills the elements of a shard with what workers sent of it, added in this order, over a divisor.
 
-    def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
-        """Adds what a worker sent of a shard; if it is not valid, adds nothing and raises."""
-        compressor.compressor.add(self._read(compressor, sender, payload), total)
+        Raises:
+            CorruptMessage: it is not valid; nothing is filled then.
+        """
+        incoming = []
+        for sender, payload in payloads.items():
+            try:
+                incoming.append(compressor.read(payload))
+            except CorruptMessage as reason:
+                raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
+            if isinstance(incoming[-1], NonFinite):
+                raise CorruptMessage(f"the message of worker {sender} says that there is no update")
+        compressor.compressor.total(incoming, divisor, total)
+
+    def _empty(self, elements: int) -> Tensor:
+        """For a sum."""
+        return torch.empty(elements, device=self.setting.like[0].device)
 
     @contextmanager
     def _clock(self, what: Literal["compress", "decode"]) -> Iterator[None]:
@@ -252,10 +279,19 @@ def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence
     return ordinals[refusal.ordinal]
 
 
-def divide(total: Tensor, workers: int) -> None:
-    """The mean of a sum over workers, in place."""
-    # A tensor, not a number: a GPU would multiply by the number's reciprocal, which rounds differently.
-    total.div_(torch.tensor(workers, dtype=torch.float32, device=total.device))
+def cut(sizes: Sequence[int], shards: int) -> list[Shard]:
+    """Cuts parameters of these sizes into ranges whose lengths differ by at most one."""
+    starts = [0, *accumulate(sizes)]
+    bounds = [starts[-1] * i // shards for i in range(shards + 1)]
+    found = []
+    for low, high in pairwise(bounds):
+        pieces = [
+            Piece(ordinal, max(low - start, 0), min(high - start, size))
+            for ordinal, (start, size) in enumerate(zip(starts, sizes, strict=False))
+            if size and start < high and start + size > low
+        ]
+        found.append(Shard(low, high, tuple(pieces)))
+    return found
 
 
 def compressed(method: Method) -> CompressedMethod:

@@ -15,10 +15,9 @@ from ...bucket.compressor import Outgoing
 from ...method import Method
 from ...wire.message import is_refusal
 from ..carrier import Payload
-from ..pieces import cut
 from ..rounds import Passing, Result, Rounds
 from ..traffic import HEAD, Head, Known
-from .base import Parts, Pattern, Setting, divide, refused_by
+from .base import Parts, Pattern, Setting, cut, refused_by
 
 
 class Ring(Pattern):
@@ -91,8 +90,8 @@ class Ring(Pattern):
                 return Outgoing(partial[1], compressor.layout, [])
             with self._clock("decode"):
                 shard = self._chunks[chunk]
-                total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
-                self._add(compressor, *partial, total)
+                total = self._empty(shard.stop - shard.start)
+                self._sum(compressor, dict([partial]), total)
                 sums = torch.split(total, [piece.stop - piece.start for piece in shard.pieces])
                 pieces = [received + own for received, own in zip(sums, pieces, strict=True)]
         own = self._compress(compressor, pieces, iteration)
@@ -103,11 +102,10 @@ class Ring(Pattern):
 
     def assemble(self, agreed: Result) -> Tensor:
         with self._clock("decode"):
-            total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)
-            for number, chunk in enumerate(self._chunks):
-                self._add(self._hops[number], number, agreed[number], total[chunk.start : chunk.stop])
-            if self.reduction == "mean":
-                divide(total, self.setting.workers)
+            divisor = self.setting.workers if self.reduction == "mean" else 1
+            total = self._empty(self._chunks[-1].stop)
+            for number, (chunk, hop) in enumerate(zip(self._chunks, self._hops, strict=True)):
+                self._sum(hop, {number: agreed[number]}, total[chunk.start : chunk.stop], divisor)
         return total
 
     def parts(self) -> Parts:

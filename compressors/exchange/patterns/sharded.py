@@ -16,9 +16,8 @@ from torch import Tensor
 from ...bucket.compressor import Outgoing
 from ...bucket.feedback import FeedbackCompressor
 from ...method import Method
-from ..pieces import Shard, cut
-from ..rounds import Received, Result, Rounds, Sending
-from .base import BACK, Parts, Pattern, Setting, divide, refused_by
+from ..rounds import Result, Rounds, Sending
+from .base import BACK, Parts, Pattern, Setting, Shard, cut, refused_by
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -31,13 +30,9 @@ class Sharded(Pattern):
     """
 
     def __init__(self, method: Method, back: Method, setting: Setting, owners: int | None) -> None:
-        """Cuts the elements among the owners.
+        """Cuts the elements among the owners, from worker 0 on; None stands for all workers.
 
-        Args:
-            method: what workers send by.
-            back: what owners send by.
-            setting: see there.
-            owners: number of owners, from worker 0 on; 1 is a parameter server, None stands for all workers.
+        Workers send by the one method, owners by the other.
         """
         super().__init__(method, setting)
         self.ranges = cut(setting.sizes, owners or setting.workers)
@@ -62,7 +57,12 @@ class Sharded(Pattern):
         if rank >= len(self.ranges):
             return dict((yield Sending()))
         shard, compressor = self.ranges[rank], self._back[rank]
-        total = self._sum(rank, {**received, rank: sent[rank].payload})
+        incoming = {**received, rank: sent[rank].payload}
+        with self._clock("decode"):
+            total = self._empty(shard.stop - shard.start)
+            divisor = self.setting.workers if self.reduction == "mean" else 1
+            by_rank = {each: incoming.get(each, _NOTHING) for each in range(self.setting.workers)}
+            self._sum(self._out[rank], by_rank, total, divisor)
         pieces = list(torch.split(total, [piece.stop - piece.start for piece in shard.pieces]))
         returned = self._compress(compressor, pieces, iteration)
         received = yield Sending(
@@ -79,22 +79,11 @@ class Sharded(Pattern):
         found = map(refused_by, sent, compressors, (shard.ordinals for shard in ranges))
         return next((each for each in found if each is not None), None)
 
-    def _sum(self, owner: int, incoming: Received) -> Tensor:
-        """The sum, or mean, of what all workers sent of an owner's range, added in rank order."""
-        with self._clock("decode"):
-            shard = self.ranges[owner]
-            total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
-            for sender in range(self.setting.workers):
-                self._add(self._out[owner], sender, incoming.get(sender, _NOTHING), total)
-            if self.reduction == "mean":
-                divide(total, self.setting.workers)
-        return total
-
     def assemble(self, agreed: Result) -> Tensor:
         with self._clock("decode"):
-            total = torch.zeros(self.ranges[-1].stop, device=self.setting.like[0].device)
-            for owner, shard in enumerate(self.ranges):
-                self._add(self._back[owner], owner, agreed[owner], total[shard.start : shard.stop])
+            total = self._empty(self.ranges[-1].stop)
+            for owner, (shard, back) in enumerate(zip(self.ranges, self._back, strict=True)):
+                self._sum(back, {owner: agreed[owner]}, total[shard.start : shard.stop])
         return total
 
     def parts(self) -> Parts:
