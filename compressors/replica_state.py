@@ -32,10 +32,11 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.addresses import transport_of
 from .exchange.agreement import described
+from .exchange.buckets import Exchange
 from .method import CompressedMethod, Method, PowerSGD
 from .names import plain_names
 from .protocols.base import Bucket
-from .worker_state import WorkerState, exchange_for
+from .worker_state import WorkerState
 
 
 @dataclass(eq=False)
@@ -154,7 +155,7 @@ class ReplicaState(WorkerState):
         super().__init__(
             config,
             group,
-            exchange_for("exact", None, key, group),
+            Exchange(group, "exact", None, key),
             known=here,
             parameters=here,
             threads=threads,
@@ -296,8 +297,7 @@ class ReplicaState(WorkerState):
             self._begin_step(parameters)
         self._begin_pass()
         if not self._agreed:
-            self._require_agreement(self._description())
-            self._protocol.connect()
+            self._meet(self._description())
             self._agreed = True
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 

@@ -16,12 +16,12 @@ from .bucket.earlier import Earlier
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
-from .exchange.buckets import ExchangeForm
+from .exchange.buckets import Exchange, ExchangeForm
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
 from .protocols.base import Bucket
-from .worker_state import WorkerState, exchange_for
+from .worker_state import WorkerState
 
 
 class CompressionState(WorkerState):
@@ -93,7 +93,7 @@ class CompressionState(WorkerState):
         super().__init__(
             method,
             ddp.process_group,
-            exchange_for(exchange, sites, key, ddp.process_group),
+            Exchange(ddp.process_group, exchange, sites, key),
             known=known,
             parameters={name: known[name] for name in self._names.values()},
             threads=threads,
@@ -199,12 +199,8 @@ class CompressionState(WorkerState):
                     )
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
-            if self.workers > 1:
-                places = {
-                    f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)
-                }
-                self._require_agreement({**self._ddp_options, **described(self._parameters), **places})
-            self._protocol.connect()
+            places = {f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)}
+            self._meet({**self._ddp_options, **described(self._parameters), **places})
             self._agreed[key] = names
         return names
 

@@ -5,7 +5,7 @@ Before their first exchange, workers check that all of them have the same settin
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,8 @@ from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
 from .errors import CompressionError, PeerLost, WorkersDisagree
 from .exchange.agreement import flattened, require_agreement
-from .exchange.buckets import Exchange, ExchangeForm
-from .exchange.keys import SHORTEST_KEY
-from .exchange.lost_peers import reaching
+from .exchange.buckets import Exchange
 from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
-from .exchange.sites import Sites
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
@@ -92,7 +89,9 @@ class WorkerState:
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
-        threads = _whole("threads", torch.get_num_threads() if threads is None else threads)
+        threads = torch.get_num_threads() if threads is None else threads
+        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+            raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
         self._protocol: Reducer
         if isinstance(config, CompressedMethod):
             self._protocol = AllGather(
@@ -242,11 +241,8 @@ class WorkerState:
         if self._observing:
             for name, gradient in zip(bucket.names, bucket.shares, strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
-        try:
-            with reaching():
-                return self._protocol.synchronize(bucket, self.last_step)
-        except PeerLost as problem:
-            raise self._fail(problem) from problem.__cause__
+        with self._protocol.reaching():
+            return self._protocol.synchronize(bucket, self.last_step)
 
     def _end_pass(self) -> None:
         """All buckets of a backward pass are on their way."""
@@ -266,16 +262,20 @@ class WorkerState:
                 )
             )
 
-    def _require_agreement(self, description: Mapping[str, str]) -> None:
-        """Compares this worker's settings, beside method and way of exchange, with those of all others."""
+    def _meet(self, description: Mapping[str, str]) -> None:
+        """Compares settings, beside method and way of exchange, with all others', and connects to them."""
+        sends_messages = isinstance(self.config, CompressedMethod)
         mine = {
             **flattened(self.config),
-            **self._protocol.ways(),
+            **(self.exchange.ways if sends_messages else {}),
             **description,
             "steps done": str(self._before_last.steps),
         }
         try:
-            require_agreement(mine, self._group)
+            if self.workers > 1:
+                require_agreement(mine, self._group)
+            if sends_messages:
+                self.exchange.open(sum(each.numel() for each in self._parameters.values()))
         except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
 
@@ -283,29 +283,5 @@ class WorkerState:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         if isinstance(problem, PeerLost):
-            self._protocol.disconnect()
+            self.exchange.close()  # whoever waits for this worker need not wait for a timeout
         return problem
-
-
-def _whole(field: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field} = {value!r}: must be a whole number of at least 1")
-    return value
-
-
-def exchange_for(
-    form: ExchangeForm,
-    sites: Sequence[Sequence[int]] | None,
-    key: bytes | None,
-    group: dist.ProcessGroup,
-) -> Exchange:
-    """How messages are sent; for arguments and errors see `CompressionState`."""
-    if key is not None and len(key) < SHORTEST_KEY:
-        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
-    if form not in get_args(ExchangeForm):
-        raise ValueError(f"exchange = {form}: must be exact or hierarchical")
-    if form != "hierarchical" and sites is not None:
-        raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
-    placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
-    alone = dist.get_world_size(group) == 1  # nothing is sent
-    return Exchange(form, placed, None if alone else key)

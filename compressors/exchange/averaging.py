@@ -74,33 +74,27 @@ class Averaging:
         Raises:
             NonFiniteGradient: on every worker, if a worker's part is not finite and the method refuses.
         """
-        if isinstance(outcome.mean, RefusedUpdate):
-            self._leave_out(outcome.mean, step)
-        for pattern in self.patterns:
-            pattern.commit()
+        mean = outcome.mean
+        if isinstance(mean, RefusedUpdate):
+            name = self._names[mean.ordinal]
+            if self.patterns[0].nonfinite == "refuse":
+                raise NonFiniteGradient(name, mean.rank) from None
+            for pattern in self.patterns:
+                pattern.put_back()
+            step.skip(name, mean.rank)
         self.done += 1
         traffic.add(outcome.traffic)
-        self._count(outcome.traffic, step)
-        return None if isinstance(outcome.mean, RefusedUpdate) else outcome.mean
-
-    def _leave_out(self, refusal: RefusedUpdate, step: Step) -> None:
-        name = self._names[refusal.ordinal]
-        if self.patterns[0].nonfinite == "refuse":
-            raise NonFiniteGradient(name, refusal.rank) from None
+        step.add(outcome.traffic.sums)
+        step.layers += _by_parameter(self.patterns[0].spent.tallies)
+        here = len(self.patterns)
+        step.compress_s += sum(each.spent.compress_s for each in self.patterns) / here
+        step.decompress_s += sum(each.spent.decompress_s for each in self.patterns) / here
+        step.residual_squares += sum(each.residual_squares() for each in self.patterns) / here
         for pattern in self.patterns:
-            pattern.put_back()
-        step.skip(name, refusal.rank)
-
-    def _count(self, traffic: Traffic, step: Step) -> None:
-        spent, here = [pattern.spent for pattern in self.patterns], len(self.patterns)
-        step.add(traffic.sums)
-        step.compress_s += sum(each.compress_s for each in spent) / here
-        step.decompress_s += sum(each.decompress_s for each in spent) / here
-        step.layers += _by_parameter(spent[0].tallies)
-        step.residual_squares += sum(pattern.residual_squares() for pattern in self.patterns) / here
-        step.keeps_residuals |= any(pattern.keeps_residuals for pattern in self.patterns)
-        for pattern in self.patterns:
+            step.keeps_residuals |= pattern.keeps_residuals
+            pattern.commit()
             pattern.spent = Spent()
+        return None if isinstance(mean, RefusedUpdate) else mean
 
     # States.
 
@@ -119,8 +113,8 @@ class Averaging:
         for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):
             pattern.load_state_dict(own["ranks"][str(rank)])
 
-    def reshard(self, states: Sequence[Mapping[str, Any]]) -> int:
-        """Takes over what `own_state` gave to all processes of another number of workers, and returns it.
+    def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Takes over what `own_state` gave to all processes of another number of workers.
 
         Raises:
             ValueError: they are not the states of all workers of a run.
@@ -128,7 +122,6 @@ class Averaging:
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
         for pattern in self.patterns:
             pattern.take_over(former)
-        return len(former)
 
 
 def require_own(states: Mapping[str, Any], ranks: Sequence[int], workers: int, version: int) -> None:
@@ -149,18 +142,14 @@ def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
     """Sums of the tallies of a parameter's pieces."""
     sums = []
     for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
-        pieces = list(group)
-        sent = [piece for piece in pieces if piece.tau is not None]
-        weights = sum(piece.elements for piece in sent)
-        tau = sum((piece.tau or 0.0) * piece.elements for piece in sent) / weights if weights else None
-        sums.append(
-            PartTally(
-                name,
-                sum(piece.elements for piece in pieces),
-                sum(piece.sent for piece in pieces),
-                sum(piece.residual_squares for piece in pieces),
-                tau,
-                sum(piece.paper_bits for piece in pieces),
-            )
-        )
+        whole, taus, weights = PartTally(name, 0, 0, 0.0), 0.0, 0
+        for piece in group:
+            whole.elements += piece.elements
+            whole.sent += piece.sent
+            whole.residual_squares += piece.residual_squares
+            whole.paper_bits += piece.paper_bits
+            if piece.tau is not None:
+                taus, weights = taus + piece.tau * piece.elements, weights + piece.elements
+        whole.tau = taus / weights if weights else None
+        sums.append(whole)
     return sums

@@ -5,12 +5,12 @@ If slow links connect sites of workers, a message goes to each other site once, 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from weakref import finalize
 
 import numpy as np
@@ -19,9 +19,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..wire.message import VERSION
 from .addresses import places_of
 from .carrier import Carrier, Payload
-from .mesh import connected
+from .keys import SHORTEST_KEY
+from .mesh import connected, most_bytes_of
 from .sites import Sites
 
 ExchangeForm = Literal["exact", "hierarchical"]
@@ -38,7 +40,7 @@ class Arriving:
         self.started = perf_counter()
         self._rank, self._own, self._theirs = rank, own, theirs
 
-    def when_here(self, then: Callable[[Exception | None], None]) -> None:
+    def when_here(self, then: Callable[[Exception | None], object]) -> None:
         """Calls a function once all have arrived, or with the error of the first that never will.
 
         It is called in the carrier's thread, which must not wait, or here and now.
@@ -80,16 +82,26 @@ class Exchange:
         link_messages: likewise, how many messages that was.
     """
 
-    def __init__(self, form: ExchangeForm, sites: Sites | None = None, key: bytes | None = None) -> None:
-        """Connects nobody yet.
-
-        Args:
-            form: hierarchical hands messages on at sites.
-            sites: for hierarchical; by default, the workers of a host form a site.
-            key: that all workers share, if messages are to be encrypted and authenticated.
-        """
-        self.form, self.sites = form, sites
-        self._key = key
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        form: ExchangeForm,
+        sites: Sequence[Sequence[int]] | None,
+        key: bytes | None,
+    ) -> None:
+        """Connects nobody of a group yet; for arguments and errors see `CompressionState`."""
+        if key is not None and len(key) < SHORTEST_KEY:
+            raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
+        if form not in get_args(ExchangeForm):
+            raise ValueError(f"exchange = {form}: must be exact or hierarchical")
+        if form != "hierarchical" and sites is not None:
+            raise ValueError(
+                f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical"
+            )
+        workers = dist.get_world_size(group)
+        self._group, self.form = group, form
+        self.sites = None if sites is None else Sites.of(sites, workers)
+        self._key = None if workers == 1 else key  # nothing is sent by who is alone
         self._carrier: Carrier | None = None
         self.link_bytes: NDArray[np.int64] | None = None
         self.link_messages: NDArray[np.int64] | None = None
@@ -99,12 +111,20 @@ class Exchange:
         """Whether messages are encrypted, and only holders of the key can send any."""
         return self._key is not None
 
-    def open(self, group: dist.ProcessGroup, most_bytes: int) -> None:
+    @property
+    def ways(self) -> dict[str, str]:
+        """How messages are sent, which must be equal on all workers: values by field."""
+        return {
+            "exchange": self.form,
+            "messages": "authenticated" if self.is_authenticated else "not authenticated",
+            **({"sites": str(self.sites or "by host")} if self.form == "hierarchical" else {}),
+            "message version": str(VERSION),
+        }
+
+    def open(self, elements: int) -> None:
         """Connects to the other workers, once, before the first exchange; all must call this together.
 
-        Args:
-            group: the workers'.
-            most_bytes: more than a message has.
+        A message is about so many elements at most.
 
         Raises:
             WorkersDisagree: on every worker, if one has another key.
@@ -113,8 +133,8 @@ class Exchange:
         if self._carrier is not None:
             return
         if self.form == "hierarchical":
-            self.sites = self.sites or Sites.by_place(places_of(group))
-        carrier = connected(group, most_bytes=most_bytes, key=self._key)
+            self.sites = self.sites or Sites.by_place(places_of(self._group))
+        carrier = connected(self._group, most_bytes=most_bytes_of(elements), key=self._key)
         self._close = finalize(self, carrier.close)
         self._carrier, rank = carrier, carrier.rank
         self._ways = self.sites or Sites.one(carrier.workers)
@@ -132,11 +152,9 @@ class Exchange:
             self._close()
 
     def start(self, message: Payload, bucket: int) -> Arriving:
-        """Sends this worker's message about a bucket, and has those of the others handed on.
+        """Sends this worker's message about a bucket of a unique number, and has the others' handed on.
 
-        Args:
-            message: uint8; it must not be changed afterwards.
-            bucket: the unique number of the bucket that it is about.
+        The message, uint8, must not be changed afterwards.
         """
         carrier = self._carrier
         assert carrier is not None, "workers are connected before their first exchange"
@@ -150,10 +168,7 @@ class Exchange:
         return Arriving(carrier.rank, message, theirs)
 
     def count(self, lengths: NDArray[np.int64]) -> tuple[int, int]:
-        """Counts one exchange.
-
-        Args:
-            lengths: int64 [workers], of each worker's message.
+        """Counts one exchange of messages of these lengths, int64 [workers].
 
         Returns:
             The bytes that all workers together handed to the carrier, where what goes to several counts once,

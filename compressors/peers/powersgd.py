@@ -129,7 +129,7 @@ class PowerSGD(Reducer):
         )
 
         def finish(arrived: Future[Tensor]) -> Tensor:
-            with self._reaching():
+            with self.reaching():
                 mean = arrived.value()
             times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, mean)

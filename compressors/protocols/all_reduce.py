@@ -43,7 +43,7 @@ class AllReduce(Reducer):
         self.works.append(work)
 
         def finish(arrived: Future[list[Tensor]]) -> Tensor:
-            with self._reaching():
+            with self.reaching():
                 summed = arrived.value()[0]
             times.arrived(step, started, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, summed)

@@ -122,21 +122,6 @@ class Reducer(ABC):
         Calling it again has no effect.
         """
 
-    def connect(self) -> None:  # noqa: B027 (only who has a carrier of its own needs it)
-        """Called before the first exchange, when all workers have agreed on it; all call it at that point.
-
-        Raises:
-            WorkersDisagree: on every worker, if their keys differ.
-            PeerLost: a worker does not connect in time.
-        """
-
-    def disconnect(self) -> None:  # noqa: B027 (likewise)
-        """Called once another worker is lost: whoever waits for this one need not wait for a timeout."""
-
-    def ways(self) -> dict[str, str]:
-        """Further settings that all workers must share, besides the method, by field."""
-        return {}
-
     def state_dict(self) -> dict[str, Any] | None:
         """State besides `Feedback`: plain numbers and tensors; None if there is none."""
         return None
@@ -151,7 +136,7 @@ class Reducer(ABC):
             raise ValueError("of another method")
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def reaching(self) -> Iterator[None]:
         """Notes as the failure that another worker was not reached inside."""
         try:
             with reaching():
