@@ -60,12 +60,7 @@ class Layout:
 
 
 def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool]) -> Layout:
-    """The layout of a bucket.
-
-    Args:
-        sizes: elements of its parameters, in their order.
-        exempt: by ordinal, whether a parameter is sent whole.
-    """
+    """The layout of a bucket of parameters of these sizes, in order; those that are exempt are sent whole."""
     starts = [0, *accumulate(sizes)]
     groups: tuple[list[int], list[int]] = [], []
     for ordinal, size in enumerate(sizes):
@@ -105,11 +100,7 @@ class MemoryOrder:
         return cls(tuple(parameter.shape), dense)
 
     def shaped(self, flat: Tensor) -> Tensor:
-        """A tensor of the logical shape, contiguous: where the order is the same, of the same memory.
-
-        Args:
-            flat: [numel], contiguous, in the bucket's order.
-        """
+        """What is [numel] in the bucket's order in its logical shape: where the order is the same, a view."""
         return flat.as_strided(self.shape, self.strides).contiguous()
 
     def flat(self, shaped: Tensor) -> Tensor:

@@ -22,11 +22,7 @@ _TOLD: defaultdict[str, "count[int]"] = defaultdict(count)
 
 
 def told_by_all(own: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
-    """What each worker of a group says, by rank; all must call this in the same order.
-
-    Args:
-        own: what this worker says.
-        group: the workers'; by default all.
+    """What each worker of a group, by default all, says, by rank; all must call this in the same order.
 
     Raises:
         PeerLost: a worker says nothing for longer than the timeout of the process group allows.
@@ -65,12 +61,7 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
 
 
 def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) -> list[bytes]:
-    """The place of each worker, by rank, as digests; all must call this together.
-
-    Args:
-        group: the workers'; by default all.
-        place: this worker's; by default the name of its host.
-    """
+    """The place of each worker, by default its host's name, by rank, as digests; all call this together."""
     return told_by_all(hashlib.sha256((place or socket.gethostname()).encode()).digest(), group)
 
 
@@ -82,20 +73,16 @@ def own_address() -> str:
     """
     names = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
     if not names:
-        return _address_of_host()
+        # That of the host's name, if it is one of this machine; else only this machine can connect.
+        try:
+            found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:
+            return _LOOPBACK
+        here = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+        return next((str(address[0]) for *_, address in found if address[0] in here), _LOOPBACK)
     addresses = psutil.net_if_addrs().get(names[0], [])
     for family in (socket.AF_INET, socket.AF_INET6):
         for each in addresses:
             if each.family == family:
                 return str(each.address)
     raise ValueError(f"GLOO_SOCKET_IFNAME = {names[0]}: this machine has no such interface with an address")
-
-
-def _address_of_host() -> str:
-    """The address of the host's name, if it is one of this machine; else only this machine can connect."""
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return _LOOPBACK
-    here = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
-    return next((str(address[0]) for *_, address in found if address[0] in here), _LOOPBACK)

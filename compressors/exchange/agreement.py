@@ -53,11 +53,7 @@ def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def require_agreement(description: Description, group: dist.ProcessGroup) -> None:
-    """Compares the settings of a group's workers; all must call this at the same point.
-
-    Args:
-        description: of this worker.
-        group: the process group of the workers.
+    """Compares this worker's settings with those of all in its group, who call this at the same point.
 
     Raises:
         WorkersDisagree: on every worker, with the same message.
@@ -70,11 +66,7 @@ def require_agreement(description: Description, group: dist.ProcessGroup) -> Non
 
 
 def difference(descriptions: Sequence[Description]) -> str:
-    """What differs, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`.
-
-    Args:
-        descriptions: by rank.
-    """
+    """What differs between ranks, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`."""
     fields = dict.fromkeys(field for description in descriptions for field in description)
     different = [
         field for field in fields if len({description.get(field) for description in descriptions}) > 1

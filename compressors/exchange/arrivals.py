@@ -41,12 +41,9 @@ class Arrivals:
         message.add_done_callback(partial(self._note, source))
 
     def take(self, wait_s: float | None = None) -> list[tuple[int, Payload]]:
-        """Senders and payloads, each sender's in order.
+        """Senders and payloads, each sender's in order, once there are some, or another worker is lost.
 
-        Waits until there are some, or another worker is lost.
-
-        Args:
-            wait_s: the longest time to wait; by default any.
+        Waits for so many seconds at most, by default without an end.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._here or len(self._gone) > len(self.lost), wait_s)

@@ -19,12 +19,9 @@ class Aside:
     def __init__(
         self, carriers: Sequence[Carrier], examples: Sequence[float], buffers: Sequence[Tensor]
     ) -> None:
-        """Sends what the workers here tell, if anything is told at all.
+        """Sends what the workers of these carriers tell: examples, and buffers, of which worker 0's are told.
 
-        Args:
-            carriers: of the workers here.
-            examples: by worker here; empty on all processes, where none are told.
-            buffers: the first worker's here; only worker 0's are told. Empty on all processes, or on none.
+        Either is empty on all processes, or on none.
         """
         self._told = bool(examples)
         self._own = {c.rank: each for c, each in zip(carriers, examples, strict=False)}

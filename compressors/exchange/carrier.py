@@ -55,12 +55,9 @@ class Carrier(ABC):
 
     @abstractmethod
     def send(self, to: int, tag: str, payload: Payload) -> None:
-        """Starts to send a payload. What is sent to a worker that is gone is dropped.
+        """Starts to send a payload to a rank. What is sent to a worker that is gone is dropped.
 
-        Args:
-            to: the receiver's rank.
-            tag: by which the receiver asks for it.
-            payload: uint8; it is not copied, and must not be changed afterwards.
+        The payload, uint8, is not copied, and must not be changed afterwards.
         """
 
     def receive(self, source: int, tag: str) -> Future[Payload]:
@@ -133,13 +130,7 @@ class MemoryCarrier(Carrier):
     """One simulated worker's way to the others: they are in one process, and share a dictionary."""
 
     def __init__(self, rank: int, workers: int, everybody: "dict[int, MemoryCarrier]") -> None:
-        """Takes part.
-
-        Args:
-            rank: of this worker.
-            workers: how many there are.
-            everybody: by rank; this one is added.
-        """
+        """Adds this one to everybody, by rank."""
         super().__init__(rank, workers)
         self._everybody = everybody
         everybody[rank] = self
@@ -148,7 +139,7 @@ class MemoryCarrier(Carrier):
         self._everybody[to]._file(self.rank, tag, payload)
 
     def close(self) -> None:
-        """See `Carrier.close`: nothing is left."""
+        pass  # nothing is left
 
 
 def in_memory(workers: int) -> list[MemoryCarrier]:

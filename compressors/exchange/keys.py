@@ -54,12 +54,7 @@ def key_of_environment() -> bytes:
 
 
 def key_pair(key: bytes, rank: int) -> tuple[bytes, bytes]:
-    """A worker's public and secret key, in Z85 as ZeroMQ takes them.
-
-    Args:
-        key: that all workers share.
-        rank: of the worker.
-    """
+    """A worker's public and secret key, in Z85 as ZeroMQ takes them, from the key that all share."""
     shared = hashlib.blake2b(key, digest_size=64, person=b"taugrad key").digest()  # it may be too long as one
     own = hashlib.blake2b(rank.to_bytes(8, "little"), key=shared, digest_size=32, person=b"taugrad curve")
     secret: bytes = z85.encode(own.digest())

@@ -23,9 +23,6 @@ _PLACE = re.compile(r"^\[[^\]]*\] *")
 def reaching(worker: int = EVERYBODY) -> Iterator[None]:
     """Names the worker that could not be reached inside.
 
-    Args:
-        worker: the worker whose answer is waited for.
-
     Raises:
         PeerLost: the worker is gone, or has been silent for longer than the process group allows.
     """

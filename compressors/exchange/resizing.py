@@ -23,11 +23,7 @@ def share_of(former: int, workers: int, reduction: Literal["mean", "sum"]) -> fl
 
 
 def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -> list[Mapping[str, Any]]:
-    """What each of a number of workers saved, in order, of what their processes saved.
-
-    Args:
-        ranks: by process, what each of its workers saved, by rank.
-        workers: by process, how many it says there were.
+    """What each worker saved, in order, by process and rank, and how many each process says there were.
 
     Raises:
         ValueError: some are missing, or they are of several runs.
@@ -42,15 +38,9 @@ def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -
 
 
 def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -> list[dict[str, Tensor]]:
-    """The residuals of each of the new workers.
+    """The residuals of each of the new workers: by name, float32 [numel], rounded once.
 
-    Args:
-        former: by worker and name, float32 [numel]; what is missing is zero.
-        workers: how many there are now, at least 1.
-        share: see `share_of`.
-
-    Returns:
-        By worker and name, float32 [numel], rounded once; nothing for what nobody owed.
+    What is missing of the former ones is zero; there is nothing for what nobody owed.
     """
     sums: list[dict[str, Tensor]] = [{} for _ in range(workers)]
     for rank, kept in enumerate(former):

@@ -5,11 +5,7 @@ from collections.abc import Sequence
 
 
 def check_site_ranks(ranks: Sequence[Sequence[int]], workers: int) -> None:
-    """Refuses ranks that are not each of the workers' in one site.
-
-    Args:
-        ranks: of each site.
-        workers: how many there are at all sites.
+    """Refuses ranks of sites, if not each of the workers' is in one site.
 
     Raises:
         ValueError: a rank is in no site, in two, or is none of the workers'; or a site is empty.

@@ -23,14 +23,9 @@ __all__ = [
 
 
 def pattern_for(name: str, method: Method, back: Method, setting: Setting, sites: Sites | None) -> Pattern:
-    """A worker's side of a pattern.
+    """A worker's side of allgather, hierarchical (between sites), ring, parameter_server or sharded.
 
-    Args:
-        name: allgather, hierarchical, ring, parameter_server; sharded, and whatever has its way.
-        method: what workers send by.
-        back: what owners of shards send by.
-        setting: see there.
-        sites: for hierarchical, where the workers are.
+    Workers send by the method, owners of shards by `back`.
     """
     match name:
         case "allgather":
