@@ -202,7 +202,8 @@ class WorkerState:
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
         self.feedback.load_state_dict(state, self._known)
-        self._protocol.load_state_dict(state["powersgd"])
+        if state["powersgd"] is not None:
+            self._protocol.load_state_dict(state["powersgd"])
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)

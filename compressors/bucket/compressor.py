@@ -1,6 +1,6 @@
 """Turns one bucket of gradients into messages, and messages back into a bucket."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
@@ -188,10 +188,10 @@ class Compressor:
             raise CorruptMessage(f"{payload.size} bytes follow the last message")
         return updates
 
-    def read_all(self, payloads: Sequence[Bytes], layout: Layout) -> list[Incoming]:
-        """What every worker sent for a bucket of the same layout; errors of `read` name the worker."""
+    def read_all(self, payloads: Mapping[int, Bytes], layout: Layout) -> list[Incoming]:
+        """What workers sent for a bucket of the same layout; errors of `read` name the worker."""
         read = []
-        for rank, payload in enumerate(payloads):
+        for rank, payload in payloads.items():
             try:
                 read.append(self.read(payload, layout))
             except CorruptMessage as reason:

@@ -66,10 +66,10 @@ class Arriving:
         for each in self._theirs.values():
             each.result()
 
-    def messages(self) -> list[Payload]:
-        """Each worker's message, by rank; they have arrived."""
+    def messages(self) -> dict[int, Payload]:
+        """Each worker's message, in order of ranks; they have arrived."""
         everybody = {rank: each.result() for rank, each in self._theirs.items()} | {self._rank: self._own}
-        return [everybody[rank] for rank in sorted(everybody)]
+        return dict(sorted(everybody.items()))
 
 
 class Exchange:

@@ -186,9 +186,7 @@ class Traffic:
         self.sums.received_bytes += int(heads["single_bytes"].sum())
         self.sums.messages += int(heads["single_messages"].sum())
 
-    def _count(
-        self, heads: Heads, link_bytes: NDArray[np.int64] | int, link_messages: NDArray[np.int64] | int
-    ) -> None:
+    def _count(self, heads: Heads, link_bytes: NDArray[Any] | int, link_messages: NDArray[Any] | int) -> None:
         """What goes over each link, and the heads' numbers; raises where one says that it has no update."""
         self.sums.received_bytes += int(np.sum(link_bytes))
         self.sums.messages += int(np.sum(link_messages))

@@ -70,19 +70,15 @@ class PowerSGD(Reducer):
     ) -> None:
         """Prepares to synchronize `parameters`; the same on every worker.
 
-        Args:
-            config: the method.
-            group: whose workers synchronize.
-            parameters: by name, everything that DDP synchronizes.
-            known: further parameters, whose memory is kept without use when a state has some.
-            fail: see `Reducer`.
+        What a state has of other known parameters is kept without use.
 
         Raises:
             ValueError: a parameter that torch's hook fails on: a scalar, one without elements, one whose
                 memory is not contiguous, or one in the CPU's memory where torch finds a GPU.
         """
         super().__init__(config, group, fail)
-        _quiet()
+        if torchs.logger.level == logging.NOTSET:  # it would report every allocation
+            torchs.logger.setLevel(logging.WARNING)
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
             group,
@@ -101,7 +97,7 @@ class PowerSGD(Reducer):
         self._matrices = {
             matrix.name: matrix
             for name, each in self._known.items()
-            if _torch_takes(each) and (matrix := _compressed(name, each, config.rank, config.min_rate))
+            if (matrix := _compressed(name, each, config.rank, config.min_rate))
         }
         self._errors: dict[str, Tensor] = {}
         """By parameter, [numel]."""
@@ -144,10 +140,9 @@ class PowerSGD(Reducer):
         """Runs torch's hook on one bucket.
 
         Returns:
-            A future of the bucket's buffer, holding the mean over the workers of what was sent. By parameter,
-            in the bucket's order, how many elements this worker handed to all-reduces: those of P and Q, or
-            its own where it is not compressed, or before `start`. And when torch had begun the all-reduces,
-            in seconds of `perf_counter`; what it computes between them is not told apart from waiting.
+            A future of the bucket's buffer, with the mean of what was sent. By parameter, how many elements
+            this worker handed to all-reduces: those of P and Q, or its own where it is not compressed. And
+            when torch had begun them; what it computes between them is not told apart from waiting.
         """
         names = [self._names[id(parameter)] for parameter in bucket.parameters()]
         layers = dict(zip(names, self._numels(names), strict=True))
@@ -185,15 +180,13 @@ class PowerSGD(Reducer):
             "qs": dict(self._qs),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned.
 
         Raises:
             ValueError: another version, a part missing, or an error or Q that has no place here or another
                 shape or dtype. Nothing is taken over then.
         """
-        if state is None:
-            raise ValueError("of another method")
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a PowerSGD state; this program reads {_STATE_VERSION}"
@@ -293,7 +286,9 @@ def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:
 
 
 def _compressed(name: str, parameter: Tensor, rank: int, min_compression_rate: float) -> _Matrix | None:
-    """The parameter as torch's hook sees it; None where it sends it whole."""
+    """The parameter as torch's hook sees it; None where it sends it whole, or fails on it."""
+    if not _torch_takes(parameter):
+        return None
     rows, columns = parameter.view(parameter.shape[0], -1).shape
     rank = min(rows, columns, rank)
     worthwhile, _, _ = torchs._should_compress(rows, columns, rank, min_compression_rate)  # type: ignore[no-untyped-call]
@@ -316,9 +311,3 @@ def _refuse_what_torch_fails_on(name: str, parameter: Tensor) -> None:
             f"torch's PowerSGD cannot take the parameter {name!r}, which is in the CPU's memory, while torch "
             "finds a GPU; hide it with CUDA_VISIBLE_DEVICES="
         )
-
-
-def _quiet() -> None:
-    """Keeps torch's reports of every allocation out of the log, unless someone set that logger's level."""
-    if torchs.logger.level == logging.NOTSET:
-        torchs.logger.setLevel(logging.WARNING)

@@ -8,7 +8,6 @@ them in rank order, so that replicas stay bit-identical.
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -139,7 +138,8 @@ class AllGather(Reducer):
             if buffer.is_cuda:  # what was sent knows nothing of streams
                 torch.cuda.current_stream(buffer.device).synchronize()
             with self._lock:
-                wire_bytes, received_bytes = self._exchange.count(np.array([each.size for each in messages]))
+                lengths = np.array([each.size for each in messages.values()])
+                wire_bytes, received_bytes = self._exchange.count(lengths)
                 step.wire_bytes += wire_bytes
                 step.received_bytes += received_bytes
                 for rank, each in enumerate(incoming):
@@ -159,7 +159,7 @@ class AllGather(Reducer):
             times.held(started)
             gate.set_result(None)
         else:
-            arriving.when_here(partial(self._decoder.submit, gate.set_result))
+            arriving.when_here(lambda problem: self._decoder.submit(gate.set_result, problem))
         return summed
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
@@ -176,7 +176,7 @@ class AllGather(Reducer):
             )
         return plan
 
-    def _read(self, parts: Sequence[Part], plan: _Plan, messages: Sequence[Payload]) -> list[Incoming]:
+    def _read(self, parts: Sequence[Part], plan: _Plan, messages: Mapping[int, Payload]) -> list[Incoming]:
         """Every worker's updates, checked. If one is not valid, none is applied."""
         try:
             incoming = self._compressor.read_all(messages, plan.layout)

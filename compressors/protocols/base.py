@@ -126,14 +126,8 @@ class Reducer(ABC):
         """State besides `Feedback`: plain numbers and tensors; None if there is none."""
         return None
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restores what `state_dict` returned.
-
-        Raises:
-            ValueError: it is of another method. Nothing is taken over then.
-        """
-        if state is not None:
-            raise ValueError("of another method")
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (who has none restores none)
+        """Restores what `state_dict` returned, whole; raises ValueError if it does not fit."""
 
     @contextmanager
     def reaching(self) -> Iterator[None]:

@@ -234,7 +234,7 @@ def test_a_payload_has_the_messages_that_are_due() -> None:
     assert reader.read(refusal, layout) == NonFinite("bgt", 13, 1)
     other_refusal = message.write_nonfinite(NonFinite("qgt", 13, 1))
     with pytest.raises(CorruptMessage, match="the message of worker 1: it is of qgt"):
-        reader.read_all([payload, other_refusal], layout)
+        reader.read_all({0: payload, 1: other_refusal}, layout)
 
 
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:

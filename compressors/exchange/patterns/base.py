@@ -223,13 +223,9 @@ class Pattern(ABC):
         Raises:
             CorruptMessage: it is not valid; nothing is filled then.
         """
-        incoming = []
-        for sender, payload in payloads.items():
-            try:
-                incoming.append(compressor.read(payload))
-            except CorruptMessage as reason:
-                raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
-            if isinstance(incoming[-1], NonFinite):
+        incoming = compressor.compressor.read_all(payloads, compressor.layout)
+        for sender, each in zip(payloads, incoming, strict=True):
+            if isinstance(each, NonFinite):
                 raise CorruptMessage(f"the message of worker {sender} says that there is no update")
         compressor.compressor.total(incoming, divisor, total)
 
