@@ -298,7 +298,7 @@ class Late:
     """What runs rounds beside the training; they begin when somebody waits for them."""
 
     def submit(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        return SimpleNamespace(result=lru_cache(lambda _: run(*arguments)))
+        return SimpleNamespace(result=lru_cache(lambda: run(*arguments)))
 
 
 @scenario(2)

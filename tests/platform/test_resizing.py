@@ -19,7 +19,7 @@ from plain import sgd, small
 from recorder import saved_by, trained, trainer_of
 
 from taugrad import cli
-from taugrad.compressors.exchange.patterns.base import cut
+from taugrad.compressors.exchange.patterns.base import BACK
 from taugrad.compressors.exchange.resizing import merged, share_of
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.launching import command
@@ -92,19 +92,13 @@ def owed(sync: Any, what: str = "residuals") -> torch.Tensor:
     With `what` "velocities" the mean of the workers' momentum of gradients.
     """
     setting, workers = sync._patterns[0].setting, len(sync._patterns)
-    sizes, total = setting.sizes, [torch.zeros(size).double() for size in setting.sizes]
-    for rank, pattern in enumerate(sync._patterns):
-        compressors = pattern.compressors()
-        ranges = getattr(pattern, "ranges", [])
-        shards = cut(sizes, {"AllGather": 1, "Ring": workers}.get(type(pattern).__name__, len(ranges)))
-        backs = shards[rank : rank + 1] if ranges else []
-        assert len(compressors) == len(shards) + len(backs)
-        for place, (compressor, shard) in enumerate(zip(compressors, [*shards, *backs], strict=True)):
-            for piece in shard.pieces:
+    total = [torch.zeros(size).double() for size in setting.sizes]
+    for pattern in sync._patterns:
+        for key, (shard, compressor) in pattern.parts().items():
+            for piece, into in zip(shard.pieces, shard.of(total), strict=True):
                 kept = getattr(compressor.feedback, what).get(setting.names[piece.ordinal])
                 if kept is not None:
-                    part = 1 if place >= len(shards) else workers
-                    total[piece.ordinal][piece.start : piece.stop] += kept.double() / part
+                    into += kept.double() / (1 if key == BACK else workers)
     return torch.cat(total)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...method import Method
 from ..rounds import Result, Rounds, Sending
-from .base import Parts, Pattern, Setting, cut, refused_by
+from .base import Part, Pattern, Setting
 
 
 class AllGather(Pattern):
@@ -14,8 +14,7 @@ class AllGather(Pattern):
 
     def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
-        (self._whole,) = cut(setting.sizes, 1)
-        self._own = self._compressor(method, self._whole)
+        (self._whole,) = self._cut(method, 1)
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         sending = self._first(gradients, iteration)
@@ -25,22 +24,21 @@ class AllGather(Pattern):
 
     def _first(self, gradients: Sequence[Tensor], iteration: int) -> Sending:
         """What this worker sends, to all."""
-        own = self._compress(self._own, self._whole.of(gradients), iteration)
+        self._refused = None
+        own = self._compress(self._whole, self._whole.shard.of(gradients), iteration)
         self.spent.tallies = own.tallies
         return Sending(
             to_all=own.payload,
             elements=sum(tally.sent for tally in own.tallies),
             paper_bits=sum(tally.paper_bits for tally in own.tallies),
-            refused=refused_by(own, self._own, self._whole.ordinals),
+            refused=self._refused,
         )
 
     def assemble(self, agreed: Result) -> Tensor:
         with self._clock("decode"):
             # The mean is over all workers, or over the members of a round that closed with a quorum.
             divisor = len(agreed) if self.reduction == "mean" else 1
-            total = self._empty(self._whole.stop)
-            self._sum(self._own, dict(sorted(agreed.items())), total, divisor)
-        return total
+            return self._sum(self._whole, dict(sorted(agreed.items())), divisor)
 
-    def parts(self) -> Parts:
-        return {"0": (self._whole, self._own)}
+    def parts(self) -> dict[str, Part]:
+        return {"0": self._whole}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,9 +53,16 @@ class Shard:
         """Its pieces of flat tensors [numel], one a parameter; views."""
         return [tensors[piece.ordinal][piece.start : piece.stop] for piece in self.pieces]
 
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Its pieces of all its elements; views."""
+        return list(torch.split(values, [piece.stop - piece.start for piece in self.pieces]))
 
-Parts = dict[str, tuple[Shard, FeedbackCompressor]]
-"""What keeps residuals from one synchronization to the next, and of which elements."""
+
+class Part(NamedTuple):
+    """Some elements, and what keeps their residuals from one synchronization to the next."""
+
+    shard: Shard
+    compressor: FeedbackCompressor
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,8 @@ class Pattern(ABC):
         self.spent = Spent()
         self.rms: dict[str, float] | None = None
         """By parameter, root mean squares of the loss's gradients; set if weights are exchanged instead."""
+        self._refused: int | None = None
+        """Ordinal of the first parameter that was not finite in this synchronization."""
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
@@ -113,7 +122,7 @@ class Pattern(ABC):
         """
 
     @abstractmethod
-    def parts(self) -> Parts:
+    def parts(self) -> dict[str, Part]:
         """What keeps what the worker owes by itself, by number; `BACK` keeps what it owes as an owner."""
 
     def compressors(self) -> list[FeedbackCompressor]:
@@ -199,38 +208,57 @@ class Pattern(ABC):
         """Sum of squares of all that the worker has not sent yet."""
         return sum(each.residual_squares() for each in self.compressors())
 
-    def _compressor(self, method: Method, shard: Shard) -> FeedbackCompressor:
-        """One for the pieces of a shard."""
-        return FeedbackCompressor(
-            compressed(method),
-            [self.setting.names[ordinal] for ordinal in shard.ordinals],
-            shard.of(self.setting.like),
-            threads=self.setting.threads,
-            hold_back_zeros=self.setting.hold_back_zeros,
-        )
+    @property
+    def _divisor(self) -> int:
+        """What a sum over all workers is divided by."""
+        return self.setting.workers if self.reduction == "mean" else 1
 
-    def _compress(
-        self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
-    ) -> Outgoing:
+    def _cut(self, method: Method, shards: int) -> list[Part]:
+        """All elements, in parts that are compressed by themselves."""
+        setting, parts = self.setting, []
+        for shard in cut(setting.sizes, shards):
+            compressor = FeedbackCompressor(
+                compressed(method),
+                [setting.names[ordinal] for ordinal in shard.ordinals],
+                shard.of(setting.like),
+                threads=setting.threads,
+                hold_back_zeros=setting.hold_back_zeros,
+            )
+            parts.append(Part(shard, compressor))
+        return parts
+
+    def _compress(self, part: Part, pieces: Sequence[Tensor], iteration: int) -> Outgoing:
         with self._clock("compress"):
-            return compressor.compress(gradients, iteration, self.rms)
+            own = part.compressor.compress(pieces, iteration, self.rms)
+        if self._refused is None and is_refusal(own.payload):
+            refusal = part.compressor.read(own.payload)
+            assert isinstance(refusal, NonFinite)
+            self._refused = part.shard.ordinals[refusal.ordinal]
+        return own
 
     def _sum(
-        self, compressor: FeedbackCompressor, payloads: Mapping[int, Payload], total: Tensor, divisor: int = 1
-    ) -> None:
-        """Fills the elements of a shard with what workers sent of it, added in this order, over a divisor.
-
-        Raises:
-            CorruptMessage: it is not valid; nothing is filled then.
-        """
+        self, part: Part, payloads: Mapping[int, Payload], divisor: int, total: Tensor | None = None
+    ) -> Tensor:
+        """What workers sent of a part, added in this order, over a divisor; raises CorruptMessage."""
+        shard, compressor = part
         incoming = compressor.compressor.read_all(payloads, compressor.layout)
         for sender, each in zip(payloads, incoming, strict=True):
             if isinstance(each, NonFinite):
                 raise CorruptMessage(f"the message of worker {sender} says that there is no update")
+        total = self._empty(shard.stop - shard.start) if total is None else total
         compressor.compressor.total(incoming, divisor, total)
+        return total
+
+    def _joined(self, parts: Sequence[Part], agreed: Result, divisor: int = 1) -> Tensor:
+        """The payload of each part, over a divisor."""
+        with self._clock("decode"):
+            total = self._empty(parts[-1].shard.stop)
+            for number, part in enumerate(parts):
+                own = total[part.shard.start : part.shard.stop]
+                self._sum(part, {number: agreed[number]}, divisor, own)
+        return total
 
     def _empty(self, elements: int) -> Tensor:
-        """For a sum."""
         return torch.empty(elements, device=self.setting.like[0].device)
 
     @contextmanager
@@ -264,15 +292,6 @@ def _whole(
             into = whole.setdefault(name, torch.zeros(numel[name]))
             into[start : start + kept.numel()] = kept
     return whole
-
-
-def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
-    """If a worker sends a refusal, the ordinal of the parameter that was not finite; otherwise None."""
-    if not is_refusal(own.payload):
-        return None
-    refusal = compressor.read(own.payload)
-    assert isinstance(refusal, NonFinite)
-    return ordinals[refusal.ordinal]
 
 
 def cut(sizes: Sequence[int], shards: int) -> list[Shard]:

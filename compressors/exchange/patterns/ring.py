@@ -8,7 +8,6 @@ on. In the second half (all-gather) the finished sums go round unchanged.
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
@@ -17,7 +16,7 @@ from ...wire.message import is_refusal
 from ..carrier import Payload
 from ..rounds import Passing, Result, Rounds
 from ..traffic import HEAD, Head, Known
-from .base import Parts, Pattern, Setting, cut, refused_by
+from .base import Part, Pattern, Setting
 
 
 class Ring(Pattern):
@@ -29,10 +28,7 @@ class Ring(Pattern):
 
     def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
-        self._chunks = cut(setting.sizes, setting.workers)
-        self._hops = [self._compressor(method, chunk) for chunk in self._chunks]
-        self._refused: int | None = None
-        """Ordinal of the first parameter that this worker refused in the current synchronization."""
+        self._chunks = self._cut(method, setting.workers)
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`.
@@ -84,29 +80,20 @@ class Ring(Pattern):
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
     ) -> Outgoing:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
-        compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
+        part = self._chunks[chunk]
+        pieces = part.shard.of(gradients)
         if partial is not None:
             if is_refusal(partial[1]):
-                return Outgoing(partial[1], compressor.layout, [])
+                return Outgoing(partial[1], part.compressor.layout, [])
             with self._clock("decode"):
-                shard = self._chunks[chunk]
-                total = self._empty(shard.stop - shard.start)
-                self._sum(compressor, dict([partial]), total)
-                sums = torch.split(total, [piece.stop - piece.start for piece in shard.pieces])
+                sums = part.shard.split(self._sum(part, dict([partial]), 1))
                 pieces = [received + own for received, own in zip(sums, pieces, strict=True)]
-        own = self._compress(compressor, pieces, iteration)
+        own = self._compress(part, pieces, iteration)
         self.spent.tallies += own.tallies
-        if self._refused is None:
-            self._refused = refused_by(own, compressor, self._chunks[chunk].ordinals)
         return own
 
     def assemble(self, agreed: Result) -> Tensor:
-        with self._clock("decode"):
-            divisor = self.setting.workers if self.reduction == "mean" else 1
-            total = self._empty(self._chunks[-1].stop)
-            for number, (chunk, hop) in enumerate(zip(self._chunks, self._hops, strict=True)):
-                self._sum(hop, {number: agreed[number]}, total[chunk.start : chunk.stop], divisor)
-        return total
+        return self._joined(self._chunks, agreed, self._divisor)
 
-    def parts(self) -> Parts:
-        return {str(i): part for i, part in enumerate(zip(self._chunks, self._hops, strict=True))}
+    def parts(self) -> dict[str, Part]:
+        return {str(i): part for i, part in enumerate(self._chunks)}
