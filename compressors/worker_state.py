@@ -47,6 +47,9 @@ class WorkerState:
         gradient_scale: a factor for gradients, applied before anything else.
     """
 
+    _accumulating: str
+    """What backward passes are run in that are not exchanged."""
+
     def __init__(
         self,
         config: Method,
@@ -222,15 +225,16 @@ class WorkerState:
         own = {key: each for key, each in former[model_of(rank, len(former))].items() if key not in links}
         return {**own, **kept, "rank": rank, "workers": self.workers}
 
-    def _begin_step(self, watched_parameters: Iterable[Tensor]) -> None:
-        """The first backward pass since gradients were cleared begins."""
-        self._protocol.settle(skipped=self.last_step.skipped)
-        self._watch = watched(self, self._watch, watched_parameters)
-        self._before_last = self.totals
-        self.last_step = Step(steps=1)
-
-    def _begin_pass(self) -> None:
-        """A backward pass begins, of that step or a further one."""
+    def _begin_pass(self, parameters: Iterable[Tensor], *, further: bool) -> None:
+        """A backward pass begins: a further one of its step, or the first since gradients were cleared."""
+        if further:
+            self._require_no_memory_of_steps()
+            self.last_step.residual_squares = 0.0
+        else:
+            self._protocol.settle(skipped=self.last_step.skipped)
+            self._watch = watched(self, self._watch, parameters)
+            self._before_last = self.totals
+            self.last_step = Step(steps=1)
         self._protocol.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
@@ -250,7 +254,7 @@ class WorkerState:
         self._protocol.left(self.last_step)
         self._observing = False
 
-    def _require_no_memory_of_steps(self, way: str) -> None:
+    def _require_no_memory_of_steps(self) -> None:
         """Refuses a further pass of one step where a method's memory fades with every exchange."""
         if not isinstance(self.config, CompressedMethod):
             return
@@ -259,7 +263,7 @@ class WorkerState:
             raise self._fail(
                 CompressionError(
                     f"a second exchange before gradients are cleared would apply the method's {field} "
-                    f"twice in a step: run all backward passes but the last in {way}"
+                    f"twice in a step: run all backward passes but the last in {self._accumulating}"
                 )
             )
 

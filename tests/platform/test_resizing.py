@@ -98,7 +98,7 @@ def owed(sync: Any, what: str = "residuals") -> torch.Tensor:
             for piece, into in zip(shard.pieces, shard.of(total), strict=True):
                 kept = getattr(compressor.feedback, what).get(setting.names[piece.ordinal])
                 if kept is not None:
-                    into += kept.double() / (1 if key == BACK else workers)
+                    into.add_(kept.double() / (1 if key == BACK else workers))
     return torch.cat(total)
 
 
