@@ -75,26 +75,18 @@ class Compressor:
     def layout(self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = ()) -> Layout:
         """What the messages of a bucket of these parameters are about.
 
-        Args:
-            names: of the parameters.
-            sizes: elements of each in the bucket.
-            whole: elements of each in the model, which decide what is exempt; by default the same.
+        Sizes are elements of each in the bucket; those in the model, by default the same, decide what is
+        exempt.
         """
         pairs = zip(names, whole or sizes, strict=True)
         exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
         return lay_out(sizes, exempt.__getitem__)
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
-        """Runs the rule over every parameter and writes what is sent.
+        """Runs the rule over a bucket's parameters and writes what is sent.
 
-        Args:
-            parts: the bucket's parameters in their order; residuals and velocities are changed in place.
-            layout: of these parameters.
-            context: see there.
-
-        Returns:
-            The payload. If a parameter's residual + gradient is not finite somewhere, a payload that says so:
-            then nothing is sent, and residuals gain the finite elements.
+        Residuals and velocities are changed in place. If a parameter's residual + gradient is not finite
+        somewhere, the payload says so: then nothing is sent, and residuals gain the finite elements.
         """
         ops = self.ops
         if self.config.decay != 1:
@@ -167,8 +159,7 @@ class Compressor:
     def read(self, payload: Bytes, layout: Layout) -> Incoming:
         """What another worker sent for a bucket of the same layout.
 
-        Raises:
-            CorruptMessage: a message is damaged, of another method, or does not fit the layout.
+        Raises CorruptMessage where a message is damaged, of another method, or does not fit the layout.
         """
         if message.is_refusal(payload):
             refusal = message.read_nonfinite(payload, layout.bucket_elements)

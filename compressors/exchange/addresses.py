@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
-from .lost_peers import reaching
+from ..errors import reaching
 
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = timedelta(minutes=30)
@@ -24,8 +24,7 @@ _TOLD: defaultdict[str, "count[int]"] = defaultdict(count)
 def told_by_all(own: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
     """What each worker of a group, by default all, says, by rank; all must call this in the same order.
 
-    Raises:
-        PeerLost: a worker says nothing for longer than the timeout of the process group allows.
+    Raises PeerLost where one says nothing for longer than the timeout of the process group allows.
     """
     group = dist.group.WORLD if group is None else group
     assert group is not None
@@ -68,8 +67,7 @@ def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) 
 def own_address() -> str:
     """The address on which gloo listens: that of GLOO_SOCKET_IFNAME's interface, or that of the host's name.
 
-    Raises:
-        ValueError: this machine has no such interface.
+    Raises ValueError where this machine has no such interface.
     """
     names = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
     if not names:

@@ -52,12 +52,7 @@ class Averaging:
         return side
 
     def run(self, participants: Sequence[Participant]) -> Outcome:
-        """Runs the rounds of all workers here; may do so in another thread than the one that trains.
-
-        Raises:
-            PeerLost: another worker is gone, or has been silent for too long.
-            CorruptMessage: what arrived is damaged, or does not fit.
-        """
+        """Runs the rounds of all workers here, in whatever thread; raises PeerLost and CorruptMessage."""
         traffic, before = Traffic(self.runner.workers), self.runner.waited_s
         try:
             agreed = self.runner.run(participants, traffic)
@@ -116,8 +111,7 @@ class Averaging:
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what `own_state` gave to all processes of another number of workers.
 
-        Raises:
-            ValueError: they are not the states of all workers of a run.
+        Raises ValueError where they are not the states of all workers of a run.
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
         for pattern in self.patterns:

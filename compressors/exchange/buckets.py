@@ -22,19 +22,16 @@ from torch import Tensor
 from ..wire.message import VERSION
 from .addresses import places_of
 from .carrier import Carrier, Payload
-from .keys import SHORTEST_KEY
+from .keys import require_long_enough
 from .mesh import connected, most_bytes_of
 from .sites import Sites
+from .traffic import Links
 
 ExchangeForm = Literal["exact", "hierarchical"]
 
 
 class Arriving:
-    """All workers' messages about a bucket, on their way.
-
-    Attributes:
-        started: when this worker's was handed over, in seconds of `perf_counter`.
-    """
+    """All workers' messages about a bucket, on their way since `started`, in seconds of `perf_counter`."""
 
     def __init__(self, rank: int, own: Payload, theirs: Mapping[int, Future[Payload]]) -> None:
         self.started = perf_counter()
@@ -77,9 +74,7 @@ class Exchange:
 
     Attributes:
         sites: for hierarchical, the sites of the workers; None until the first exchange if hosts decide.
-        link_bytes: int64 [workers, workers], what went from row to column so far; None in the form exact,
-            in which all links carry the same.
-        link_messages: likewise, how many messages that was.
+        links: what went over each so far; None in the form exact, in which all carry the same.
     """
 
     def __init__(
@@ -90,8 +85,7 @@ class Exchange:
         key: bytes | None,
     ) -> None:
         """Connects nobody of a group yet; for arguments and errors see `CompressionState`."""
-        if key is not None and len(key) < SHORTEST_KEY:
-            raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
+        require_long_enough(key)
         if form not in get_args(ExchangeForm):
             raise ValueError(f"exchange = {form}: must be exact or hierarchical")
         if form != "hierarchical" and sites is not None:
@@ -103,8 +97,7 @@ class Exchange:
         self.sites = None if sites is None else Sites.of(sites, workers)
         self._key = None if workers == 1 else key  # nothing is sent by who is alone
         self._carrier: Carrier | None = None
-        self.link_bytes: NDArray[np.int64] | None = None
-        self.link_messages: NDArray[np.int64] | None = None
+        self.links: Links | None = None
 
     @property
     def is_authenticated(self) -> bool:
@@ -175,26 +168,23 @@ class Exchange:
             and those that arrived at all of them.
         """
         if self.form == "hierarchical":
-            if self.link_bytes is None or self.link_messages is None:
-                self.link_bytes, self.link_messages = np.zeros((2, lengths.size, lengths.size), np.int64)
-            self.link_bytes += self._ways.over_links(lengths)
-            self.link_messages += self._ways.over_links(np.ones_like(lengths))
+            before = self.links or Links(*np.zeros((2, lengths.size, lengths.size), np.int64))
+            messages, nbytes = map(self._ways.over_links, (np.ones_like(lengths), lengths))
+            self.links = Links(before.messages + messages, before.nbytes + nbytes)
         return int(lengths @ self._ways.times_handed_over), int(lengths.sum()) * (lengths.size - 1)
 
     def links_state(self) -> dict[str, Tensor]:
         """What was sent over each link so far, for `load_links_state`; nothing if links are not known."""
-        if self.link_bytes is None or self.link_messages is None:
+        if self.links is None:
             return {}
-        return {
-            "link_bytes": torch.from_numpy(self.link_bytes.copy()),
-            "link_messages": torch.from_numpy(self.link_messages.copy()),
-        }
+        messages, nbytes = map(torch.from_numpy, (self.links.messages, self.links.nbytes))
+        return {"link_bytes": nbytes, "link_messages": messages}
 
     def load_links_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `links_state` returned; what went before in another form is not known."""
         if self.form == "hierarchical" and "link_bytes" in state:
-            self.link_bytes = state["link_bytes"].numpy().copy()
-            self.link_messages = state["link_messages"].numpy().copy()
+            messages, nbytes = state["link_messages"].numpy(), state["link_bytes"].numpy()
+            self.links = Links(messages.copy(), nbytes.copy())
 
 
 def _hand_on(carrier: Carrier, receivers: list[int], tag: str, message: Future[Payload]) -> None:

@@ -53,6 +53,12 @@ def key_of_environment() -> bytes:
     return key
 
 
+def require_long_enough(key: bytes | None) -> None:
+    """Raises ValueError where a key is too short."""
+    if key is not None and len(key) < SHORTEST_KEY:
+        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
+
+
 def key_pair(key: bytes, rank: int) -> tuple[bytes, bytes]:
     """A worker's public and secret key, in Z85 as ZeroMQ takes them, from the key that all share."""
     shared = hashlib.blake2b(key, digest_size=64, person=b"taugrad key").digest()  # it may be too long as one

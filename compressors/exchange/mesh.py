@@ -306,7 +306,7 @@ class Mesh(Carrier):
             late = {
                 source
                 for (source, _), waiting in self._waiting.items()
-                if now - max(waiting[0].since, self._awake_at) > self._timeout_s
+                if now - max(waiting[0][1], self._awake_at) > self._timeout_s
             }
         if not late:
             return

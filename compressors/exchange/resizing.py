@@ -23,10 +23,9 @@ def share_of(former: int, workers: int, reduction: Literal["mean", "sum"]) -> fl
 
 
 def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -> list[Mapping[str, Any]]:
-    """What each worker saved, in order, by process and rank, and how many each process says there were.
+    """What each worker saved, in order, from what each process saved by rank, and says how many there were.
 
-    Raises:
-        ValueError: some are missing, or they are of several runs.
+    Raises ValueError where some are missing, or they are of several runs.
     """
     together = {int(rank): each for of_process in ranks for rank, each in of_process.items()}
     expected = list(range(workers[0])) if workers else []

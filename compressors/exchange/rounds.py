@@ -65,12 +65,7 @@ Rounds = Generator[Move, Received, Result]
 
 
 class Participant:
-    """One worker's generator, which has run as far as its next move.
-
-    Attributes:
-        move: what it wants to do now; None at its end.
-        agreed: what it came to, at its end.
-    """
+    """One worker's generator, which has run as far as its next move: None at its end, when all agree."""
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds

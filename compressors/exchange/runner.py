@@ -13,12 +13,11 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import CorruptMessage
+from ..errors import CorruptMessage, reaching
 from ..spans import RECORDER
 from .addresses import transport_of
 from .buckets import ExchangeForm
 from .carrier import Carrier, Payload, in_memory
-from .lost_peers import reaching
 from .rounds import Participant, Passing, Received, Result, Sending
 from .sites import Sites
 from .traffic import HEAD, Heads, Known, Links, Traffic
@@ -45,10 +44,7 @@ class Runner(ABC):
         self.waited_s = 0.0
 
     def run(self, participants: Sequence[Participant], traffic: Traffic) -> Result:
-        """Carries out all rounds of a participant for each rank here, and counts them.
-
-        Returns:
-            What the workers agree on.
+        """Carries out and counts all rounds of a participant for each rank here; what the workers agree on.
 
         Raises:
             RefusedUpdate: on every worker, once all know that one has no update.

@@ -27,11 +27,7 @@ class Sites:
 
     @classmethod
     def of(cls, ranks: Sequence[Sequence[int]], workers: int) -> "Sites":
-        """Sites by the ranks of each, in any order.
-
-        Raises:
-            ValueError: a worker is not at one site: see `check_site_ranks`.
-        """
+        """Sites by the ranks of each, in any order; raises ValueError as `check_site_ranks` does."""
         check_site_ranks(ranks, workers)
         return cls(tuple(sorted(tuple(sorted(site)) for site in ranks)))
 

@@ -155,12 +155,8 @@ class Traffic:
     def count_gathered(self, heads: Heads, lengths: NDArray[np.int64], sites: Sites) -> None:
         """Counts a round in which all send to all, as `compressors.exchange.buckets` carries it out.
 
-        There a worker without an update sends a message that says so; raises as `count` does.
-
-        Args:
-            heads: of all workers.
-            lengths: int64 [workers], of the messages as they go.
-            sites: where the workers are, which says over which links messages go.
+        There a worker without an update sends a message that says so: the lengths, int64 [workers], are of
+        the messages as they go, and sites say over which links. Raises as `count` does.
         """
         self.sums.wire_bytes += int(lengths @ sites.times_handed_over)
         self._count(heads, sites.over_links(lengths), sites.over_links(np.ones_like(lengths)))

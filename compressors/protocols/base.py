@@ -16,8 +16,7 @@ from torch.futures import Future
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
-from ..errors import CompressionError, NonFiniteGradient, PeerLost
-from ..exchange.lost_peers import reaching
+from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
 from ..method import Method
 from .times import PassTimes
 

@@ -98,10 +98,7 @@ class HookedGradients(Synchronization):
 
     def links(self) -> Links | None:
         """See `Synchronization.links`. Every worker knows all lengths, and which way messages go."""
-        exchange = self.state.exchange
-        if exchange.link_messages is None or exchange.link_bytes is None:
-            return None
-        return Links(exchange.link_messages, exchange.link_bytes)
+        return self.state.exchange.links
 
     def shared_state(self) -> dict[str, Any]:
         shared = {"model": self.model.state_dict(), "replica": self.replica.state_dict()}

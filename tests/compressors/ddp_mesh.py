@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address, places_of, told_by_all
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import Carrier, in_memory
+from taugrad.compressors.exchange.carrier import Arrivals, Carrier, in_memory
 from taugrad.compressors.exchange.mesh import Mesh
 
 WORKERS, TIMEOUT_S, LONG_S = 3, 4, 120

@@ -117,8 +117,7 @@ class Pattern(ABC):
     def assemble(self, agreed: Result) -> Tensor:
         """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
 
-        Raises:
-            CorruptMessage: a payload is damaged or does not fit.
+        Raises CorruptMessage where a payload is damaged or does not fit.
         """
 
     @abstractmethod

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taugrad.compressors import Step
+from taugrad.compressors.errors import reaching
 from taugrad.compressors.exchange.addresses import transport_of
-from taugrad.compressors.exchange.lost_peers import reaching
 from taugrad.compressors.method import Method
 from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 

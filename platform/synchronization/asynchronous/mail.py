@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import is_refusal
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 
 from .agreed_model import AgreedModel
 from .message import (
