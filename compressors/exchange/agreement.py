@@ -55,9 +55,7 @@ def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
 def require_agreement(description: Description, group: dist.ProcessGroup) -> None:
     """Compares this worker's settings with those of all in its group, who call this at the same point.
 
-    Raises:
-        WorkersDisagree: on every worker, with the same message.
-        PeerLost: another worker does not answer.
+    Raises WorkersDisagree on every worker, with the same message; or PeerLost.
     """
     text = json.dumps(list(description.items())).encode()
     if len(set(told_by_all(hashlib.sha256(text).digest(), group))) > 1:

@@ -134,11 +134,10 @@ class Pattern(ABC):
         What a ring's worker keeps also holds what others sent.
         """
         whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
-        for key, (shard, compressor) in self.parts().items():
+        for shard, compressor in (part for key, part in self.parts().items() if key != BACK):
             for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
-                residual = compressor.feedback.residuals.get(self.setting.names[piece.ordinal])
-                if residual is not None and key != BACK:
-                    values.copy_(residual)
+                if (name := self.setting.names[piece.ordinal]) in compressor.feedback.residuals:
+                    values.copy_(compressor.feedback.residuals[name])
         return whole
 
     def commit(self) -> None:
@@ -236,7 +235,7 @@ class Pattern(ABC):
         return own
 
     def _sum(
-        self, part: Part, payloads: Mapping[int, Payload], divisor: int, total: Tensor | None = None
+        self, part: Part, payloads: Mapping[int, Payload], divisor: int = 1, total: Tensor | None = None
     ) -> Tensor:
         """What workers sent of a part, added in this order, over a divisor; raises CorruptMessage."""
         shard, compressor = part

@@ -86,7 +86,7 @@ class Ring(Pattern):
             if is_refusal(partial[1]):
                 return Outgoing(partial[1], part.compressor.layout, [])
             with self._clock("decode"):
-                sums = part.shard.split(self._sum(part, dict([partial]), 1))
+                sums = part.shard.split(self._sum(part, dict([partial])))
                 pieces = [received + own for received, own in zip(sums, pieces, strict=True)]
         own = self._compress(part, pieces, iteration)
         self.spent.tallies += own.tallies

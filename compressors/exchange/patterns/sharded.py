@@ -44,10 +44,10 @@ class Sharded(Pattern):
         )
         if rank >= len(self._out):
             return dict((yield Sending()))
-        incoming = {**received, rank: sent[rank].payload}
+        nothing = dict.fromkeys(range(self.setting.workers), _NOTHING)
         with self._clock("decode"):
-            by_rank = {each: incoming.get(each, _NOTHING) for each in range(self.setting.workers)}
-            total = self._sum(self._out[rank], by_rank, self._divisor)
+            incoming = {**nothing, **received, rank: sent[rank].payload}
+            total = self._sum(self._out[rank], incoming, self._divisor)
         back = self._back[rank]
         returned = self._compress(back, back.shard.split(total), iteration)
         received = yield Sending(
