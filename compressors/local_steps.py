@@ -36,9 +36,10 @@ from .exchange.local_rounds import (
     local_of,
 )
 from .exchange.mesh import connected, most_bytes_of
-from .exchange.patterns import Setting, pattern_for, returning, self_contained
+from .exchange.patterns import pattern_for, returning, self_contained
+from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
-from .exchange.runner import ProcessRunner
+from .exchange.rounds import ProcessRunner
 from .exchange.sites import Sites
 from .exchange.traffic import Traffic
 from .method import Method, NoCompression, PowerSGD, read_config

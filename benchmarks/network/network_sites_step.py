@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compress_replicas, compressed_allgather
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import Setting, Sharded, Spent
-from taugrad.compressors.exchange.rounds import Participant
-from taugrad.compressors.exchange.runner import ProcessRunner
+from taugrad.compressors.exchange.patterns import Sharded
+from taugrad.compressors.exchange.patterns.base import Setting, Spent
+from taugrad.compressors.exchange.rounds import Participant, ProcessRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.method import read_config

@@ -11,10 +11,9 @@ from torch import Tensor
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from ..errors import NonFiniteGradient
-from .patterns import Pattern, Spent
+from .patterns.base import Pattern, Spent
 from .resizing import ranks_together
-from .rounds import Participant
-from .runner import Runner
+from .rounds import Participant, Runner
 from .traffic import RefusedUpdate, Traffic
 
 STATE_VERSION = 3

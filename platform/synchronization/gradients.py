@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.local_rounds import copy_to
-from taugrad.compressors.exchange.patterns import Pattern
-from taugrad.compressors.exchange.rounds import Participant
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.patterns.base import Pattern
+from taugrad.compressors.exchange.rounds import Participant, Runner
 
 from ..data.feeding import Batch
 from ..training.generators import Randomness

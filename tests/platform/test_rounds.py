@@ -9,10 +9,9 @@ from cases import in_turn
 from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
-from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
-from taugrad.compressors.exchange.patterns.base import cut
-from taugrad.compressors.exchange.rounds import Participant, Passing
-from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Ring, Sharded
+from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut
+from taugrad.compressors.exchange.rounds import Participant, Passing, SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.traffic import RefusedUpdate, Traffic
 from taugrad.compressors.method import read_config

@@ -3,23 +3,10 @@
 from ...method import Method
 from ..sites import Sites
 from .allgather import AllGather
-from .base import Pattern, Setting, Spent
+from .base import Pattern, Setting
 from .hierarchical import Hierarchical
 from .ring import Ring
 from .sharded import Sharded
-
-__all__ = [
-    "AllGather",
-    "Hierarchical",
-    "Pattern",
-    "Ring",
-    "Setting",
-    "Sharded",
-    "Spent",
-    "pattern_for",
-    "returning",
-    "self_contained",
-]
 
 
 def pattern_for(name: str, method: Method, back: Method, setting: Setting, sites: Sites | None) -> Pattern:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.local_rounds import copy_to
-from taugrad.compressors.exchange.patterns import Pattern, Spent
+from taugrad.compressors.exchange.patterns.base import Pattern, Spent
 from taugrad.compressors.exchange.resizing import ranks_together
-from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.rounds import Participant, Rounds, Runner, Sending
 from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER
 
