@@ -38,8 +38,8 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     features = {"a": K * (K - 1), "b": K * (K - 1), "c": K * K * (K - 1)}[scheme]
     layers = 2
     messages = 2 * K * (K - 1) + 2 * features + turns * (2 * layers - 1) * K * (K - 1)
-    assert trainer.sync.activations.received_bytes == received
-    assert trainer.sync.activations.messages == ITERATIONS * messages
+    assert trainer.sync.activations.sums.received_bytes == received
+    assert trainer.sync.activations.sums.messages == ITERATIONS * messages
     convolutions = ITERATIONS * 2 * K * (K - 1)
     told = ITERATIONS * K * (K - 1) * 2 * 48
     assert totals["messages"] == ITERATIONS * messages + convolutions
@@ -50,7 +50,7 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     # What goes to all is handed over once: features, neurons' outputs, targets, counts.
     all_to_all = sum(n * (value_bytes * (F + H + C) + 8) + 8 * K for n in BATCHES)
     to_one = sum((K - 1) * n * value_bytes * (F + H) for n in BATCHES)
-    assert trainer.sync.activations.wire_bytes == all_to_all + to_one
+    assert trainer.sync.activations.sums.wire_bytes == all_to_all + to_one
     # Value bits: activations without targets and counts, gradients on their way out and sums on theirs back.
     values_sent = sum(n * value_bytes * (F + H + C) for n in BATCHES) + to_one
     assert totals["paper_bits"] == 8 * values_sent + ITERATIONS * 32 * (K * P + P)
