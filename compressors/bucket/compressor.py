@@ -80,7 +80,7 @@ class Compressor:
         """
         pairs = zip(names, whole or sizes, strict=True)
         exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
-        return lay_out(sizes, exempt.__getitem__)
+        return lay_out(sizes, exempt)
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
         """Runs the rule over a bucket's parameters and writes what is sent.

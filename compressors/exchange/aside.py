@@ -23,7 +23,6 @@ class Aside:
 
         Either is empty on all processes, or on none.
         """
-        self._told = bool(examples)
         self._own = {c.rank: each for c, each in zip(carriers, examples, strict=False)}
         self._buffers = raw_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
         self._senders = range(carriers[0].workers) if examples else range(1 if buffers else 0)
@@ -57,7 +56,7 @@ class Aside:
     @property
     def examples(self) -> float:
         """All workers' together, once all have told theirs; 0 where none are told."""
-        return self._heard[0] if self._told else 0.0
+        return self._heard[0]
 
     @property
     def buffers(self) -> Payload:
