@@ -67,7 +67,8 @@ def lay_out(sizes: Sequence[int], exempt: Sequence[bool]) -> Layout:
         group = [ordinal for ordinal, size in enumerate(sizes) if size and exempt[ordinal] == whole]
         places = np.array([(starts[ordinal], sizes[ordinal]) for ordinal in group], np.int64).reshape(-1, 2)
         found.append(Segments(tuple(group), places[:, 0].copy(), places[:, 1].copy()))
-    return Layout(*found, starts[-1])
+    sent, exempted = found
+    return Layout(sent, exempted, starts[-1])
 
 
 @dataclass(frozen=True)
