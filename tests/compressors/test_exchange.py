@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address, transport_of
 from taugrad.compressors.exchange.agreement import described, difference, flattened
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.carrier import Arrivals, in_memory
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 
