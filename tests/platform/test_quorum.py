@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from async_training import batch, moment, run, training_of, weights
+from async_training import Learnt, batch, kept, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,39 +28,6 @@ def simulating(**more: Any) -> dict[str, Any]:
     return {"mode": "simulated", "of": QUORUM | more}
 
 
-class Learnt:
-    """What workers' steps have come to, added up beside the code that is tested; float64 [P] each."""
-
-    def __init__(self, training: QuorumTraining, patch: pytest.MonkeyPatch) -> None:
-        self.by_worker = [torch.zeros(weights(training).numel()).double() for _ in range(N)]
-        for total, replica in zip(self.by_worker, training._replicas, strict=True):
-            patch.setattr(replica, "step", self._adding(replica, replica.step, total))
-
-    @staticmethod
-    def _adding(replica: Any, step: Any, total: torch.Tensor) -> Any:
-        def stepped(position: object) -> None:
-            before = torch.cat(replica.weights()).double()
-            step(position)
-            total.add_(before - torch.cat(replica.weights()).double())
-
-        return stepped
-
-    @property
-    def sum(self) -> torch.Tensor:
-        return sum(self.by_worker, torch.zeros_like(self.by_worker[0]))
-
-
-def kept(training: QuorumTraining) -> torch.Tensor:
-    """float64 [P], what all workers have not sent: residuals, what waits, and what they have just learnt."""
-    total = torch.zeros(weights(training).numel()).double()
-    for local, (member, pattern) in enumerate(zip(training._members, training._patterns, strict=True)):
-        total += torch.cat(pattern.unsent()).double()
-        total += torch.cat(training.local.handed_in(training.local.fragments[0], local)).double()
-        if member.pending is not None:
-            total += torch.cat(member.pending).double()
-    return total
-
-
 @settings(max_examples=25)
 @given(
     line=st.sampled_from(
@@ -76,10 +43,8 @@ def kept(training: QuorumTraining) -> torch.Tensor:
 def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longest, seed, steps):
     schedule = {"late": late, "away": away, "lost": lost, "rounds": [1, longest], "seed": seed}
     training = training_of(N, simulating(schedule=schedule), line)
-    start = weights(training).double()
-    with pytest.MonkeyPatch.context() as patch:
-        learnt = Learnt(training, patch)
-        entries = run(training, 0, steps, 9 * H)
+    learnt, start = Learnt(training), weights(training).double()
+    entries = run(training, 0, steps, 9 * H)
     # What was applied is how far the agreed weights have come: updates are added up, and the rate is 1.
     missing = learnt.sum - (start - weights(training).double()) - kept(training)
     workers_lost = sum(each.metrics.get("round/lost", 0) for each in entries)

@@ -4,11 +4,10 @@ import signal
 import sys
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 import pytest
 import torch
-from async_training import batch, hashed, moment, training_of, weights
+from async_training import Learnt, batch, hashed, kept, moment, training_of, weights
 from group import run_group, started_group, step_of
 
 from taugrad.compressors.errors import PeerLost
@@ -23,20 +22,6 @@ STEPS, MEETING, STEP_S = 132, 100, 0.01
 SLOW, SLOWER, DEAF = 2, 20, 3
 UNHEARD = 1, 15
 """Whose offer for which round never arrives at the deaf worker, which has to take over agreed weights."""
-
-
-class Learnt:
-    """What a worker learns from its first step on, float64 in the order of `weights`."""
-
-    def __init__(self, training: Any) -> None:
-        (self._replica,) = training._replicas
-        self.whole = torch.zeros(weights(training).numel()).double()
-        self._step, self._replica.step = self._replica.step, self._stepped
-
-    def _stepped(self, position: object) -> None:
-        before = torch.cat(self._replica.weights()).double()
-        self._step(position)
-        self.whole.add_(before - torch.cat(self._replica.weights()).double())
 
 
 def work(rank: int, workers: int, folder: Path) -> None:
@@ -62,8 +47,11 @@ def work(rank: int, workers: int, folder: Path) -> None:
             print("step", number, flush=True)
             if number + 1 == MEETING:
                 training.sync_model()
-                found = state_of(training, rank) | {
-                    "learnt": learnt.whole,
+                found = {
+                    "kept": kept(training),
+                    "hash": hashed(training),
+                    "totals": training.totals.state_dict(),
+                    "learnt": learnt.sum,
                     "applied": start - weights(training).double(),
                     "rounds": [each for each in entries if "round/members" in each],
                     "caught_up_bytes": sum(each.get("round/caught_up_bytes", 0) for each in entries),
@@ -76,18 +64,6 @@ def work(rank: int, workers: int, folder: Path) -> None:
     except PeerLost as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         sys.exit(3)
-
-
-def state_of(training: Any, rank: int) -> dict[str, Any]:
-    """What a checkpoint has, and what was learnt since the last round."""
-    state = training.own_state()
-    kept = torch.cat(training.local.handed_in(training.local.fragments[0], 0)).double()
-    residuals = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
-    kept += torch.cat([residuals[name] for name in training._names]).double()
-    pending = state["replicas"][str(rank)]["pending"]
-    if pending is not None:
-        kept += torch.cat(pending).double()
-    return {"kept": kept, "hash": hashed(training), "totals": training.totals.state_dict()}
 
 
 @pytest.fixture
@@ -180,10 +156,9 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             hear(0.05)
         members.append(training.iterate([batch(rank, now)], moment(now, ROUNDS * H)).metrics)
     training.sync_model()
-    found = state_of(training, rank)
     return {
-        "learnt": learnt.whole,
-        "kept": found["kept"],
+        "learnt": learnt.sum,
+        "kept": kept(training),
         "applied": start - weights(training).double(),
         "members": torch.tensor([each["round/members"] for each in members if "round/members" in each]),
     }

@@ -3,8 +3,6 @@
 Legend: N former workers, M new ones; r a residual; owed = (1 / N) times the sum of all r.
 """
 
-from collections.abc import Iterable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from recorder import saved_by, trained, trainer_of
 from taugrad import cli
 from taugrad.compressors.exchange.pieces import cut
 from taugrad.compressors.exchange.resizing import merged, share_of
-from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.launching import command
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import check_present, with_present, with_workers
@@ -199,29 +196,6 @@ def test_each_worker_counts_its_own_steps(name, begun):
     alike = getattr(four.sync, "workers_here", None) or four.sync._replicas
     kept = [each.optimizer.state_dict()["state"] for each in alike]
     assert [int(each["step"]) for state in kept for each in state.values()] == [steps] * 4 * len(kept[0])
-
-
-@in_turn("name", ["allgather", "ring", "sharded", "parameter_server"])
-def test_the_next_step_is_that_of_one_process_but_for_what_is_owed(name, begun):
-    """Weights before - rate * (owed before + mean gradient - owed after) = weights after."""
-    four = resized(name, 4, begun)
-    owed_before, before = owed(four.sync), _flat(four.model.parameters())
-    batch = BASE["training"]["batch_size"]
-    picked = epoch_order(len(four.data.train), 0, 0)[batch * MIDDLE : batch * (MIDDLE + 1)]
-    alone_ = deepcopy(four.model)
-    inputs, labels = four.data.train.batch(picked, None)
-    torch.nn.functional.cross_entropy(alone_(inputs), labels).backward()
-    gradient = _flat(each.grad for each in alone_.parameters())
-    four.plan._most = MIDDLE + 1
-    four.fit()
-    assert four.done == MIDDLE + 1
-    expected = before - RATE * (owed_before + gradient - owed(four.sync))
-    torch.testing.assert_close(_flat(four.model.parameters()), expected, rtol=0, atol=2e-6)
-
-
-def _flat(tensors: Iterable[Any]) -> torch.Tensor:
-    """float64 [P], in the order of patterns."""
-    return torch.cat([each.detach().reshape(-1).double() for each in reversed(list(tensors))])
 
 
 def work(_rank: int, workers: int, folder: Path, former: str) -> dict[str, dict[str, Any]]:
