@@ -17,14 +17,11 @@ SECTIONS = ("task", "data", "model")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(own_folder, monkeypatch):
     """The working folder, with a module beside the specs that says when it is imported."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    (tmp_path / "theirs.py").write_text(LEAVES_A_FILE)
-    yield tmp_path
+    monkeypatch.setattr(sys, "path", [str(own_folder), *sys.path])
+    (own_folder / "theirs.py").write_text(LEAVES_A_FILE)
+    yield own_folder
     sys.modules.pop("theirs", None)
 
 

@@ -29,14 +29,11 @@ def npy(dtype, shape, numbers, *, fortran=False):
 def utterances(part):
     """[(frames [n, F], labels [n])], as the test knows them."""
     generator = np.random.default_rng(list(LENGTHS).index(part))
-    draw = generator.normal
-    return [
-        (
-            draw([5, -1, 0], [2, 1, 9], (n, FEATURES)).astype(np.float32),
-            generator.integers(0, len(CLASSES), n),
-        )
-        for n in LENGTHS[part]
-    ]
+    found = []
+    for n in LENGTHS[part]:
+        frames = generator.normal([5, -1, 0], [2, 1, 9], (n, FEATURES)).astype(np.float32)
+        found.append((frames, generator.integers(0, len(CLASSES), n)))
+    return found
 
 
 def write(folder):

@@ -15,13 +15,10 @@ import grpc
 import pytest
 from servers import answering, http
 
-from taugrad import cli
 from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server
 from taugrad.platform.preflight import check
-from taugrad.platform.spec import RunSpec, SpecError
-
-SPEC = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [8]}}
-
+from taugrad.platform.spec import SpecError
+from taugrad.platform.spec.reading import read_spec
 
 TOKEN = "0123456789abcdef"
 
@@ -67,18 +64,16 @@ def job_server():
 
 
 @pytest.fixture
-def no_token(tmp_path, monkeypatch):
+def no_token(own_folder, monkeypatch):
     """Where a user keeps the token, who has none."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".ray").mkdir()
-    return tmp_path / ".ray" / "auth_token"
+    monkeypatch.setenv("HOME", str(own_folder))
+    (own_folder / ".ray").mkdir()
+    return own_folder / ".ray" / "auth_token"
 
 
 @pytest.mark.parametrize("address", ["{}", "ray://{}"])
 def test_a_cluster_must_answer(address, no_token, monkeypatch):
-    spec = RunSpec.model_validate(SPEC)
+    spec = read_spec(Path("spec.yaml"))
     with head() as there:
         named = address.format(there)
         monkeypatch.setenv("RAY_ADDRESS", named)
@@ -199,15 +194,8 @@ def test_what_is_no_address_is_refused(address):
     assert refused(address).startswith(f"{address}: must look like HOST:6379 or ray://HOST:10001, ")
 
 
-@pytest.mark.parametrize("command", ["train", "search", "auto"])
-def test_every_command_says_so_before_it_starts(command, tmp_path, monkeypatch, capsys):
-    tau = "{log: [1e-3, 1e-1]}" if command == "search" else "0.1"
-    text = (
-        f"data: {{kind: digits}}\nmodel: {{kind: mlp, widths: [8]}}\ncompressor: {{kind: wgt, tau: {tau}}}\n"
-    )
-    (tmp_path / "spec.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+@pytest.mark.parametrize("command", ["train spec.yaml", "search search.yaml", "auto spec.yaml"])
+def test_every_command_says_so_before_it_starts(command, own_folder, new_store, said, monkeypatch):
+    new_store(own_folder)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert cli.main([command, "spec.yaml"]) == cli.WRONG_INPUT
-    assert "127.0.0.1:1: no cluster answers there" in capsys.readouterr().err
+    assert "127.0.0.1:1: no cluster answers there" in said(command)

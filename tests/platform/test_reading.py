@@ -15,10 +15,7 @@ from taugrad.platform.spec.reading import read_spec
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    for name in ("TAUGRAD_SEED", "TAUGRAD_COMPRESSOR", "TAUGRAD_COMPRESSOR__TAU", "TAUGRAD_COMPRESSOR__KIND"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 @pytest.fixture
@@ -171,7 +168,8 @@ def test_all_problems_are_said_at_once(problems):
     assert len(problems("seeed: 1\ntraining: {epochs: 0, batch_size: x}\n")) == 3
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("specs")
     with pytest.raises(SpecError, match=r"nowhere\.yaml: no such file$"):
         read_spec(tmp_path / "nowhere.yaml")
     (tmp_path / "2-wgt.yaml").write_text("")
