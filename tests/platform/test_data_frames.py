@@ -36,8 +36,9 @@ def utterances(part):
     return found
 
 
-def write(folder):
-    hashes = {}
+@pytest.fixture
+def folder(tmp_path):
+    folder, hashes = tmp_path, {}
     for part, lengths in LENGTHS.items():
         (folder / part).mkdir()
         frames, labels = map(np.concatenate, zip(*utterances(part), strict=True))
@@ -50,6 +51,7 @@ def write(folder):
             (folder / part / f"{name}.npy").write_bytes(content)
             hashes[f"{part}/{name}.npy"] = hashlib.sha256(content).hexdigest()
     write_manifest(folder, sha256=hashes)
+    return folder
 
 
 def write_manifest(folder, **changes):
@@ -57,12 +59,6 @@ def write_manifest(folder, **changes):
     said = json.loads(path.read_text()) if path.exists() else {}
     said = {"version": 1, "features": FEATURES, "classes": CLASSES, "frame_ms": 10} | said | changes
     path.write_text(json.dumps(said))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    write(tmp_path)
-    return tmp_path
 
 
 def windows(part, context):
@@ -103,12 +99,16 @@ def test_a_flipped_bit_is_found(folder, name):
         load(Frames(path=folder))
 
 
+FRAMES = npy("<f4", (26, FEATURES), [0] * 78)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("features", None, "cannot be read (No such file"),
         ("features", b"", "is not a complete .npy file"),
-        ("features", npy("<f4", (26, FEATURES), [0] * 78)[:-4], "is not a complete .npy file"),
+        ("features", FRAMES[:-4], "is not a complete .npy file"),
+        ("features", FRAMES.replace(b"'<f4'", b"'|O' "), "is not a complete .npy file"),  # a pickle
         ("features", npy("<f4", (0, FEATURES), []), "has no frames"),
         ("features", npy("<f4", (26, FEATURES), [0] * 78, fortran=True), "column by column; expected"),
         ("features", npy("<f4", (26, 2), [0] * 52), "has 2 features; frames.json says 3"),
@@ -127,18 +127,7 @@ def test_a_wrong_file_is_named(folder, name, content, said):
         path.unlink()
     else:
         path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        load(Frames(path=folder))
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
-    for piece in said.split(".* "):
-        assert piece in str(caught.value)
-
-
-def test_pickles_are_not_read(folder):
-    content = npy("<f4", (26, FEATURES), [0] * 78).replace(b"'<f4'", b"'|O' ")
-    (folder / "train" / "features.npy").write_bytes(content)
-    with pytest.raises(DataError, match=r"is not a complete \.npy file"):
+    with refused(f"{path}: ", *said.split(".* ")):
         load(Frames(path=folder))
 
 

@@ -191,11 +191,10 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @in_turn("reduction", ["mean", "sum"])
 @in_turn("workers", [1, 2, 3, 4])
 @in_turn("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("name", MODELS)
-def test_every_scheme_is_one_process_forward_and_backward(name, scheme, workers, reduction):
+def test_every_scheme_is_one_process_forward_and_backward(scheme, workers, reduction):
     training = TRAINING.model_copy(update={"loss_reduction": reduction})
     for counts in COUNTS[workers]:
-        model = made(name)
+        model = made("little")
         inputs, targets, batches = batch_of(counts)
         n = len(targets)
         reference = one_process(model)
@@ -290,37 +289,29 @@ def test_masks_do_not_depend_on_who_draws_them_and_drop_the_share_asked_for():
     assert not Examples(7, 3, rows).kept(0, 1.0, 0, 500).any()
 
 
+def in_parts(**after: nn.Module) -> nn.Sequential:
+    layers = {"conv": nn.Conv2d(1, 2, 3), "flatten": nn.Flatten()} | after
+    return nn.Sequential(OrderedDict[str, nn.Module](layers))
+
+
+TIED = in_parts(one=nn.Linear(8, 8), two=nn.Linear(8, 8))
+TIED.two.weight = TIED.one.weight
 REFUSED = {
     "MLP": (mlp(16, (8,), 10, "tanh", activate_outputs=False), "nothing before flatten is trained"),
     "NIN": (nin(NetworkInNetwork(), 3, 32, 32, 10), "is an nn.Linear: nothing can be sharded|does not name"),
     "linear": (nn.Linear(3, 2), "the model is a Linear that does not name its two parts"),
     "norm": (
-        nn.Sequential(
-            OrderedDict[str, nn.Module](
-                conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), fc=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)
-            )
-        ),
+        in_parts(fc=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)),
         "norm is a BatchNorm1d: after flatten, each neuron must depend on the layer before it only",
     ),
+    "tied": (TIED, "two shares a parameter with another layer"),
 }
 
 
 @in_turn("name", REFUSED)
-def test_a_model_that_does_not_name_its_two_parts_is_refused_with_the_reason(name):
+def test_a_model_that_has_no_two_parts_is_refused_with_the_reason(name):
     model, reason = REFUSED[name]
     with pytest.raises(ValueError, match=reason):
-        two_parts(model)
-
-
-def test_a_parameter_in_two_layers_is_refused():
-    tied = nn.Linear(8, 8)
-    model = nn.Sequential(
-        OrderedDict[str, nn.Module](
-            conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), one=tied, two=nn.Linear(8, 8)
-        )
-    )
-    model.two.weight = tied.weight
-    with pytest.raises(ValueError, match="two shares a parameter with another layer"):
         two_parts(model)
 
 

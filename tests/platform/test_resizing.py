@@ -13,11 +13,11 @@ from group import run_group
 from hypothesis import given
 from hypothesis import strategies as st
 from mode_specs import HYBRID
+from owed import owed_by
 from plain import sgd, small
 from recorder import saved_by, trained, trainer_of
 
 from taugrad import cli
-from taugrad.compressors.exchange.pieces import cut
 from taugrad.compressors.exchange.resizing import merged, share_of
 from taugrad.platform.launching import command
 from taugrad.platform.spec import RunSpec, SpecError
@@ -55,7 +55,7 @@ IN_PROCESSES = [name for name in SYNCS if name not in (
     "hybrid, c: strom, 16 bits",
 )]  # fmt: skip
 """What real workers are tried with; the rest have the state of one of these."""
-MERGING = {"on_resize": "merge"}
+MERGING, FOLLOWING = {"on_resize": "merge"}, {"mode": "allgather", "adapt": {}}
 
 
 def middle(name: str) -> str:
@@ -88,25 +88,8 @@ def resized(name: str, workers: int, begun: Path) -> Trainer:
 
 
 def owed(sync: Any, what: str = "residuals") -> torch.Tensor:
-    """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back.
-
-    With `what` "velocities" the mean of the workers' momentum of gradients.
-    """
-    setting, workers = sync._patterns[0].setting, len(sync._patterns)
-    sizes, total = setting.sizes, [torch.zeros(size).double() for size in setting.sizes]
-    for rank, pattern in enumerate(sync._patterns):
-        compressors = pattern.compressors()
-        ranges = getattr(pattern, "ranges", [])
-        shards = cut(sizes, {"AllGather": 1, "Ring": workers}.get(type(pattern).__name__, len(ranges)))
-        backs = shards[rank : rank + 1] if ranges else []
-        assert len(compressors) == len(shards) + len(backs)
-        for place, (compressor, shard) in enumerate(zip(compressors, [*shards, *backs], strict=True)):
-            for piece in shard.pieces:
-                kept = getattr(compressor.feedback, what).get(setting.names[piece.ordinal])
-                if kept is not None:
-                    part = 1 if place >= len(shards) else workers
-                    total[piece.ordinal][piece.start : piece.stop] += kept.double() / part
-    return torch.cat(total)
+    """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back."""
+    return sum(owed_by(each, what) for each in sync._patterns) / len(sync._patterns)
 
 
 tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
@@ -183,17 +166,11 @@ def _moved(sync: Any) -> torch.Tensor:
     """float64 [P], the mean over workers of the way to their present weights that they have not handed in."""
     (fragment,) = sync.local.fragments
     sent = fragment.weights_at_sending
-    ways = [
-        torch.cat(
-            [
-                start.double() - own.detach().reshape(-1).double()
-                for start, own in zip(
-                    sent[local] if sent else sync.local.starts(fragment, local), each.parameters, strict=True
-                )
-            ]
-        )
-        for local, each in enumerate(sync._replicas)
-    ]
+    ways = []
+    for local, replica in enumerate(sync._replicas):
+        starts = sent[local] if sent else sync.local.starts(fragment, local)
+        own = zip(starts, replica.parameters, strict=True)
+        ways.append(torch.cat([start.double() - p.detach().reshape(-1).double() for start, p in own]))
     return torch.stack(ways).mean(0)
 
 
@@ -264,11 +241,7 @@ def test_a_checkpoint_without_all_workers_is_refused(written, alone):
     [
         ({}, "workers.on_resize = refuse: each worker's residual belongs to its part of the data"),
         (
-            {
-                "workers": MERGING,
-                "sync": {"mode": "async"},
-                "training": {"optimizer": {"kind": "sgd", "momentum": 0}},
-            },
+            {"workers": MERGING, "sync": {"mode": "async"}, "training": {"optimizer": sgd(0.1)}},
             "sync.mode = async",
         ),
         ({"workers": MERGING, "compressor": "powersgd(2)"}, "compressor.kind = powersgd"),

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
+from owed import owed_by
 from torch import Tensor
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.patterns import AllGather, Hierarchical, Pattern, Ring, Setting, Sharded
-from taugrad.compressors.exchange.pieces import cut
 from taugrad.compressors.exchange.rounds import Participant, Passing
 from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
@@ -82,25 +82,9 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
         given_ = gradients(workers, step)
         applied += synchronize(patterns, given_, step)[0].double() * workers
         summed += torch.stack([torch.cat(own) for own in given_]).double().sum(0)
-    kept = sum(residuals(each, name, workers) for each in patterns)
+    kept = sum(owed_by(each) for each in patterns)
     torch.testing.assert_close(applied + kept, summed, rtol=0, atol=1e-4)
     assert (applied - summed).abs().max() > 0.1
-
-
-def residuals(one: Pattern, name: str, workers: int) -> Tensor:
-    """float64 [all elements], what a worker owes to the sum of all gradients."""
-    owed = {parameter: torch.zeros(n).double() for parameter, n in SIZES.items()}
-    shards = {"allgather": 1, "hierarchical": 1, "server": 1}
-    ranges = cut(list(SIZES.values()), shards.get(name, workers))
-    owned = ranges[one.setting.rank :: workers]  # in turn
-    for number, compressor in enumerate(one.compressors()):
-        back = number >= len(ranges)  # an owner's, of the mean
-        for piece in (owned[number - len(ranges)] if back else ranges[number]).pieces:
-            parameter = list(SIZES)[piece.ordinal]
-            kept = compressor.feedback.residuals.get(parameter)
-            if kept is not None:
-                owed[parameter][piece.start : piece.stop] += kept.double() * (workers if back else 1)
-    return torch.cat(list(owed.values()))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -111,7 +95,7 @@ def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_s
     bad = gradients(workers, 1)
     bad[2][1][200] = torch.nan
     synchronize(patterns, good, 0)
-    before = [residuals(each, name, workers) for each in patterns]
+    before = [owed_by(each) for each in patterns]
     with pytest.raises(RefusedUpdate) as refusal:
         synchronize(patterns, bad, 1)
     assert refusal.value.ordinal == 1
@@ -119,7 +103,7 @@ def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_s
     for each in patterns:
         each.put_back()
         each.put_back()
-    after = [residuals(each, name, workers) for each in patterns]
+    after = [owed_by(each) for each in patterns]
     for rank, (earlier, later) in enumerate(zip(before, after, strict=True)):
         gained = (later - earlier).numpy()
         own = torch.cat(bad[rank]).double().nan_to_num(0.0).numpy()

@@ -42,24 +42,9 @@ def test_an_argument_is_what_yaml_says_of_it(read, monkeypatch):
         "yes: yes, true: True, half: .5, commit: 61e9540, day: 2026-11-25, time: 1:30, thousand: 1_000, "
         "5: five}"
     )
-    meant = {
-        "quoted": "1e3",
-        "double": "010",
-        "float": 1000.0,
-        "small": 1e-3,
-        "int": 10,
-        "hex": 31,
-        "octal": 15,
-    }
-    meant |= {
-        "yes": "yes",
-        "true": True,
-        "half": 0.5,
-        "commit": "61e9540",
-        "day": "2026-11-25",
-        "time": "1:30",
-    }
-    meant |= {"thousand": "1_000", "5": "five"}
+    meant = {"quoted": "1e3", "double": "010", "float": 1000.0, "small": 1e-3, "int": 10}
+    meant |= {"hex": 31, "octal": 15, "yes": "yes", "true": True, "half": 0.5, "commit": "61e9540"}
+    meant |= {"day": "2026-11-25", "time": "1:30", "thousand": "1_000", "5": "five"}
     own = "kind: custom, factory: 'a:b'"
     monkeypatch.setenv("TAUGRAD_ALLOW_CUSTOM", "1")
     for spec in (
@@ -67,10 +52,7 @@ def test_an_argument_is_what_yaml_says_of_it(read, monkeypatch):
         read(f"data: {{{own}}}", "--data.arguments", arguments),
         read(f"data: {{{own}}}", f"--data={{{own}, arguments: {arguments}}}"),
     ):
-        assert spec.data.arguments == meant
-        assert [type(each) for each in spec.data.arguments.values()] == [
-            type(each) for each in meant.values()
-        ]
+        assert repr(spec.data.arguments) == repr(meant)  # types, too
     monkeypatch.setenv("TAUGRAD_DATA__ARGUMENTS", arguments)
     assert read(f"data: {{{own}}}").data.arguments == meant
     assert read(f"data: {{{own}}}", "--data.arguments.int", "0x10").data.arguments == meant | {"int": 16}
@@ -90,20 +72,7 @@ def test_numbers_are_those_of_the_core_schema(read, text, number):
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    texts = [
-        *ODD,
-        "61e9540",
-        "1E5",
-        "a: b",
-        "# a",
-        " a ",
-        "",
-        'it\'s "here" now',
-        "é…",
-        "two\nlines",
-        "- a",
-        "*a",
-    ]
+    texts = [*ODD, "1E5", "a: b", "# a", " a ", "", 'it\'s "here" now', "é…", "two\nlines", "- a", "*a"]
     tree = {"texts": texts, "numbers": [1e-5, 1e17, 3, -0.5, math.inf], "others": [True, False, None]}
     assert parse_yaml(dump_yaml(tree), []) == tree
     assert yaml.safe_load(dump_yaml(tree)) == tree  # readers of YAML 1.1 find the same
