@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,9 +123,5 @@ def test_a_run_that_a_store_describes_is_a_file_like_any_other(monkeypatch, fold
     monkeypatch.setattr(command, "usable_store", lambda: None)
     monkeypatch.setattr(command, "_spec_of", lambda client, run_id: spec)
     with pytest.raises(SpecError, match=r"^run abc: model\.factory = theirs:made: names code"):
-        command.resume("abc", display=_Silent())
+        command.resume("abc", display=SimpleNamespace(console=None))
     assert not Path("ran").exists()
-
-
-class _Silent:
-    console = None

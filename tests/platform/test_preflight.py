@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,19 +135,10 @@ def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
     assert given == [None, TOKEN]
 
 
-@dataclass
-class Here:
-    """What `auto` finds on this machine."""
-
-    noted: Path
-    """The address that `ray start` has written last."""
-    running: list[str]
-    """Those of the Rays that run."""
-
-
 @pytest.fixture
 def here(no_token, tmp_path, monkeypatch):
-    found = Here(tmp_path / "ray" / "ray_current_cluster", [])
+    """What `auto` finds: the address that `ray start` has written last, and those of the Rays that run."""
+    found = SimpleNamespace(noted=tmp_path / "ray" / "ray_current_cluster", running=[])
     found.noted.parent.mkdir()
 
     def processes(_: list[str]) -> list[SimpleNamespace]:

@@ -245,10 +245,7 @@ def test_a_checkpoint_without_all_workers_is_refused(written, alone):
             "sync.mode = async",
         ),
         ({"workers": MERGING, "compressor": "powersgd(2)"}, "compressor.kind = powersgd"),
-        (
-            {"workers": MERGING, "compressor": "topk(0.1)", "sync": {"mode": "allgather", "adapt": {}}},
-            "sync.adapt",
-        ),
+        ({"workers": MERGING, "compressor": "topk(0.1)", "sync": FOLLOWING}, "sync.adapt"),
     ],
 )
 def test_who_cannot_go_on_with_others_says_so(fields, said):

@@ -61,18 +61,8 @@ def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -
     return found[0], traffic
 
 
-@in_turn("workers", [1, 2, 3, 5, 32])
-@pytest.mark.parametrize("name", PATTERNS)
-def test_without_compression_the_result_is_the_mean(name, workers):
-    patterns = [pattern(name, "none", rank, workers) for rank in range(workers)]
-    given_ = gradients(workers, 0)
-    mean, _ = synchronize(patterns, given_, 0)
-    expected = torch.stack([torch.cat(own) for own in given_]).double().mean(0)
-    torch.testing.assert_close(mean.double(), expected, rtol=0, atol=3e-6)
-
-
-@in_turn("line", ["wgt(0.7)", "strom(1.5)", "linear(3, block=50)", "topk(0.05) | fp8"])
-@in_turn("workers", [1, 3])
+@in_turn("line", ["none", "wgt(0.7)", "strom(1.5)", "linear(3, block=50)", "topk(0.05) | fp8"])
+@in_turn("workers", [1, 3, 32])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers, line):
     """In every pattern, a second compression's residual included; it holds parts of a mean."""
@@ -83,8 +73,8 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
         applied += synchronize(patterns, given_, step)[0].double() * workers
         summed += torch.stack([torch.cat(own) for own in given_]).double().sum(0)
     kept = sum(owed_by(each) for each in patterns)
-    torch.testing.assert_close(applied + kept, summed, rtol=0, atol=1e-4)
-    assert (applied - summed).abs().max() > 0.1
+    torch.testing.assert_close(applied + kept, summed, rtol=0, atol=5e-5 * (workers + 1))
+    assert ((applied - summed).abs().max() > 0.1) == (line != "none")
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -152,15 +142,10 @@ def test_between_sites_a_message_crosses_once_for_each_site():
 def test_messages_handed_on_with_wrong_lengths_are_refused():
     sites = Sites.of([[0, 1], [2]], 3)
     setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], 1, 3)
-    for wrong in (
-        b"",
-        b"\x01",
-        (9).to_bytes(8, "little") + b"\x00" * 8,
-        (-1).to_bytes(8, "little", signed=True),
-    ):
-        side = Participant(
-            Hierarchical(read_config("wgt(0.5)"), setting, sites).rounds(gradients(3, 0)[1], 0)
-        )
+    one_too_long, negative = (9).to_bytes(8, "little") + bytes(8), (-1).to_bytes(8, "little", signed=True)
+    for wrong in (b"", b"\x01", one_too_long, negative):
+        rounds = Hierarchical(read_config("wgt(0.5)"), setting, sites).rounds(gradients(3, 0)[1], 0)
+        side = Participant(rounds)
         side.receive({0: np.zeros(40, np.uint8)})
         with pytest.raises(
             CorruptMessage, match="what worker 0 handed on is not 1 messages with their lengths"
@@ -174,10 +159,8 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
     workers, floor = 3, 2
     sizes = {}
     for rms in (0.0, 15.0, 255.0):
-        patterns = [
-            pattern(name, f"entropy(form='rms', floor={floor}, decay=0)", rank, workers)
-            for rank in range(workers)
-        ]
+        line = f"entropy(form='rms', floor={floor}, decay=0)"
+        patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
         for each in patterns:
             each.rms = dict.fromkeys(SIZES, rms)
         _, traffic = synchronize(patterns, gradients(workers, 0), 0)
@@ -189,15 +172,10 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
 
 def simulated(workers: int, mode: str) -> tuple[Synchronization, dict[str, Any]]:
     """Simulated workers, and what they would save."""
-    spec = RunSpec.model_validate(
-        {
-            "workers": {"count": workers},
-            "compressor": "wgt(0.1)",
-            "sync": {"mode": "simulated", "of": {"mode": mode}},
-        }
-    )
-    sync, _ = build_synchronization(spec, torch.nn.Linear(3, 2), ClassificationTask(), torch.device("cpu"))
-    return sync, sync.own_state()
+    sync = {"mode": "simulated", "of": {"mode": mode}}
+    spec = RunSpec.model_validate({"workers": {"count": workers}, "compressor": "wgt(0.1)", "sync": sync})
+    made, _ = build_synchronization(spec, torch.nn.Linear(3, 2), ClassificationTask(), torch.device("cpu"))
+    return made, made.own_state()
 
 
 @pytest.mark.parametrize("mode", ["ring", "weights"])
