@@ -1,7 +1,5 @@
 import gzip
 import struct
-from importlib import import_module
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ from feeds import refused
 from image_files import write_tree
 
 from taugrad.platform.data import DataError, DataSet, load
-from taugrad.platform.data.config import CustomData, DataConfig, ImageFolder, Mnist, Mnist5k, Synthetic, Text
+from taugrad.platform.data.config import CustomData, ImageFolder, Mnist, Mnist5k, Synthetic, Text
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
-from taugrad.platform.data.loading import _READERS
 from taugrad.platform.data.placing import FOLDER
 
 torch.set_num_threads(1)
@@ -196,14 +193,6 @@ def test_custom_data_come_from_the_users_function(tmp_path, monkeypatch):
 
 
 # Every kind.
-
-
-def test_every_kind_has_a_reader():
-    union, _ = get_args(DataConfig)
-    assert set(_READERS) == {kind.model_fields["kind"].default for kind in get_args(union)}
-    for address in _READERS.values():
-        module, _, name = address.partition(":")
-        assert callable(getattr(import_module(f"taugrad.platform.data.{module}"), name))
 
 
 def test_relative_paths_refer_to_the_folder_of_the_command(tmp_path, monkeypatch):

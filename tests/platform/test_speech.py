@@ -18,6 +18,7 @@ try:
     MISSING = ""
 except espeak.SpeechError as error:
     MISSING = str(error)
+MINUTES = 0.2
 needs_espeak = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
@@ -92,9 +93,9 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory):
-    """Half a minute of speech."""
+    """Some seconds of speech."""
     folder = tmp_path_factory.mktemp("speech") / "out"
-    assert speech("--minutes", 0.5, "--out", folder) == 0
+    assert speech("--minutes", MINUTES, "--out", folder) == 0
     return folder
 
 
@@ -112,7 +113,7 @@ def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
     assert manifest["sha256"] == {
         name: hashlib.sha256((spoken / name).read_bytes()).hexdigest() for name in sorted(files)
     }
-    assert manifest["made"]["minutes"] == 0.5
+    assert manifest["made"]["minutes"] == MINUTES
     for part, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
         features, labels, offsets = (
             np.load(spoken / part / f"{name}.npy") for name in ("features", "labels", "offsets")
@@ -124,16 +125,16 @@ def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
         assert offsets[0] == 0
         assert offsets[-1] == len(labels)
         assert (np.diff(offsets) > 50).all()  # half a second
-        wanted = share * 0.5 * 6000
+        wanted = share * MINUTES * 6000
         assert offsets[-2] < wanted <= offsets[-1]
 
 
 @needs_espeak
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(spoken, tmp_path, monkeypatch):
     monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: {0})  # one block after the other
-    assert speech("--minutes", 0.5, "--out", tmp_path / "again") == 0
+    assert speech("--minutes", MINUTES, "--out", tmp_path / "again") == 0
     assert contents(tmp_path / "again") == contents(spoken)
-    assert speech("--minutes", 0.5, "--out", tmp_path / "other", "--seed", 1) == 0
+    assert speech("--minutes", MINUTES, "--out", tmp_path / "other", "--seed", 1) == 0
     one, other = (np.load(folder / "test" / "features.npy") for folder in (spoken, tmp_path / "other"))
     assert one.shape != other.shape or not np.allclose(one, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "other"]
