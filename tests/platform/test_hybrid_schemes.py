@@ -4,7 +4,7 @@ Legend: K workers, n examples of the whole batch, F features.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any, cast
@@ -64,12 +64,6 @@ def little() -> nn.Sequential:
     )
 
 
-MODELS = {
-    "little": little,
-    "lenet": lambda: lenet(LeNet(), 1, 16, 16, CLASSES),
-}
-
-
 class KnownDropout(nn.Module):
     """A dropout whose masks are given by example."""
 
@@ -96,9 +90,9 @@ def one_process(model: nn.Sequential) -> nn.Sequential:
     return copy
 
 
-def made(name: str) -> nn.Sequential:
+def made(build: Callable[[], nn.Sequential]) -> nn.Sequential:
     torch.manual_seed(3)
-    return cast(nn.Sequential, MODELS[name]().double())
+    return build().double()
 
 
 class Scores(ClassificationTask):
@@ -194,7 +188,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_every_scheme_is_one_process_forward_and_backward(scheme, workers, reduction):
     training = TRAINING.model_copy(update={"loss_reduction": reduction})
     for counts in COUNTS[workers]:
-        model = made("little")
+        model = made(little)
         inputs, targets, batches = batch_of(counts)
         n = len(targets)
         reference = one_process(model)
@@ -224,7 +218,7 @@ def test_every_scheme_is_one_process_forward_and_backward(scheme, workers, reduc
 
 def test_a_workers_convolutions_get_the_gradient_of_its_own_weighted_loss_as_in_data_parallelism():
     counts = [3, 3, 2]
-    model = made("lenet")
+    model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of(counts)
     _, computed, _ = run(model, batches, "c")
     found = convolutional_gradients(model, computed)
@@ -240,7 +234,7 @@ def test_a_workers_convolutions_get_the_gradient_of_its_own_weighted_loss_as_in_
 def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_after_each_turn(scheme, workers):
     """The paper's variable batch: a turn's mean gradient moves them at once, the convolutions wait."""
     for counts in COUNTS[workers]:
-        model = made("little")
+        model = made(little)
         inputs, targets, batches = batch_of(counts)
         n = len(targets)
         reference = one_process(model)
@@ -267,7 +261,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
 
 
 def test_summed_gradients_are_those_of_all_workers():
-    model = made("lenet")
+    model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of([3, 3, 2])
     mean, summed = (whole(run(model, batches, "b", summed=each)[0]) for each in (False, True))
     assert_close(summed, {key: 3 * each for key, each in mean.items()})
