@@ -99,9 +99,8 @@ PARAMETERS = sum(each.numel() for each in Net(1, 16, 16, 10).parameters())
 
 def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
     """In each of four workers."""
-    runs = {
-        name: result(*trained(spec)) for name, spec in (DENSE | ROUNDS | ALL).items() if name not in RESUMED
-    }
+    others = {name: spec for name, spec in (DENSE | ROUNDS | ALL).items() if name not in RESUMED}
+    runs = {name: result(*trained(spec)) for name, spec in others.items()}
     runs |= {name: run(ALL[name], folder / name) for name in RESUMED}
     trained(BEGUN, folder / "begun")
     return {"runs": runs, "hosts": on_hosts(), "nan": not_finite(rank)}
