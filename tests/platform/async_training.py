@@ -90,13 +90,17 @@ class Learnt:
 
 
 def kept(training: Any) -> torch.Tensor:
-    """float64 [n], what workers here have not sent: residuals, what waits, and what they have just learnt."""
-    total = torch.zeros(weights(training).numel()).double()
-    for local, (member, pattern) in enumerate(zip(training._members, training._patterns, strict=True)):
-        total += torch.cat(pattern.unsent()).double()
+    """float64 [n], what a checkpoint has of workers here that they have not sent, and what they learnt since.
+
+    That is residuals, what waits, and how far they have moved in a round that is not closed.
+    """
+    state, total = training.own_state(), torch.zeros(weights(training).numel()).double()
+    for local, rank in enumerate(training.ranks):
         total += torch.cat(training.local.handed_in(training.local.fragments[0], local)).double()
-        if member.pending is not None:
-            total += torch.cat(member.pending).double()
+        unsent = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
+        total += torch.cat([unsent[name] for name in training._names]).double() if unsent else 0
+        pending = state["replicas"][str(rank)]["pending"]
+        total += 0 if pending is None else torch.cat(pending).double()
     return total
 
 
