@@ -102,7 +102,9 @@ def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
     others = {name: spec for name, spec in (DENSE | ROUNDS | ALL).items() if name not in RESUMED}
     runs = {name: result(*trained(spec)) for name, spec in others.items()}
     runs |= {name: run(ALL[name], folder / name) for name in RESUMED}
-    trained(BEGUN, folder / "begun")
+    begun = trainer_of(BEGUN, folder / "begun")
+    begun.plan._most = MIDDLE + 1
+    begun.fit()
     return {"runs": runs, "hosts": on_hosts(), "nan": not_finite(rank)}
 
 

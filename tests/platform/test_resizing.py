@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mode_specs import HYBRID
 from owed import owed_by
 from plain import sgd, small
-from recorder import saved_by, trained, trainer_of
+from recorder import saved_by, trainer_of
 
 from taugrad import cli
 from taugrad.compressors.exchange.resizing import merged, share_of
@@ -55,6 +55,8 @@ IN_PROCESSES = [name for name in SYNCS if name not in (
     "hybrid, c: strom, 16 bits",
 )]  # fmt: skip
 """What real workers are tried with; the rest have the state of one of these."""
+WHOLE, LATER = "hybrid, b: none", 4
+"""Which run is made to its end; and so many iterations after its middle others go on."""
 MERGING, FOLLOWING = {"on_resize": "merge"}, {"mode": "allgather", "adapt": {}}
 
 
@@ -74,7 +76,9 @@ def begun(alone, tmp_path_factory):
     """Where each run of N workers wrote the checkpoint in its middle."""
     folder = tmp_path_factory.mktemp("begun")
     for name in SYNCS:
-        whole, _ = trained(simulated(name, N), folder / name)
+        whole = trainer_of(simulated(name, N), folder / name)
+        whole.plan._most = None if name == WHOLE else int(middle(name)) + 1
+        whole.fit()
         torch.save(whole.model.state_dict(), folder / name / "end.pt")
     return folder
 
@@ -145,7 +149,7 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
         kept = optimizers(before.sync)
         assert any(each.any() for each in kept) == (hybrid != "b: momentum")  # the compressor has it there
         assert all(torch.equal(*pair) for pair in zip(kept, optimizers(after.sync), strict=True))
-    if hybrid == "b: none":  # the same batches, the same steps
+    if name == WHOLE:  # the same batches, the same steps
         after.fit()
         end = torch.load(begun / name / "end.pt", weights_only=True)
         for key, value in end.items():
@@ -190,7 +194,9 @@ def work(_rank: int, workers: int, folder: Path, former: str) -> dict[str, dict[
     for name in IN_PROCESSES:
         spec = BASE | SYNCS[name] | {"workers": MERGING | {"count": workers}}
         saved = saved_by(folder / name / middle(name), int(former)) if int(former) else None
-        run, _ = trained(spec, None if saved else folder / name, saved)
+        run = trainer_of(spec, None if saved else folder / name, saved)
+        run.plan._most = int(middle(name)) + (LATER if saved else 1)
+        run.fit()
         weights = {key: each.clone() for key, each in run.model.state_dict().items()}
         found[name] = {"weights": weights, "sent": run.sync.totals.sent}
     return found
@@ -213,6 +219,7 @@ def real(written):
 @in_turn("name", IN_PROCESSES)
 def test_real_workers_go_on_as_simulated_ones_do(name, real, begun):
     two = resized(name, 2, begun)
+    two.plan._most = int(middle(name)) + LATER
     two.fit()
     for worker in real:
         for key, value in two.model.state_dict().items():
