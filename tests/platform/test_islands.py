@@ -253,13 +253,8 @@ def another_number(rank: int, workers: int, folder: Path, size: str) -> dict[str
     sync, group = BEGUN["sync"] | {"island": int(size)}, {"count": workers, "on_resize": "merge"}
     spec = BEGUN | {"sync": sync, "workers": group}
     saved = saved_by(folder.parent / "begun" / str(MIDDLE), WORKERS)
-    before = [each["workers"]["exchange"] for each in saved.every]
-    kept: dict[str, Tensor] = {}
-    for states in before:
-        for title, state in states.items():
-            for name, residual in state["residuals"].items():
-                shard = f"{name}, {title.partition(', ')[2]}"
-                kept[shard] = kept.get(shard, 0) + residual.double() / 2
+    states = [state for each in saved.every for state in each["workers"]["exchange"].values()]
+    former = sum(float(kept.double().sum()) for state in states for kept in state["residuals"].values())
     try:
         trainer = trainer_of(spec, saved=saved)
     except CheckpointError as problem:
@@ -268,10 +263,9 @@ def another_number(rank: int, workers: int, folder: Path, size: str) -> dict[str
     mine = owed(trainer.sync)
     steps = trainer.sync.totals.steps
     trainer.fit()
-    former = sum(float(each.sum()) for each in kept.values())
     return {
         "owed": float(mine.sum()),
-        "former": former,
+        "former": former / 2,  # the mean of two islands
         "steps": (steps, trainer.sync.totals.steps),
         "weights": dict(trainer.model.state_dict()),
     }

@@ -94,13 +94,16 @@ def test_what_takes_connections_and_never_answers_is_no_cluster(no_token):
         assert time.monotonic() - begun < 100
 
 
-def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monkeypatch):
-    def said_of(ask: Callable[[str], None], address: str) -> str:
-        with pytest.raises(SpecError) as refused:
-            ask(address)
-        (problem,) = refused.value.problems
-        return problem
+def refused(address: str, ask: Callable[[str], None] = check_cluster) -> str:
+    with pytest.raises(SpecError) as error:
+        ask(address)
+    assert ask is not check_cluster or error.value.source == "RAY_ADDRESS"
+    (problem,) = error.value.problems
+    assert "\n" not in problem
+    return problem
 
+
+def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monkeypatch):
     copy = "copy ~/.ray/auth_token of the cluster's head to ~/.ray here"
     with head(TOKEN) as there:
         for ask, address in ((check_cluster, there), (check_job_server, job_server)):
@@ -109,18 +112,18 @@ def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monk
                 if mode:
                     monkeypatch.setenv("RAY_AUTH_MODE", mode)
                 no_token.unlink(missing_ok=True)
-                assert said_of(ask, address).endswith(f"wants a token, and there is none here; {copy}")
+                assert refused(address, ask).endswith(f"wants a token, and there is none here; {copy}")
                 no_token.write_text("another")
-                assert said_of(ask, address).endswith(f"refuses the token that is used here; {copy}")
+                assert refused(address, ask).endswith(f"refuses the token that is used here; {copy}")
                 assert os.environ.get("RAY_AUTH_MODE") == mode
                 no_token.write_text(TOKEN + "\n")
                 ask(address)  # is taken
                 assert os.environ["RAY_AUTH_MODE"] == "token"  # for Ray, which sends it from now on
             monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
             wanted = "the cluster wants a token: export RAY_AUTH_MODE=token"
-            assert said_of(ask, address).endswith(wanted)
+            assert refused(address, ask).endswith(wanted)
             no_token.unlink()
-            assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
+            assert refused(address, ask).endswith(f"{wanted}, and {copy}")
 
 
 def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
@@ -150,15 +153,6 @@ def here(no_token, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     return found
-
-
-def refused(address: str) -> str:
-    with pytest.raises(SpecError) as error:
-        check_cluster(address)
-    assert error.value.source == "RAY_ADDRESS"
-    (problem,) = error.value.problems
-    assert "\n" not in problem
-    return problem
 
 
 def test_auto_is_checked_as_an_address_is(here):
