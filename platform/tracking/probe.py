@@ -104,7 +104,7 @@ def _check_database(uri: str) -> None:
 def _ask_server(uri: str) -> None:
     """Accepts any answer of a working server; MLflow checks permissions itself."""
     try:
-        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=_FIRST_S).close()
+        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=2 * _FIRST_S).close()
     except urllib.error.HTTPError as error:
         if error.code >= 500:
             raise

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from plain import plain_loop, small
-from recorder import saved_in, trained, trainer_of
+from recorder import trained, trainer_of
 from torch import nn
 
 from taugrad.compressors.observe import GradientStatistics
@@ -128,18 +128,6 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
             if "comm/elements" in metrics
         }
         assert [done for done, elements in sent.items() if elements] == steps
-
-
-def test_a_run_by_iterations_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path):
-    spec = RunSpec.model_validate(
-        BASE | {"training": TRAINING | {"evaluate_every": 4}, "compressor": "wgt(density(0.1))"}
-    )
-    whole, recorder = trained(spec, tmp_path)
-    assert [number for number, _ in recorder.evaluations] == [4, 8, 12, 16, 17]
-    resumed, again = trained(spec, saved=saved_in(tmp_path / "10", 0))
-    assert again.evaluations[-1][1]["eval/loss"] == recorder.evaluations[-1][1]["eval/loss"]
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
