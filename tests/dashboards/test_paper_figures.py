@@ -11,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from pictures import has_line
 
 from taugrad.dashboards import (
     gallery,
@@ -55,14 +56,6 @@ def held(prepared: Any, run_id: str, metric: str) -> tuple[list[int], list[float
 def panel(figure: Figure, heading: str) -> Axes:
     (found,) = [axes for axes in figure.axes if axes.get_title(loc="left") == heading]
     return found
-
-
-def has_line(axes: Axes, x: Any, y: Any, color: str | None = None) -> bool:
-    for line in axes.lines:
-        got_x, got_y = (np.asarray(data, dtype=float) for data in (line.get_xdata(), line.get_ydata()))
-        if got_x.shape == np.shape(x) and np.allclose(got_x, x) and np.allclose(got_y, y):
-            return color is None or line.get_color() == color
-    return False
 
 
 def mean(runs: tuple[RunHistory, ...], metric: str) -> float:

@@ -4,26 +4,20 @@ from collections import Counter
 
 import pytest
 from mlflow.tracking import MlflowClient
+from mlflow_data import made_up
 
 from taugrad.dashboards import prepare, shared_view, views
 from taugrad.dashboards.runs import RunHistory
 from taugrad.dashboards.selection import SHOWN, selected
-from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 
 SEEDS = 3
 
 
-def run(rule: str, tau: float, seed: int, accuracy: float) -> RunHistory:
-    params = {"seed": str(seed), names.PARAM_RULE: rule, names.PARAM_TAU: str(tau)}
-    finals = {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: 1 / tau}
-    return RunHistory(f"{rule} {tau} {seed}", "", rule, tau, params, {}, finals)
-
-
 def many(settings: dict[str, int]) -> list[RunHistory]:
     """So many settings of each rule, most bytes first; the third of each is the best."""
     return [
-        run(rule, tau, seed, 0.99 if tau == 3 else 0.9)
+        made_up(rule, 0.99 if tau == 3 else 0.9, seed, tau)
         for rule, count in settings.items()
         for tau in range(1, count + 1)
         for seed in range(SEEDS)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from benchmarks.platform.faults.commands import clean_environment
 from commands_on_ray import OneRay
+from waiting import said_by
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -131,10 +132,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         """Copies the repository into a folder; beside it is the home."""
         self.folder, self._home = folder / "taugrad", folder / "home"
-        files = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        for name in filter(None, files.stdout.split("\0")):
+        for name in filter(None, said_by(["git", "ls-files", "-z"], cwd=ROOT).split("\0")):
             if (ROOT / name).is_symlink() or (ROOT / name).exists():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.folder / name, follow_symlinks=False)

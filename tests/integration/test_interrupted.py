@@ -12,19 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow.tracking import MlflowClient
+from specs import write_digits
+from stored import all_runs, client_of
 from waiting import TIMEOUT_S, lives, until
 
 pytestmark = pytest.mark.ray
 
-SPEC = """
-experiment: interrupted
-data: {kind: digits}
-model: {kind: mlp, widths: [16]}
-training: {epochs: 100000, batch_size: 64, optimizer: {lr: 0.1}}
-checkpoint: {interval: 40}
-workers: {count: 2}
-"""
+ENDLESS = {"epochs": 100000, "batch_size": 64}
 CTRL_C = b"\x03"
 
 
@@ -57,7 +51,7 @@ def interrupted(
     command: list[str], folder: Path, environment: dict[str, str], begun: Callable[[], bool], processes: int
 ) -> str:
     """What a command has said when two Ctrl-C have ended it and all of at least so many processes."""
-    (folder / "spec.yaml").write_text(SPEC)
+    write_digits(folder, "spec", experiment="interrupted", training=ENDLESS, checkpoint={"interval": 40})
     terminal = Terminal(command, folder, environment)
     try:
         foreground = psutil.Process(terminal.process.pid)
@@ -90,8 +84,7 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, new_stor
         return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
 
     said = interrupted([*command, "train", "spec.yaml"], tmp_path, environment, trained, 6)
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("interrupted").experiment_id])
+    (run,) = all_runs(client_of(tmp_path), "interrupted")
     assert run.info.status == "KILLED"
     assert f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n" in said
     assert re.search(r"it continues after iteration [1-9]\d*\r\n", said)

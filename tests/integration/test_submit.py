@@ -20,7 +20,9 @@ import pytest
 from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from waiting import TIMEOUT_S, until
+from specs import write_digits
+from stored import all_runs
+from waiting import TIMEOUT_S, ended, said_by, until
 
 from taugrad import cli
 from taugrad.platform.ports import free_port
@@ -28,25 +30,13 @@ from taugrad.platform.spec.reading import read_spec
 
 pytestmark = pytest.mark.ray
 
-SEARCH = """
-experiment: found
-data: {kind: digits}
-model: {kind: mlp, widths: [16]}
-training: {epochs: 1, batch_size: 128}
-sync: {mode: simulated}
-compressor: {kind: wgt, tau: {log: [1e-3, 1e-1]}}
-workers: {cpus: 0.5}
-search: {trials: 2}
-"""
-SPEC = """
-experiment: jobs
-name: {name}
-data: {{kind: digits}}
-model: {{kind: mlp, widths: [16]}}
-training: {{epochs: 1, batch_size: 128}}
-compressor: {{kind: qgt, tau: 1e-2}}
-workers: {{cpus: 0.5}}
-"""
+SPEC = {"training": {"epochs": 1, "batch_size": 128}, "workers": {"cpus": 0.5}}
+SEARCHED = {
+    "experiment": "found",
+    "sync": {"mode": "simulated"},
+    "compressor": {"kind": "wgt", "tau": {"log": [1e-3, 1e-1]}},
+    "search": {"trials": 2},
+}
 PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
 """What a head takes where it is not told otherwise."""
 
@@ -141,22 +131,15 @@ def head(started, environment):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "submitted.yaml").write_text(SPEC.format(name="submitted"))
-    (tmp_path / "job.yaml").write_text(SPEC.format(name="job"))
-    (tmp_path / "find.yaml").write_text(SEARCH)
-    (tmp_path / "broken.yaml").write_text(SPEC.format(name="broken").replace("qgt", "custom-kind"))
+    for name in ("submitted", "job"):
+        write_digits(tmp_path, name, **SPEC, experiment="jobs", compressor="qgt(0.01)")
+    write_digits(tmp_path, "find", **SPEC, **SEARCHED)
     return tmp_path
-
-
-def run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
 
 
 def the_run(uri: str) -> Run:
     client = MlflowClient(uri)
-    (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
+    (found,) = all_runs(client, "quickstart")
     fractions = client.get_metric_history(found.info.run_id, "comm/fraction")
     assert [p.step for p in fractions] == list(range(1, -(-4000 // 64) + 1))
     return found
@@ -191,20 +174,19 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
     left = home / ".taugrad" / "taugrad-runs" / "searches" / "found" / "find"
     ray = str(Path(sys.executable).with_name("ray"))
     command = [ray, "job", "submit", "--address", address, "--working-dir", "."]
-    answer = run([*command, "--", "taugrad", "search", "find.yaml"], folder, variables)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "trial 1  tau" in answer.stdout
+    said = said_by([*command, "--", "taugrad", "search", "find.yaml"], cwd=folder, env=variables)
+    assert "trial 1  tau" in said
     uri = f"sqlite:///{home}/.taugrad/mlflow.db"
-    (proposed,) = re.findall(r"^Train point (\d+), which .*: (.*)$", answer.stdout, re.MULTILINE)
+    (proposed,) = re.findall(r"^Train point (\d+), which .*: (.*)$", said, re.MULTILINE)
     point = left / "front" / f"{proposed[0]}.yaml"
     assert proposed[1] == f"MLFLOW_TRACKING_URI={uri} taugrad train {point}"
     assert read_spec(point, []).compressor.kind == "wgt"
 
     # The job's folder is gone; one that asks for more goes on where it ended, with our command too.
     command = [sys.executable, "-m", "taugrad", "submit", "search", "find.yaml", "--address", address]
-    more = run([*command, "--search.trials", "3"], folder, variables | {"MLFLOW_TRACKING_URI": uri})
-    assert more.returncode == 0, more.stdout + more.stderr
-    assert "3 trials, 2 of them done" in more.stdout
+    more = [*command, "--search.trials", "3"]
+    said = said_by(more, cwd=folder, env=variables | {"MLFLOW_TRACKING_URI": uri})
+    assert "3 trials, 2 of them done" in said
     assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
 
 
@@ -212,7 +194,8 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
 def test_a_failing_job_passes_on_its_exit_code(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
-    answer = run([*command, "--data.kind", "mnist", "--data.path", "nowhere"], folder, variables)
+    nowhere = ["--data.kind", "mnist", "--data.path", "nowhere"]
+    answer = ended([*command, *nowhere], cwd=folder, env=variables)
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "nowhere" in answer.stdout
 
