@@ -34,21 +34,9 @@ ASYNC = {
     "compressor": "strom(density(0.02)) | golomb_rice",
 }
 PER_ITERATION = [
-    "train/loss",
-    "comm/fraction",
-    "comm/elements",
-    "comm/paper_bytes",
-    "comm/wire_bytes",
-    "comm/bits_per_param",
-    "comm/compression_ratio",
-    "time/compute_s",
-    "time/compress_s",
-    "time/wait_s",
-    "time/decompress_s",
-    "time/step_s",
-    "time/exchange_s",
-    "time/overlap_s",
-    "net/mbit_s",
+    *("train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes"),
+    *("comm/bits_per_param", "comm/compression_ratio", "time/compute_s", "time/compress_s", "time/wait_s"),
+    *("time/decompress_s", "time/step_s", "time/exchange_s", "time/overlap_s", "net/mbit_s"),
     "net/received_mbit_s",
 ]
 ONLY_THRESHOLDED = ["comm/tau", "comm/residual_rms"]

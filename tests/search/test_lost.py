@@ -1,14 +1,11 @@
 """Trials that Ray Tune ends without a word: what becomes of them, and what the search then says."""
 
-import io
 from collections.abc import Callable
 
-from rich.console import Console
-from trials import report
+from trials import report, told
 
 from taugrad.search.lost import MOST, run_all
 from taugrad.search.progress import Progress
-from taugrad.search.verdict import tell
 
 TAUS = [0.01, 0.02, 0.03]
 
@@ -55,9 +52,8 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     assert runs == [[0, 1, 2], []]  # the second did nothing, and a third would do no more
     progress.give_up(0, "")
     report(progress, 2, [0.9], 1)
-    said = Console(file=io.StringIO(), width=132)
-    assert tell(said, progress, "", "sqlite:///mlflow.db") == 1
-    text = said.file.getvalue()
+    code, text = told(progress)
+    assert code == 1
     assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
     assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
     assert text.count("find.yaml --search.name mine --pick 1") == 1

@@ -7,10 +7,9 @@ import statistics
 
 import pytest
 from finished import StandIn
-from rich.console import Console
 from scipy import stats
 from specs import digits
-from trials import report
+from trials import report, told
 
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tasks.metric import LOSS
@@ -21,7 +20,6 @@ from taugrad.search.law.fitting import SHIPPED
 from taugrad.search.objective import Objective
 from taugrad.search.outputs import front_csv
 from taugrad.search.trial import Surroundings, Task, run_task
-from taugrad.search.verdict import tell
 
 LANGUAGE = ("--task.kind", "language_model")
 
@@ -31,12 +29,6 @@ def train(progress, values, megabytes, tau=0.01):
     at = {"compressor.kind": "wgt", "compressor.tau": tau}
     task = progress.begin(at) if tau else progress.begin_baseline()
     report(progress, task.number, values, megabytes)
-
-
-def said(progress) -> str:
-    console = Console(file=io.StringIO(), width=132)
-    tell(console, progress, "", "sqlite:///mlflow.db")
-    return console.file.getvalue()
 
 
 def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
@@ -57,7 +49,7 @@ def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
     interval = stats.t.interval(0.95, 2, 2.01, statistics.stdev([2.00, 2.01, 2.02]) / 3**0.5)
     assert (float(rows[2]["loss_low_nats"]), float(rows[2]["loss_high_nats"])) == pytest.approx(interval)
     assert not any("accuracy" in name for name in rows[0])
-    text = said(progress)
+    _, text = told(progress)
     assert "1.9852 to 2.0348" in text
     assert "Intervals: seeds (Student's t)\n" in text
     assert "accuracy" not in text
