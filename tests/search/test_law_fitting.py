@@ -1,4 +1,4 @@
-"""Fitting a law: known relations are found again, what was left out is missed; the best value of a setting."""
+"""Fitting a law: known relations are found again, what was left out is missed; best values of settings."""
 
 import math
 from collections.abc import Callable
