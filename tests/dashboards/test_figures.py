@@ -15,46 +15,26 @@ from taugrad.dashboards.runs import RunHistory, read_run
 from taugrad.dashboards.thinning import thinned
 from taugrad.platform.tasks.metric import ACCURACY
 
-ITERATIONS = 630
-RNG_SEED = 11
+FINALS = {
+    "none": (0.9712, 0.217, 0.217),
+    "wgt": (0.968, 0.0121, 0.0102),
+    "bgt": (0.9631, 0.0009, 3.5e-5),
+    "qgt": (0.9689, 0.0042, 0.0016),
+}
+"""By rule: accuracy, GB on the wire, and GB as the papers count."""
 
 
-def history(
-    name: str,
-    rule: str,
-    fractions: Any,
-    *,
-    accuracy: float = 0.97,
-    wire_gb: float = 0.01,
-    paper_gb: float = 0.005,
-    start: int = 0,
-) -> RunHistory:
+def history(rule: str, fractions: Any, accuracy=0.97, wire_gb=0.01, paper_gb=0.005) -> RunHistory:
     values = np.asarray(fractions, dtype=np.float64)
-    return RunHistory(
-        run_id=name,
-        name=name,
-        rule=rule,
-        tau=None,
-        params={},
-        metrics={"comm/fraction": (np.arange(start, start + len(values)), values)},
-        finals={"eval/accuracy": accuracy, "total/wire_gb": wire_gb, "total/paper_gb": paper_gb},
-    )
+    metrics = {"comm/fraction": (np.arange(len(values)), values)}
+    finals = {"eval/accuracy": accuracy, "total/wire_gb": wire_gb, "total/paper_gb": paper_gb}
+    return RunHistory(rule, rule, rule, None, {}, metrics, finals)
 
 
 @pytest.fixture
 def four():
-    rng = np.random.default_rng(RNG_SEED)
-    steps = np.arange(ITERATIONS)
-    noise = [np.exp(rng.normal(0, spread, ITERATIONS)) for spread in (0.2, 0.35, 0.15)]
-    return [
-        history("none", "none", np.ones(ITERATIONS), accuracy=0.9712, wire_gb=0.217, paper_gb=0.217),
-        history(
-            "wgt tau=0.001", "wgt", 0.09 * np.exp(-steps / 300) * noise[0] + 0.01, accuracy=0.968,
-            wire_gb=0.0121, paper_gb=0.0102,
-        ),
-        history("bgt tau=0.01", "bgt", 0.005 * noise[1], accuracy=0.9631, wire_gb=0.0009, paper_gb=3.5e-5),
-        history("qgt tau=0.002", "qgt", 0.03 * noise[2], accuracy=0.9689, wire_gb=0.0042, paper_gb=0.0016),
-    ]  # fmt: skip
+    rng = np.random.default_rng(11)
+    return [history(rule, np.exp(rng.normal(-4, 0.3, 630)), *finals) for rule, finals in FINALS.items()]
 
 
 # Fractions
@@ -73,7 +53,7 @@ def test_lines_are_the_histories_in_percent(four):
     ids=["nothing sent", "one step", "begins with nan", "ends with nan", "ends with nothing"],
 )
 def test_unusual_histories_are_drawn(values):
-    (axes,) = figures.fraction_per_iteration([history("wgt", "wgt", values)]).axes
+    (axes,) = figures.fraction_per_iteration([history("wgt", values)]).axes
     assert has_line(axes, range(len(values)), 100 * np.array(values))
 
 
@@ -82,9 +62,8 @@ def test_unusual_histories_are_drawn(values):
 
 def test_points_are_the_runs_totals(four):
     (axes,) = figures.value_against_mb(four).axes
-    expected = {"none": (97.12, 217, 217), "wgt": (96.8, 12.1, 10.2), "bgt": (96.31, 0.9, 0.035),
-                "qgt": (96.89, 4.2, 1.6)}  # fmt: skip
-    for rule, (accuracy, wire, paper) in expected.items():
+    for rule, finals in FINALS.items():
+        accuracy, wire, paper = np.array(finals) * (100, 1000, 1000)
         assert has_line(axes, [wire], [accuracy])
         markers = [line for line in axes.lines if line.get_marker() == palette.RULES[rule].marker]
         hollow = [line for line in markers if line.get_markerfacecolor() == "white"]

@@ -6,13 +6,16 @@ import math
 import re
 from typing import Any
 
+import mlflow_data
 import numpy as np
 import pictures
 import pytest
 from html_page import Page
 
+from taugrad.cli import main
 from taugrad.dashboards import gallery, report, runs
 from taugrad.platform.spec import SpecError
+from taugrad.platform.tracking.store import start_run
 
 SERVER = "http://mlflow.example:5000"
 
@@ -98,10 +101,6 @@ def test_the_tables_hold_what_mlflow_holds(prepared, folder):
 
 
 def test_nothing_finished_is_said(prepared, tmp_path):
-    import mlflow_data
-
-    from taugrad.platform.tracking.store import start_run
-
     client = prepared.client
     experiment_id = client.create_experiment("empty")
     with pytest.raises(SpecError, match="EXPERIMENT 'empty': it has no runs of taugrad yet"):
@@ -117,8 +116,6 @@ def test_nothing_finished_is_said(prepared, tmp_path):
 
 def test_histories_are_those_that_mlflow_returns(prepared):
     """With NaN, infinities, and several values at one step, the last of which was logged last."""
-    import mlflow_data
-
     client = prepared.client
     run_id = client.create_run(client.create_experiment("histories")).info.run_id
     values = [(1, 0.5), (3, math.nan), (2, math.inf), (2, -1e300), (2, 7.0), (4, -math.inf)]
@@ -139,8 +136,6 @@ def test_histories_are_those_that_mlflow_returns(prepared):
 
 def test_the_command(prepared, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gallery.Picture, "_png", pictures.drawn)
-    from taugrad.cli import main
-
     monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)
     assert main(["report", "searched", "-o", str(tmp_path / "new" / "folder")]) == 0
     assert str(tmp_path / "new" / "folder" / "report.html") in capsys.readouterr().out
