@@ -89,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    cases.only = config.getoption("case")
+    cases.only, cases.everything = config.getoption("case"), config.getoption("all")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

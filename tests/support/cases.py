@@ -14,6 +14,8 @@ import pytest
 
 only: str | None = None
 """What a case's name must contain to be run; see conftest.py."""
+everything = False
+"""Whether long tests run, and with them the cases of a table that others like them stand for."""
 
 Call = tuple[str, Callable[[], object]]
 """A case's name, and what runs it."""
