@@ -43,20 +43,15 @@ else:
     __getattr__ = export_lazily(
         __name__,
         {
-            "CompressionState": ".state",
-            "CompressorConfig": ".method",
-            "CorruptMessage": ".errors",
-            "LocalSteps": ".local_steps",
-            "NonFiniteGradient": ".errors",
-            "Outer": ".local_steps",
-            "PeerLost": ".errors",
+            **dict.fromkeys(("Step", "Totals"), ".bucket.ledger"),
+            **dict.fromkeys(
+                ("CorruptMessage", "NonFiniteGradient", "PeerLost", "WorkersDisagree"), ".errors"
+            ),
+            **dict.fromkeys(("compress_gradients", "compressed_allgather"), ".hook"),
+            **dict.fromkeys(("LocalSteps", "Outer"), ".local_steps"),
+            **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
             "ReplicaState": ".replica_state",
-            "Step": ".bucket.ledger",
-            "Totals": ".bucket.ledger",
-            "WorkersDisagree": ".errors",
-            "chain": ".method",
-            "compress_gradients": ".hook",
             "compress_replicas": ".replicas",
-            "compressed_allgather": ".hook",
+            "CompressionState": ".state",
         },
     )

@@ -43,6 +43,7 @@ class OptimizerWatch:
     Attributes:
         done: whether there is nothing more to look at. The hook is not removed by itself, because torch
             iterates over its hooks then.
+        remove: removes the hook; it costs nothing from then on.
     """
 
     warned = False
@@ -54,20 +55,15 @@ class OptimizerWatch:
         self._parameters = set(map(id, parameters))
         self._known: WeakSet[Optimizer] = WeakSet()
         handle = register_optimizer_step_pre_hook(self._about_to_step)
-        self._remove = finalize(state, handle.remove)
-        self._remove.atexit = False
-
-    def remove(self) -> None:
-        """Removes the hook; it costs nothing from then on."""
-        self._remove()
+        self.remove = finalize(state, handle.remove)
+        self.remove.atexit = False
 
     def _about_to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         state = self._state()
         if self.done or state is None or not state.last_step.residual_squares:  # nothing was held back
             return
-        if not any(
-            id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]
-        ):
+        stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        if self._parameters.isdisjoint(stepped):
             return  # another model's, such as the discriminator's
         classes = [each.__name__.lower() for each in type(optimizer).__mro__]
         adam = any(kin in name for kin in _KIN for name in classes)
@@ -80,26 +76,24 @@ class OptimizerWatch:
         if (adam or twice) and not OptimizerWatch.warned:
             OptimizerWatch.warned = True
             name, method = type(optimizer).__name__, str(state.config)
-            if adam:
-                warnings.warn(_text(name, method), SparseUnderAdam, stacklevel=3)
-            else:
-                warnings.warn(
-                    f"{name} has momentum, and {method} has, too: it is applied twice. Set the "
-                    "optimizer's to 0. See docs/how-to/momentum.md",
-                    MomentumTwice,
-                    stacklevel=3,
-                )
+            text = (
+                f"{name} steps with gradients that {method} exchanged, and trains far worse on them than on "
+                "whole ones. Use linear(8) or linear(4), which send every element; or SGD, with momentum=0.9 "
+                "in the compressor; or LocalSteps(model, optimizer, every=4, ...). See "
+                "docs/how-to/own-script.md"
+                if adam
+                else f"{name} has momentum, and {method} has, too: it is applied twice. Set the optimizer's "
+                "to 0. See docs/how-to/momentum.md"
+            )
+            warnings.warn(text, SparseUnderAdam if adam else MomentumTwice, stacklevel=3)
 
 
 def watched(
     state: Watched, watch: OptimizerWatch | None, parameters: Iterable[Tensor]
 ) -> OptimizerWatch | None:
-    """The watch for a state that begins a backward pass; None once there is nothing to look at.
+    """The watch for a state that begins a backward pass, from that of the pass before.
 
-    Args:
-        state: of the hook.
-        watch: what this returned for the pass before.
-        parameters: that it synchronizes.
+    None once there is nothing to look at.
     """
     if watch is None:
         if state.last_step.steps or OptimizerWatch.warned or not isinstance(state.config, SparseMethod):
@@ -109,11 +103,3 @@ def watched(
         watch.remove()
         return None
     return watch
-
-
-def _text(optimizer: str, method: str) -> str:
-    return (
-        f"{optimizer} steps with gradients that {method} exchanged, and trains far worse on them than on "
-        "whole ones. Use linear(8) or linear(4), which send every element; or SGD, with momentum=0.9 in the "
-        "compressor; or LocalSteps(model, optimizer, every=4, ...). See docs/how-to/own-script.md"
-    )

@@ -13,7 +13,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from .bucket.ledger import Step, Totals
 from .exchange.addresses import places_of
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.averaging import Averaging
+from .exchange.keys import require_long_enough
 from .exchange.local_rounds import (
     Fragment,
     LocalRounds,
@@ -35,9 +36,10 @@ from .exchange.local_rounds import (
     local_of,
 )
 from .exchange.mesh import connected, most_bytes_of
-from .exchange.patterns import Setting, pattern_for, returning, self_contained
+from .exchange.patterns import pattern_for, returning, self_contained
+from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
-from .exchange.runner import ProcessRunner
+from .exchange.rounds import ProcessRunner
 from .exchange.sites import Sites
 from .exchange.traffic import Traffic
 from .method import Method, NoCompression, PowerSGD, read_config
@@ -45,7 +47,7 @@ from .method.dense import DenseMethod
 from .names import plain_names, unmatched_patterns
 
 PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
-_PATTERNS = ("allgather", "hierarchical", "parameter_server", "ring", "sharded")
+_PATTERNS = get_args(PatternName)
 _VERSION = 2
 
 
@@ -135,6 +137,7 @@ class LocalSteps:
         """
         if not dist.is_initialized():
             raise ValueError("no process group: call torch.distributed.init_process_group first")
+        require_long_enough(key)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         parameters = _stepped(model, optimizers)
         if dist.get_world_size(group) == 1:

@@ -32,10 +32,11 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.addresses import transport_of
 from .exchange.agreement import described
+from .exchange.buckets import Exchange
 from .method import CompressedMethod, Method, PowerSGD
 from .names import plain_names
 from .protocols.base import Bucket
-from .worker_state import WorkerState, exchange_for
+from .worker_state import WorkerState
 
 
 @dataclass(eq=False)
@@ -51,10 +52,7 @@ class _Unit:
     """Whether it has what was reduced in the island alone (`set_requires_all_reduce`)."""
 
     def shards(self, flat: Tensor) -> tuple[list[FSDPParam], list[Tensor]]:
-        """The parameters of which there are elements here, and for each its shard, [numel].
-
-        Args:
-            flat: what FSDP2 gives its hook.
+        """The parameters of which FSDP2 gives its hook elements here, and for each its shard, [numel].
 
         Raises:
             CompressionError: a parameter had no gradient, so that it is not known which ones there are.
@@ -116,6 +114,8 @@ class ReplicaState(WorkerState):
         failure: the error that made an exchange fail; `backward()` raises it.
     """
 
+    _accumulating = "model.set_requires_gradient_sync(False)"
+
     def __init__(
         self,
         model: nn.Module,
@@ -154,7 +154,7 @@ class ReplicaState(WorkerState):
         super().__init__(
             config,
             group,
-            exchange_for("exact", None, key, group),
+            Exchange(group, "exact", None, key),
             known=here,
             parameters=here,
             threads=threads,
@@ -222,14 +222,13 @@ class ReplicaState(WorkerState):
             kept, exempt = Compressor(self.config), self.config.exempt
             sizes = {name: each.sharded_param.numel() for name, each in self._sharded.items()}
             names = [name for name, size in sizes.items() if not is_exempt(exempt, name, size)]
-            if kept.keeps_residuals:
-                found["residuals"] = {
-                    name: self._distributed(name, self.feedback.residuals) for name in names
-                }
-            if kept.corrects_momentum:
-                found["velocities"] = {
-                    name: self._distributed(name, self.feedback.velocities) for name in names
-                }
+            parts = {
+                "residuals": self.feedback.residuals if kept.keeps_residuals else None,
+                "velocities": self.feedback.velocities if kept.corrects_momentum else None,
+            }
+            for what, tensors in parts.items():
+                if tensors is not None:
+                    found[what] = {name: self._distributed(name, tensors) for name in names}
         return {f"replica {dist.get_rank(self._group)}": found}
 
     def _distributed(self, name: str, tensors: dict[str, Tensor]) -> DTensor:
@@ -255,7 +254,7 @@ class ReplicaState(WorkerState):
         if not shards:
             return
         if any(each.unit is unit for each in self._under_way):  # the module was used several times
-            self._require_no_memory_of_steps("model.set_requires_gradient_sync(False)")
+            self._require_no_memory_of_steps()
             unit.buffer = torch.empty(0)
         buffer, sizes = unit.gather(shards)
         unit.holds_back = not unit.group.all_reduce_grads
@@ -289,15 +288,10 @@ class ReplicaState(WorkerState):
         self._task = task
         self._passes += 1
         parameters = [each.sharded_param for each in self._sharded.values()]
-        if any(nonzero([_local(each.grad) for each in parameters if each.grad is not None])):
-            self._require_no_memory_of_steps("model.set_requires_gradient_sync(False)")
-            self.last_step.residual_squares = 0.0
-        else:
-            self._begin_step(parameters)
-        self._begin_pass()
+        uncleared = nonzero([_local(each.grad) for each in parameters if each.grad is not None])
+        self._begin_pass(parameters, further=any(uncleared))
         if not self._agreed:
-            self._require_agreement(self._description())
-            self._protocol.connect()
+            self._meet(self._description())
             self._agreed = True
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 

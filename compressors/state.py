@@ -16,12 +16,12 @@ from .bucket.earlier import Earlier
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
-from .exchange.buckets import ExchangeForm
+from .exchange.buckets import Exchange, ExchangeForm
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
 from .protocols.base import Bucket
-from .worker_state import WorkerState, exchange_for
+from .worker_state import WorkerState
 
 
 class CompressionState(WorkerState):
@@ -39,6 +39,8 @@ class CompressionState(WorkerState):
         gradient_scale: a factor for gradients, applied before anything else; set it to the inverse of a
             loss's scale, such as 1 / GradScaler.get_scale().
     """
+
+    _accumulating = "ddp.no_sync(), and no Join"
 
     def __init__(
         self,
@@ -93,18 +95,17 @@ class CompressionState(WorkerState):
         super().__init__(
             method,
             ddp.process_group,
-            exchange_for(exchange, sites, key, ddp.process_group),
+            Exchange(ddp.process_group, exchange, sites, key),
             known=known,
             parameters={name: known[name] for name in self._names.values()},
             threads=threads,
             hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
         )
-        self._scaler = (
-            scaler if isinstance(self.config, CompressedMethod) else None
-        )  # a sum needs no true ones
+        # A sum needs no true gradients.
+        self._scaler = scaler if isinstance(self.config, CompressedMethod) else None
         self._scale: float | None = None
         self._earlier = Earlier({name: named[name] for name in self._names.values()}, self._fail)
-        self._ddp, self._rebuilt = ref(ddp), _has_rebuilt(ddp)
+        self._ddp, self._rebuilt = ref(ddp), bool(ddp._has_rebuilt_buckets)
         self._by_strides = not ddp.gradient_as_bucket_view
         self._lay_out()
         self._ddp_options = {
@@ -149,12 +150,7 @@ class CompressionState(WorkerState):
         if self._scaler is not None and self._scaler.is_enabled():
             self._scale = self._scaler.get_scale()
         self._earlier.begin()
-        if self._earlier:
-            self._require_no_memory_of_steps("ddp.no_sync(), and no Join")
-            self.last_step.residual_squares = 0.0
-        else:
-            self._begin_step(self._parameters.values())
-        self._begin_pass()
+        self._begin_pass(self._parameters.values(), further=bool(self._earlier))
         self._follow_rebuilt_buckets()
 
     def _lay_out(self) -> None:
@@ -177,7 +173,7 @@ class CompressionState(WorkerState):
     def _follow_rebuilt_buckets(self) -> None:
         """After the first step, DDP makes its buckets anew, as parameters lie in memory then."""
         ddp = None if self._rebuilt else self._ddp()
-        if ddp is not None and _has_rebuilt(ddp):
+        if ddp is not None and ddp._has_rebuilt_buckets:
             self._rebuilt = True
             self._lay_out()
 
@@ -199,12 +195,8 @@ class CompressionState(WorkerState):
                     )
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
-            if self.workers > 1:
-                places = {
-                    f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)
-                }
-                self._require_agreement({**self._ddp_options, **described(self._parameters), **places})
-            self._protocol.connect()
+            places = {f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)}
+            self._meet({**self._ddp_options, **described(self._parameters), **places})
             self._agreed[key] = names
         return names
 
@@ -233,10 +225,6 @@ class StateCopy:
             "a copy of a CompressionState has no process group; make a state for the copied model, "
             "compress_gradients(ddp, copied.config), and load copied.state_dict() into it"
         )
-
-
-def _has_rebuilt(ddp: DistributedDataParallel) -> bool:
-    return bool(ddp._has_rebuilt_buckets)
 
 
 def ddp_in(model: object) -> DistributedDataParallel:

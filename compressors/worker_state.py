@@ -5,7 +5,7 @@ Before their first exchange, workers check that all of them have the same settin
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,8 @@ from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
 from .errors import CompressionError, PeerLost, WorkersDisagree
 from .exchange.agreement import flattened, require_agreement
-from .exchange.buckets import Exchange, ExchangeForm
-from .exchange.keys import SHORTEST_KEY
-from .exchange.lost_peers import reaching
+from .exchange.buckets import Exchange
 from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
-from .exchange.sites import Sites
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
@@ -49,6 +46,9 @@ class WorkerState:
         failure: the error that made an exchange fail.
         gradient_scale: a factor for gradients, applied before anything else.
     """
+
+    _accumulating: str
+    """What backward passes are run in that are not exchanged."""
 
     def __init__(
         self,
@@ -92,7 +92,9 @@ class WorkerState:
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
-        threads = _whole("threads", torch.get_num_threads() if threads is None else threads)
+        threads = torch.get_num_threads() if threads is None else threads
+        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+            raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
         self._protocol: Reducer
         if isinstance(config, CompressedMethod):
             self._protocol = AllGather(
@@ -203,7 +205,8 @@ class WorkerState:
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
         self.feedback.load_state_dict(state, self._known)
-        self._protocol.load_state_dict(state["powersgd"])
+        if state["powersgd"] is not None:
+            self._protocol.load_state_dict(state["powersgd"])
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
         self._protocol.settle(skipped=False)
@@ -222,15 +225,16 @@ class WorkerState:
         own = {key: each for key, each in former[model_of(rank, len(former))].items() if key not in links}
         return {**own, **kept, "rank": rank, "workers": self.workers}
 
-    def _begin_step(self, watched_parameters: Iterable[Tensor]) -> None:
-        """The first backward pass since gradients were cleared begins."""
-        self._protocol.settle(skipped=self.last_step.skipped)
-        self._watch = watched(self, self._watch, watched_parameters)
-        self._before_last = self.totals
-        self.last_step = Step(steps=1)
-
-    def _begin_pass(self) -> None:
-        """A backward pass begins, of that step or a further one."""
+    def _begin_pass(self, parameters: Iterable[Tensor], *, further: bool) -> None:
+        """A backward pass begins: a further one of its step, or the first since gradients were cleared."""
+        if further:
+            self._require_no_memory_of_steps()
+            self.last_step.residual_squares = 0.0
+        else:
+            self._protocol.settle(skipped=self.last_step.skipped)
+            self._watch = watched(self, self._watch, parameters)
+            self._before_last = self.totals
+            self.last_step = Step(steps=1)
         self._protocol.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
@@ -242,18 +246,15 @@ class WorkerState:
         if self._observing:
             for name, gradient in zip(bucket.names, bucket.shares, strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
-        try:
-            with reaching():
-                return self._protocol.synchronize(bucket, self.last_step)
-        except PeerLost as problem:
-            raise self._fail(problem) from problem.__cause__
+        with self._protocol.reaching():
+            return self._protocol.synchronize(bucket, self.last_step)
 
     def _end_pass(self) -> None:
         """All buckets of a backward pass are on their way."""
         self._protocol.left(self.last_step)
         self._observing = False
 
-    def _require_no_memory_of_steps(self, way: str) -> None:
+    def _require_no_memory_of_steps(self) -> None:
         """Refuses a further pass of one step where a method's memory fades with every exchange."""
         if not isinstance(self.config, CompressedMethod):
             return
@@ -262,20 +263,24 @@ class WorkerState:
             raise self._fail(
                 CompressionError(
                     f"a second exchange before gradients are cleared would apply the method's {field} "
-                    f"twice in a step: run all backward passes but the last in {way}"
+                    f"twice in a step: run all backward passes but the last in {self._accumulating}"
                 )
             )
 
-    def _require_agreement(self, description: Mapping[str, str]) -> None:
-        """Compares this worker's settings, beside method and way of exchange, with those of all others."""
+    def _meet(self, description: Mapping[str, str]) -> None:
+        """Compares settings, beside method and way of exchange, with all others', and connects to them."""
+        sends_messages = isinstance(self.config, CompressedMethod)
         mine = {
             **flattened(self.config),
-            **self._protocol.ways(),
+            **(self.exchange.ways if sends_messages else {}),
             **description,
             "steps done": str(self._before_last.steps),
         }
         try:
-            require_agreement(mine, self._group)
+            if self.workers > 1:
+                require_agreement(mine, self._group)
+            if sends_messages:
+                self.exchange.open(sum(each.numel() for each in self._parameters.values()))
         except (WorkersDisagree, PeerLost) as problem:
             raise self._fail(problem) from None
 
@@ -283,29 +288,5 @@ class WorkerState:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         if isinstance(problem, PeerLost):
-            self._protocol.disconnect()
+            self.exchange.close()  # whoever waits for this worker need not wait for a timeout
         return problem
-
-
-def _whole(field: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{field} = {value!r}: must be a whole number of at least 1")
-    return value
-
-
-def exchange_for(
-    form: ExchangeForm,
-    sites: Sequence[Sequence[int]] | None,
-    key: bytes | None,
-    group: dist.ProcessGroup,
-) -> Exchange:
-    """How messages are sent; for arguments and errors see `CompressionState`."""
-    if key is not None and len(key) < SHORTEST_KEY:
-        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
-    if form not in get_args(ExchangeForm):
-        raise ValueError(f"exchange = {form}: must be exact or hierarchical")
-    if form != "hierarchical" and sites is not None:
-        raise ValueError(f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical")
-    placed = None if sites is None else Sites.of(sites, dist.get_world_size(group))
-    alone = dist.get_world_size(group) == 1  # nothing is sent
-    return Exchange(form, placed, None if alone else key)

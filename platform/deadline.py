@@ -13,21 +13,10 @@ class NoAnswer(TimeoutError):
 
 
 def in_time(seconds: float, ask: Callable[[], T]) -> T:
-    """Calls a function, and waits no longer than so many seconds for it.
+    """Calls a function, and waits no longer than so many seconds for what it returns or raises.
 
     A function that is too slow goes on in a thread that holds nothing up, not even the interpreter's end;
-    what comes of it is thrown away.
-
-    Args:
-        seconds: how long to wait.
-        ask: the function.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        NoAnswer: it took longer.
-        Exception: what it raised.
+    what comes of it is thrown away. Raises NoAnswer: it took longer.
     """
     answer = Future[T]()
 

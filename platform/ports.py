@@ -13,11 +13,7 @@ _ATTEMPTS = 100
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens, from 20,000 to 32,767.
-
-    Raises:
-        OSError: None of a hundred that were tried is free.
-    """
+    """A port of 127.0.0.1 on which nobody listens, from 20,000 to 32,767; raises OSError: none of 100 is."""
     # Not `random` itself, which a training's seed may have set: two runs would choose the same port.
     for port in random.SystemRandom().sample(range(_FIRST, _LAST + 1), _ATTEMPTS):
         with socket.socket() as listener:

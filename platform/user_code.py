@@ -56,19 +56,10 @@ def placing_errors() -> Iterator[None]:
 
 
 def call(path: str, function: Callable[..., Any], arguments: Mapping[str, Any], contract: str) -> Any:
-    """Calls a user's function, in the folder where the command was given.
+    """Calls a user's function, in the folder where the command was given; returns what it returned.
 
-    Args:
-        path: its `package.module:function`, for messages.
-        function: what that leads to.
-        arguments: its keyword arguments.
-        contract: what it must take and return, for messages.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        UserCodeError: it takes other arguments, or it raised.
+    The path is its `package.module:function`; the contract says what it must take and return. Raises
+    UserCodeError: it takes other arguments, or it raised.
     """
     given = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
     try:

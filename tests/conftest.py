@@ -30,7 +30,13 @@ Two cores bear one Ray at a time, and most tests of it share one: with two at a 
 took 32 minutes in place of 26. The dashboards' tests read one experiment.
 """
 FIRST = (
-    *(start for starts in TOGETHER for start in starts),
+    *COMPILING,
+    # Of these the first train nothing, or without kernels: what trains later loads what others have compiled.
+    *(
+        f"tests/integration/test_{name}.py"
+        for name in ("stores", "interrupted", "outage", "submit", "search")
+    ),
+    *("tests/integration/", CLUSTER, "tests/dashboards/", "tests/docs/"),
     *("tests/compressors/test_ddp.py", "tests/platform/"),
 )
 """What others wait for, then what takes longest: nobody waits for it at the end."""
@@ -66,7 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, bool]:
-        first = next((i for i, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
+        found = [(len(start), i) for i, start in enumerate(FIRST) if item.nodeid.startswith(start)]
+        first = max(found, default=(0, len(FIRST)))[1]  # by the start that says most
         return first, "one_ray" in getattr(item, "fixturenames", ())  # these share one, without a break
 
     if not config.getoption("all"):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from benchmarks.network import Link, Network, NetworkError, two_sites, uniform, why_not
 from benchmarks.network.namespaces import namespaces
 from needs import missing
-from waiting import program, until
+from waiting import ended, program, until
 
 pytestmark = pytest.mark.long  # real rates and delays, which a busy machine changes
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,14 +113,9 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_mended():
 
 def test_the_command_runs_another_in_the_first_host():
     command = [sys.executable, "-m", "benchmarks.network", "--hosts", "2", "--link", "1gbit,1ms", "--"]
-    inside = [
-        sys.executable,
-        "-c",
-        "import socket; print(socket.create_server(('10.88.0.1', 9)).getsockname())",
-    ]
-    done = subprocess.run(
-        [*command, *inside], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    asking = "import socket; print(socket.create_server(('10.88.0.1', 9)).getsockname())"
+    inside = [sys.executable, "-c", asking]
+    done = ended([*command, *inside], cwd=ROOT)
     assert done.stdout == "('10.88.0.1', 9)\n", done.stderr
     assert "Mbit/s" in done.stderr
     assert "10.88.0.2" in done.stderr

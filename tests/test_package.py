@@ -1,13 +1,13 @@
 """The package as others get it: built, installed elsewhere, used from there."""
 
 import os
-import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from waiting import ended, said_by
 
 ROOT = Path(__file__).parents[1]
 EXPECTED = [
@@ -28,9 +28,7 @@ EXPECTED = [
 def built(tmp_path_factory):
     """An sdist, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    said_by([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT])
     return folder
 
 
@@ -39,8 +37,7 @@ def installed(built, tmp_path_factory):
     """The wheel, installed into a folder of its own."""
     site = tmp_path_factory.mktemp("site")
     (wheel,) = built.glob("*.whl")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
-    subprocess.run(command, check=True, timeout=120)
+    said_by([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel])
     return site
 
 
@@ -60,11 +57,7 @@ def test_wheel_and_sdist_hold_every_room(built):
 def test_the_installed_package_works_elsewhere(installed, tmp_path):
     def python(*arguments: str) -> str:
         environment = os.environ | {"PYTHONPATH": str(installed)}
-        command = [sys.executable, *arguments]
-        answer = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        )
-        return answer.stdout
+        return said_by([sys.executable, *arguments], cwd=tmp_path, env=environment)
 
     code = (
         "import pathlib, platform, taugrad, taugrad.compressors as c; "
@@ -84,7 +77,7 @@ def test_help_needs_none_of_the_heavy_packages(arguments):
         "heavy = {'ray', 'torch', 'mlflow', 'matplotlib', 'numba', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+    said_by([sys.executable, "-c", code, *arguments])
 
 
 LIGHT = """
@@ -110,22 +103,17 @@ dist.destroy_process_group()
 def test_a_light_install_trains_and_says_what_commands_need(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    options = {"cwd": tmp_path, "env": environment, "text": True, "capture_output": True, "timeout": 600}
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
-    python = str(tmp_path / "bare" / "bin" / "python")
-    constraints = str(ROOT / "constraints.txt")
-    install = [python, "-m", "pip", "install", "-q", "-c", constraints, str(wheel)]
-    answer = subprocess.run(install, check=False, **options)
-    assert answer.returncode == 0, answer.stderr
-    installed = subprocess.run([python, "-m", "pip", "list"], check=True, **options).stdout.lower()
+    options = {"cwd": tmp_path, "env": environment}
+    said_by([sys.executable, "-m", "venv", tmp_path / "bare"])
+    python = tmp_path / "bare" / "bin" / "python"
+    constraints = ROOT / "constraints.txt"
+    said_by([python, "-m", "pip", "install", "-q", "-c", constraints, wheel], **options, timeout=600)
+    installed = said_by([python, "-m", "pip", "list"], **options).lower()
     assert not {"ray", "mlflow", "optuna", "plotly", "pandas"} & set(installed.split())
     (tmp_path / "script.py").write_text(LIGHT)
     run = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
-    answer = subprocess.run(run, check=False, **options)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.split("\n")[:2] == ["5 True set()"] * 2
-    command = [str(tmp_path / "bare" / "bin" / "taugrad"), "train", "spec.yaml"]
-    answer = subprocess.run(command, check=False, **options)
+    assert said_by(run, **options).split("\n")[:2] == ["5 True set()"] * 2
+    answer = ended([python.with_name("taugrad"), "train", "spec.yaml"], **options)
     assert answer.returncode == 2
     assert answer.stderr == (
         "taugrad: ray is not installed, which commands need beside the library; "

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compress_replicas, compressed_allgather
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import Setting, Sharded, Spent
-from taugrad.compressors.exchange.rounds import Participant
-from taugrad.compressors.exchange.runner import ProcessRunner
+from taugrad.compressors.exchange.patterns import Sharded
+from taugrad.compressors.exchange.patterns.base import Setting, Spent
+from taugrad.compressors.exchange.rounds import Participant, ProcessRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.method import read_config
@@ -41,16 +41,16 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
     drawn = drawn_gradients(ddp.module.weights)
     timed(ddp, drawn, min(WARM_UP, steps))
     received = state.totals.received_bytes
-    before = None if state.exchange.link_bytes is None else state.exchange.link_bytes.copy()
+    before = state.exchange.links
     seconds = timed(ddp, drawn, steps)
     # To all others goes the same: received by all, over the links that there are.
     message = (state.totals.received_bytes - received) / steps / (workers * (workers - 1))
     if line == "none":  # the transport's ring
         links = np.roll(np.eye(workers), 1, axis=1) * message * (workers - 1)
-    elif before is None:
+    elif before is None or state.exchange.links is None:
         links = np.where(np.eye(workers, dtype=bool), 0, message)
     else:
-        links = (state.exchange.link_bytes - before) / steps
+        links = (state.exchange.links.nbytes - before.nbytes) / steps
     return {"seconds": seconds, "message": [message], "links": links.tolist()}
 
 

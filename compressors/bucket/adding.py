@@ -38,11 +38,7 @@ def add_update(update: Update, total: Tensor, ops: Ops) -> None:
 def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Collection[int] = ()) -> None:
     """Adds an update that was not sent back to the residuals it was taken from, if there are any.
 
-    Args:
-        update: on the device.
-        parts: of the whole bucket; their gradients are not looked at.
-        ops: of the device.
-        leaving_out: ordinals of parameters of which the update says nothing that is right.
+    Of the parameters of some ordinals the update says nothing that is right: they are left out.
     """
     segments = update.segments
     end = int(segments.starts[-1] + segments.sizes[-1])

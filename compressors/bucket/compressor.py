@@ -1,6 +1,6 @@
 """Turns one bucket of gradients into messages, and messages back into a bucket."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
@@ -13,7 +13,6 @@ from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
 from ..ops.interface import Ops, ops_for
 from ..ops.readback import Readback
-from ..ops.segments import Segments
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
 from ..wire.forms import FORMS
@@ -48,12 +47,9 @@ class Compressor:
     """
 
     def __init__(self, config: CompressedMethod, ops: Ops | None = None, threads: int = 1) -> None:
-        """Prepares.
+        """Prepares a method for the device of gradients, residuals and totals, by default the CPU.
 
-        Args:
-            config: the method.
-            ops: of the device of gradients, residuals and totals; by default the CPU.
-            threads: how many may share the CPU's work, if `ops` is not of the CPU. No result depends on it.
+        So many threads may share the CPU's work where `ops` is not of the CPU; no result depends on it.
 
         Raises:
             ValueError: two codecs of other packages have one code.
@@ -70,11 +66,7 @@ class Compressor:
         """Whether they have a velocity."""
 
     def of(self, method: Method) -> "Compressor":
-        """This compressor, or one of another method on the same device.
-
-        Args:
-            method: this compressor's, or what `Settings.aimed_at` made of it: layouts stay the same.
-        """
+        """This compressor, or one of what `aimed_at` made of its method: layouts stay the same."""
         if method is self.config:
             return self
         assert isinstance(method, CompressedMethod)
@@ -83,26 +75,18 @@ class Compressor:
     def layout(self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = ()) -> Layout:
         """What the messages of a bucket of these parameters are about.
 
-        Args:
-            names: of the parameters.
-            sizes: elements of each in the bucket.
-            whole: elements of each in the model, which decide what is exempt; by default the same.
+        Sizes are elements of each in the bucket; those in the model, by default the same, decide what is
+        exempt.
         """
         pairs = zip(names, whole or sizes, strict=True)
         exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
-        return lay_out(sizes, exempt.__getitem__)
+        return lay_out(sizes, exempt)
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
-        """Runs the rule over every parameter and writes what is sent.
+        """Runs the rule over a bucket's parameters and writes what is sent.
 
-        Args:
-            parts: the bucket's parameters in their order; residuals and velocities are changed in place.
-            layout: of these parameters.
-            context: see there.
-
-        Returns:
-            The payload. If a parameter's residual + gradient is not finite somewhere, a payload that says so:
-            then nothing is sent, and residuals gain the finite elements.
+        Residuals and velocities are changed in place. If a parameter's residual + gradient is not finite
+        somewhere, the payload says so: then nothing is sent, and residuals gain the finite elements.
         """
         ops = self.ops
         if self.config.decay != 1:
@@ -175,47 +159,35 @@ class Compressor:
     def read(self, payload: Bytes, layout: Layout) -> Incoming:
         """What another worker sent for a bucket of the same layout.
 
-        Args:
-            payload: uint8.
-            layout: of the bucket.
-
-        Raises:
-            CorruptMessage: a message is damaged, of another method, or does not fit the layout.
+        Raises CorruptMessage where a message is damaged, of another method, or does not fit the layout.
         """
         if message.is_refusal(payload):
             refusal = message.read_nonfinite(payload, layout.bucket_elements)
             self._check_form(refusal.form)
             return refusal
         updates = []
-        if len(layout.sent):
-            updates.append(self._read_first(payload, layout.sent))
-            self._check_form(updates[0].form)
-            payload = payload[message.length_of(payload) :]
-        if len(layout.whole):
-            updates.append(self._read_first(payload, layout.whole))
-            if updates[-1].form != "f32" or updates[-1].k != layout.whole.n:
-                raise CorruptMessage(f"{updates[-1].form} where parameters are sent whole")
-            payload = payload[message.length_of(payload) :]
+        for segments in (each for each in (layout.sent, layout.whole) if len(each)):
+            length = message.length_of(payload)
+            update = message.read(payload[:length], segments, self.threads)
+            if segments is layout.sent:
+                self._check_form(update.form)
+            elif update.form != "f32" or update.k != layout.whole.n:
+                raise CorruptMessage(f"{update.form} where parameters are sent whole")
+            updates.append(update)
+            payload = payload[length:]
         if payload.size:
             raise CorruptMessage(f"{payload.size} bytes follow the last message")
         return updates
 
-    def read_all(self, payloads: Sequence[Bytes], layout: Layout) -> list[Incoming]:
-        """What every worker sent for a bucket of the same layout; see `read`.
-
-        Raises:
-            CorruptMessage: see `read`; it names the worker.
-        """
+    def read_all(self, payloads: Mapping[int, Bytes], layout: Layout) -> list[Incoming]:
+        """What workers sent for a bucket of the same layout; errors of `read` name the worker."""
         read = []
-        for rank, payload in enumerate(payloads):
+        for rank, payload in payloads.items():
             try:
                 read.append(self.read(payload, layout))
             except CorruptMessage as reason:
                 raise CorruptMessage(f"the message of worker {rank}: {reason}") from None
         return read
-
-    def _read_first(self, payload: Bytes, segments: Segments) -> Update:
-        return message.read(payload[: message.length_of(payload)], segments, self.threads)
 
     def _check_form(self, form: str) -> None:
         if form != self.form:
@@ -234,12 +206,9 @@ class Compressor:
         return [update.with_arrays(placed) for update in received]
 
     def total(self, incoming: Sequence[Incoming], divisor: int, total: Tensor) -> None:
-        """Fills a bucket with the sum of workers' updates, added in their order, over a divisor.
+        """Fills a bucket, float32 [bucket elements], with workers' updates, added in order, over a divisor.
 
-        Args:
-            incoming: of every worker; a refusal counts as zeros.
-            divisor: how many workers a mean is taken over; 1 for the sum.
-            total: float32 [bucket elements], whatever it holds.
+        A refusal counts as zeros.
         """
         updates = [self._here(each) for each in incoming if not isinstance(each, NonFinite)]
         sum_all(updates, divisor, total, self.ops)

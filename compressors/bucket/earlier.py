@@ -23,19 +23,18 @@ class Earlier:
     def __init__(
         self, parameters: Mapping[str, Tensor], fail: Callable[[CompressionError], CompressionError]
     ) -> None:
-        """Starts to watch parameters, by name; it ends when this object is no longer used.
+        """Starts to watch what is synchronized, by name; it ends when this object is no longer used.
 
-        Args:
-            parameters: by name, what is synchronized.
-            fail: called with the error that a gradient's layout causes.
+        `fail` is called with the error that a gradient's layout causes.
         """
         self._parameters, self._fail = dict(parameters), fail
         self._kept: dict[str, Tensor] = {}
         self._exchanged = False
         """Whether a pass was exchanged, and no other has begun since."""
         self._task = -1
-        handles = [_watch(each, partial(_accumulates, ref(self), name)) for name, each in parameters.items()]
-        finalize(self, _remove, handles).atexit = False
+        for name, each in parameters.items():
+            handle = _watch(each, partial(_accumulates, ref(self), name))
+            finalize(self, handle.remove).atexit = False
 
     def __bool__(self) -> bool:
         """Whether this pass adds to one that was exchanged."""
@@ -55,11 +54,7 @@ class Earlier:
         self._kept, self._exchanged = {}, True
 
     def accumulates(self, name: str, gradient: Tensor) -> None:
-        """A gradient is going to be added to that of a parameter.
-
-        Raises:
-            CompressionError: it is sparse.
-        """
+        """A gradient is going to be added to that of a parameter; raises CompressionError if it is sparse."""
         if gradient.layout != torch.strided:
             problem = CompressionError(f"the gradient of {name!r} is sparse: the hook takes only dense ones")
             raise self._fail(problem)
@@ -98,11 +93,6 @@ def _accumulates(earlier: "ReferenceType[Earlier]", name: str, gradient: Tensor)
     found = earlier()
     if found is not None:
         found.accumulates(name, gradient)
-
-
-def _remove(handles: Sequence[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
 
 
 def nonzero(tensors: Sequence[Tensor]) -> list[bool]:

@@ -32,11 +32,7 @@ class Feedback:
     """
 
     def __init__(self, config: Method) -> None:
-        """Starts empty.
-
-        Args:
-            config: the method that the memory belongs to.
-        """
+        """Starts the memory of a method, empty."""
         self._given = self.method = config
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
@@ -55,37 +51,20 @@ class Feedback:
     def parts(
         self, gradients: Sequence[tuple[str, Tensor]], layout: Layout, compressor: Compressor
     ) -> list[Part]:
-        """Gradients together with their memory.
-
-        Args:
-            gradients: names, and contiguous tensors [numel].
-            layout: of these.
-            compressor: its method says what is kept.
-        """
+        """Gradients by name, contiguous [numel], together with their memory of the compressor's method."""
         whole = set(layout.whole.ordinals)
-        keeps, moves = compressor.keeps_residuals, compressor.corrects_momentum
         parts = []
         for ordinal, (name, gradient) in enumerate(gradients):
-            if ordinal in whole:
-                parts.append(Part(name, gradient))
-                continue
-            residual = zeros_once(self.residuals, name, gradient) if keeps else None
-            velocity = zeros_once(self.velocities, name, gradient) if moves else None
-            parts.append(Part(name, gradient, residual, velocity))
+            part = Part(name, gradient)
+            if compressor.keeps_residuals and ordinal not in whole:
+                part.residual = zeros_once(self.residuals, name, gradient)
+            if compressor.corrects_momentum and ordinal not in whole:
+                part.velocity = zeros_once(self.velocities, name, gradient)
+            parts.append(part)
         return parts
 
     def aim_at(self, share: float) -> float:
-        """Changes the method's density; the memory stays.
-
-        Args:
-            share: above 0, at most 1.
-
-        Returns:
-            The density that is used now: a method may support only some densities.
-
-        Raises:
-            ValueError: the share is out of range, or the method has no target density.
-        """
+        """Changes the method's density, and returns the one that is used now; see `WorkerState.aim_at`."""
         if not 0 < share <= 1:
             raise ValueError(f"share = {share}: must be above 0 and at most 1")
         before, method = self.method.aim, self.method.aimed_at(share)
@@ -107,11 +86,9 @@ class Feedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
-        """Restores copies of what `state_dict` returned.
+        """Restores copies of what `state_dict` returned; the state may hold more than that.
 
-        Args:
-            state: may hold more than that.
-            like: a tensor of every parameter, of its shape and on its device.
+        `like` has a tensor of every parameter, of its shape and on its device.
 
         Raises:
             ValueError: a part is missing, a tensor's parameter does not exist here or has another shape, a
@@ -180,9 +157,8 @@ class FeedbackCompressor:
         Args:
             config: the method.
             names: of the parameters; a name occurs once.
-            like: a contiguous tensor [numel] for each, of the size and on the device of those to come; all on
-                one device.
-            threads: number of threads for a pass. No result depends on it.
+            like: a contiguous tensor [numel] for each, of those to come; all on one device.
+            threads: for a pass; no result depends on their number.
             hold_back_zeros: send nothing for a tensor that is zero everywhere.
         """
         device = like[0].device if like else torch.device("cpu")
@@ -198,8 +174,6 @@ class FeedbackCompressor:
         self, gradients: Sequence[Tensor], iteration: int, rms: Mapping[str, float] | None = None
     ) -> Outgoing:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
-
-        The payload is in the CPU's memory, even if gradients are on a GPU: nothing larger leaves the GPU.
 
         Args:
             gradients: no longer needed when this returns.

@@ -1,6 +1,6 @@
 """What a bucket of gradients consists of, and what its messages are about."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -59,27 +59,16 @@ class Layout:
     bucket_elements: int
 
 
-def lay_out(sizes: Sequence[int], exempt: Callable[[int], bool]) -> Layout:
-    """The layout of a bucket.
-
-    Args:
-        sizes: elements of its parameters, in their order.
-        exempt: by ordinal, whether a parameter is sent whole.
-    """
+def lay_out(sizes: Sequence[int], exempt: Sequence[bool]) -> Layout:
+    """The layout of a bucket of parameters of these sizes, in order; those that are exempt are sent whole."""
     starts = [0, *accumulate(sizes)]
-    groups: tuple[list[int], list[int]] = [], []
-    for ordinal, size in enumerate(sizes):
-        if size:
-            groups[exempt(ordinal)].append(ordinal)
-    sent, whole = (
-        Segments(
-            tuple(group),
-            np.array([starts[ordinal] for ordinal in group], np.int64),
-            np.array([sizes[ordinal] for ordinal in group], np.int64),
-        )
-        for group in groups
-    )
-    return Layout(sent, whole, starts[-1])
+    found = []
+    for whole in (False, True):
+        group = [ordinal for ordinal, size in enumerate(sizes) if size and exempt[ordinal] == whole]
+        places = np.array([(starts[ordinal], sizes[ordinal]) for ordinal in group], np.int64).reshape(-1, 2)
+        found.append(Segments(tuple(group), places[:, 0].copy(), places[:, 1].copy()))
+    sent, exempted = found
+    return Layout(sent, exempted, starts[-1])
 
 
 @dataclass(frozen=True)
@@ -105,11 +94,7 @@ class MemoryOrder:
         return cls(tuple(parameter.shape), dense)
 
     def shaped(self, flat: Tensor) -> Tensor:
-        """A tensor of the logical shape, contiguous: where the order is the same, of the same memory.
-
-        Args:
-            flat: [numel], contiguous, in the bucket's order.
-        """
+        """What is [numel] in the bucket's order in its logical shape: where the order is the same, a view."""
         return flat.as_strided(self.shape, self.strides).contiguous()
 
     def flat(self, shaped: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import _get_default_store
 
-from .lost_peers import reaching
+from ..errors import reaching
 
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = timedelta(minutes=30)
@@ -22,14 +22,9 @@ _TOLD: defaultdict[str, "count[int]"] = defaultdict(count)
 
 
 def told_by_all(own: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
-    """What each worker of a group says, by rank; all must call this in the same order.
+    """What each worker of a group, by default all, says, by rank; all must call this in the same order.
 
-    Args:
-        own: what this worker says.
-        group: the workers'; by default all.
-
-    Raises:
-        PeerLost: a worker says nothing for longer than the timeout of the process group allows.
+    Raises PeerLost where one says nothing for longer than the timeout of the process group allows.
     """
     group = dist.group.WORLD if group is None else group
     assert group is not None
@@ -65,37 +60,27 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
 
 
 def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) -> list[bytes]:
-    """The place of each worker, by rank, as digests; all must call this together.
-
-    Args:
-        group: the workers'; by default all.
-        place: this worker's; by default the name of its host.
-    """
+    """The place of each worker, by default its host's name, by rank, as digests; all call this together."""
     return told_by_all(hashlib.sha256((place or socket.gethostname()).encode()).digest(), group)
 
 
 def own_address() -> str:
     """The address on which gloo listens: that of GLOO_SOCKET_IFNAME's interface, or that of the host's name.
 
-    Raises:
-        ValueError: this machine has no such interface.
+    Raises ValueError where this machine has no such interface.
     """
     names = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
     if not names:
-        return _address_of_host()
+        # That of the host's name, if it is one of this machine; else only this machine can connect.
+        try:
+            found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:
+            return _LOOPBACK
+        here = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
+        return next((str(address[0]) for *_, address in found if address[0] in here), _LOOPBACK)
     addresses = psutil.net_if_addrs().get(names[0], [])
     for family in (socket.AF_INET, socket.AF_INET6):
         for each in addresses:
             if each.family == family:
                 return str(each.address)
     raise ValueError(f"GLOO_SOCKET_IFNAME = {names[0]}: this machine has no such interface with an address")
-
-
-def _address_of_host() -> str:
-    """The address of the host's name, if it is one of this machine; else only this machine can connect."""
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
-        return _LOOPBACK
-    here = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
-    return next((str(address[0]) for *_, address in found if address[0] in here), _LOOPBACK)

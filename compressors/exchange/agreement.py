@@ -53,15 +53,9 @@ def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def require_agreement(description: Description, group: dist.ProcessGroup) -> None:
-    """Compares the settings of a group's workers; all must call this at the same point.
+    """Compares this worker's settings with those of all in its group, who call this at the same point.
 
-    Args:
-        description: of this worker.
-        group: the process group of the workers.
-
-    Raises:
-        WorkersDisagree: on every worker, with the same message.
-        PeerLost: another worker does not answer.
+    Raises WorkersDisagree on every worker, with the same message; or PeerLost.
     """
     text = json.dumps(list(description.items())).encode()
     if len(set(told_by_all(hashlib.sha256(text).digest(), group))) > 1:
@@ -70,11 +64,7 @@ def require_agreement(description: Description, group: dist.ProcessGroup) -> Non
 
 
 def difference(descriptions: Sequence[Description]) -> str:
-    """What differs, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`.
-
-    Args:
-        descriptions: by rank.
-    """
+    """What differs between ranks, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`."""
     fields = dict.fromkeys(field for description in descriptions for field in description)
     different = [
         field for field in fields if len({description.get(field) for description in descriptions}) > 1

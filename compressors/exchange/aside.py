@@ -19,14 +19,10 @@ class Aside:
     def __init__(
         self, carriers: Sequence[Carrier], examples: Sequence[float], buffers: Sequence[Tensor]
     ) -> None:
-        """Sends what the workers here tell, if anything is told at all.
+        """Sends what the workers of these carriers tell: examples, and buffers, of which worker 0's are told.
 
-        Args:
-            carriers: of the workers here.
-            examples: by worker here; empty on all processes, where none are told.
-            buffers: the first worker's here; only worker 0's are told. Empty on all processes, or on none.
+        Either is empty on all processes, or on none.
         """
-        self._told = bool(examples)
         self._own = {c.rank: each for c, each in zip(carriers, examples, strict=False)}
         self._buffers = raw_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
         self._senders = range(carriers[0].workers) if examples else range(1 if buffers else 0)
@@ -60,7 +56,7 @@ class Aside:
     @property
     def examples(self) -> float:
         """All workers' together, once all have told theirs; 0 where none are told."""
-        return self._heard[0] if self._told else 0.0
+        return self._heard[0]
 
     @property
     def buffers(self) -> Payload:

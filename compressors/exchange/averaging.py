@@ -11,10 +11,9 @@ from torch import Tensor
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from ..errors import NonFiniteGradient
-from .patterns import Pattern, Spent
+from .patterns.base import Pattern, Spent
 from .resizing import ranks_together
-from .rounds import Participant
-from .runner import Runner
+from .rounds import Participant, Runner
 from .traffic import RefusedUpdate, Traffic
 
 STATE_VERSION = 3
@@ -36,13 +35,7 @@ class Averaging:
     """This process's workers among those that agree on a mean: a pattern each, and what runs their rounds."""
 
     def __init__(self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
-        """Takes charge of one pattern for each of the runner's ranks.
-
-        Args:
-            runner: runs the rounds.
-            patterns: by worker here.
-            names: of what tensors are handed in for, for errors.
-        """
+        """Takes charge of a pattern for each of the runner's ranks; errors name tensors by these names."""
         self.runner, self.patterns, self._names = runner, list(patterns), list(names)
         self.done = 0
         """Means so far."""
@@ -58,12 +51,7 @@ class Averaging:
         return side
 
     def run(self, participants: Sequence[Participant]) -> Outcome:
-        """Runs the rounds of all workers here; may do so in another thread than the one that trains.
-
-        Raises:
-            PeerLost: another worker is gone, or has been silent for too long.
-            CorruptMessage: what arrived is damaged, or does not fit.
-        """
+        """Runs the rounds of all workers here, in whatever thread; raises PeerLost and CorruptMessage."""
         traffic, before = Traffic(self.runner.workers), self.runner.waited_s
         try:
             agreed = self.runner.run(participants, traffic)
@@ -74,48 +62,33 @@ class Averaging:
     def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
         """Counts what was sent, and tells the patterns that it has arrived.
 
-        Args:
-            outcome: what `run` returned.
-            step: its ledger.
-            traffic: of the run.
-
         Returns:
             The mean (or sum), float32 [all elements], the same on every worker; None where all leave it out.
 
         Raises:
             NonFiniteGradient: on every worker, if a worker's part is not finite and the method refuses.
         """
-        if isinstance(outcome.mean, RefusedUpdate):
-            self._leave_out(outcome.mean, step)
-        for pattern in self.patterns:
-            pattern.commit()
+        mean = outcome.mean
+        if isinstance(mean, RefusedUpdate):
+            name = self._names[mean.ordinal]
+            if self.patterns[0].nonfinite == "refuse":
+                raise NonFiniteGradient(name, mean.rank) from None
+            for pattern in self.patterns:
+                pattern.put_back()
+            step.skip(name, mean.rank)
         self.done += 1
         traffic.add(outcome.traffic)
-        self._count(outcome.traffic, step)
-        return None if isinstance(outcome.mean, RefusedUpdate) else outcome.mean
-
-    def _leave_out(self, refusal: RefusedUpdate, step: Step) -> None:
-        name = self._names[refusal.ordinal]
-        if self.patterns[0].nonfinite == "refuse":
-            raise NonFiniteGradient(name, refusal.rank) from None
+        step.add(outcome.traffic.sums)
+        step.layers += _by_parameter(self.patterns[0].spent.tallies)
+        here = len(self.patterns)
+        step.compress_s += sum(each.spent.compress_s for each in self.patterns) / here
+        step.decompress_s += sum(each.spent.decompress_s for each in self.patterns) / here
+        step.residual_squares += sum(each.residual_squares() for each in self.patterns) / here
         for pattern in self.patterns:
-            pattern.put_back()
-        step.skip(name, refusal.rank)
-
-    def _count(self, traffic: Traffic, step: Step) -> None:
-        spent, here = [pattern.spent for pattern in self.patterns], len(self.patterns)
-        step.wire_bytes += traffic.wire_bytes
-        step.received_bytes += traffic.received_bytes
-        step.messages += traffic.messages
-        step.sent += traffic.elements
-        step.paper_bits += traffic.paper_bits
-        step.compress_s += sum(each.compress_s for each in spent) / here
-        step.decompress_s += sum(each.decompress_s for each in spent) / here
-        step.layers += _by_parameter(spent[0].tallies)
-        step.residual_squares += sum(pattern.residual_squares() for pattern in self.patterns) / here
-        step.keeps_residuals |= any(pattern.keeps_residuals for pattern in self.patterns)
-        for pattern in self.patterns:
+            step.keeps_residuals |= pattern.keeps_residuals
+            pattern.commit()
             pattern.spent = Spent()
+        return None if isinstance(mean, RefusedUpdate) else mean
 
     # States.
 
@@ -134,22 +107,14 @@ class Averaging:
         for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):
             pattern.load_state_dict(own["ranks"][str(rank)])
 
-    def reshard(self, states: Sequence[Mapping[str, Any]]) -> int:
-        """Takes over what `own_state` gave to another number of workers.
+    def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Takes over what `own_state` gave to all processes of another number of workers.
 
-        Args:
-            states: of all their processes.
-
-        Returns:
-            How many workers those were.
-
-        Raises:
-            ValueError: they are not the states of all workers of a run.
+        Raises ValueError where they are not the states of all workers of a run.
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
         for pattern in self.patterns:
             pattern.take_over(former)
-        return len(former)
 
 
 def require_own(states: Mapping[str, Any], ranks: Sequence[int], workers: int, version: int) -> None:
@@ -170,18 +135,14 @@ def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
     """Sums of the tallies of a parameter's pieces."""
     sums = []
     for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
-        pieces = list(group)
-        sent = [piece for piece in pieces if piece.tau is not None]
-        weights = sum(piece.elements for piece in sent)
-        tau = sum((piece.tau or 0.0) * piece.elements for piece in sent) / weights if weights else None
-        sums.append(
-            PartTally(
-                name,
-                sum(piece.elements for piece in pieces),
-                sum(piece.sent for piece in pieces),
-                sum(piece.residual_squares for piece in pieces),
-                tau,
-                sum(piece.paper_bits for piece in pieces),
-            )
-        )
+        whole, taus, weights = PartTally(name, 0, 0, 0.0), 0.0, 0
+        for piece in group:
+            whole.elements += piece.elements
+            whole.sent += piece.sent
+            whole.residual_squares += piece.residual_squares
+            whole.paper_bits += piece.paper_bits
+            if piece.tau is not None:
+                taus, weights = taus + piece.tau * piece.elements, weights + piece.elements
+        whole.tau = taus / weights if weights else None
+        sums.append(whole)
     return sums

@@ -5,12 +5,12 @@ If slow links connect sites of workers, a message goes to each other site once, 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from weakref import finalize
 
 import numpy as np
@@ -19,26 +19,25 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..wire.message import VERSION
 from .addresses import places_of
 from .carrier import Carrier, Payload
-from .mesh import connected
+from .keys import require_long_enough
+from .mesh import connected, most_bytes_of
 from .sites import Sites
+from .traffic import Links
 
 ExchangeForm = Literal["exact", "hierarchical"]
 
 
 class Arriving:
-    """All workers' messages about a bucket, on their way.
-
-    Attributes:
-        started: when this worker's was handed over, in seconds of `perf_counter`.
-    """
+    """All workers' messages about a bucket, on their way since `started`, in seconds of `perf_counter`."""
 
     def __init__(self, rank: int, own: Payload, theirs: Mapping[int, Future[Payload]]) -> None:
         self.started = perf_counter()
         self._rank, self._own, self._theirs = rank, own, theirs
 
-    def when_here(self, then: Callable[[Exception | None], None]) -> None:
+    def when_here(self, then: Callable[[Exception | None], object]) -> None:
         """Calls a function once all have arrived, or with the error of the first that never will.
 
         It is called in the carrier's thread, which must not wait, or here and now.
@@ -64,10 +63,10 @@ class Arriving:
         for each in self._theirs.values():
             each.result()
 
-    def messages(self) -> list[Payload]:
-        """Each worker's message, by rank; they have arrived."""
+    def messages(self) -> dict[int, Payload]:
+        """Each worker's message, in order of ranks; they have arrived."""
         everybody = {rank: each.result() for rank, each in self._theirs.items()} | {self._rank: self._own}
-        return [everybody[rank] for rank in sorted(everybody)]
+        return dict(sorted(everybody.items()))
 
 
 class Exchange:
@@ -75,36 +74,50 @@ class Exchange:
 
     Attributes:
         sites: for hierarchical, the sites of the workers; None until the first exchange if hosts decide.
-        link_bytes: int64 [workers, workers], what went from row to column so far; None in the form exact,
-            in which all links carry the same.
-        link_messages: likewise, how many messages that was.
+        links: what went over each so far; None in the form exact, in which all carry the same.
     """
 
-    def __init__(self, form: ExchangeForm, sites: Sites | None = None, key: bytes | None = None) -> None:
-        """Connects nobody yet.
-
-        Args:
-            form: hierarchical hands messages on at sites.
-            sites: for hierarchical; by default, the workers of a host form a site.
-            key: that all workers share, if messages are to be encrypted and authenticated.
-        """
-        self.form, self.sites = form, sites
-        self._key = key
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        form: ExchangeForm,
+        sites: Sequence[Sequence[int]] | None,
+        key: bytes | None,
+    ) -> None:
+        """Connects nobody of a group yet; for arguments and errors see `CompressionState`."""
+        require_long_enough(key)
+        if form not in get_args(ExchangeForm):
+            raise ValueError(f"exchange = {form}: must be exact or hierarchical")
+        if form != "hierarchical" and sites is not None:
+            raise ValueError(
+                f"sites = {[*sites]} with exchange = {form}: they are for exchange = hierarchical"
+            )
+        workers = dist.get_world_size(group)
+        self._group, self.form = group, form
+        self.sites = None if sites is None else Sites.of(sites, workers)
+        self._key = None if workers == 1 else key  # nothing is sent by who is alone
         self._carrier: Carrier | None = None
-        self.link_bytes: NDArray[np.int64] | None = None
-        self.link_messages: NDArray[np.int64] | None = None
+        self.links: Links | None = None
 
     @property
     def is_authenticated(self) -> bool:
         """Whether messages are encrypted, and only holders of the key can send any."""
         return self._key is not None
 
-    def open(self, group: dist.ProcessGroup, most_bytes: int) -> None:
+    @property
+    def ways(self) -> dict[str, str]:
+        """How messages are sent, which must be equal on all workers: values by field."""
+        return {
+            "exchange": self.form,
+            "messages": "authenticated" if self.is_authenticated else "not authenticated",
+            **({"sites": str(self.sites or "by host")} if self.form == "hierarchical" else {}),
+            "message version": str(VERSION),
+        }
+
+    def open(self, elements: int) -> None:
         """Connects to the other workers, once, before the first exchange; all must call this together.
 
-        Args:
-            group: the workers'.
-            most_bytes: more than a message has.
+        A message is about so many elements at most.
 
         Raises:
             WorkersDisagree: on every worker, if one has another key.
@@ -113,8 +126,8 @@ class Exchange:
         if self._carrier is not None:
             return
         if self.form == "hierarchical":
-            self.sites = self.sites or Sites.by_place(places_of(group))
-        carrier = connected(group, most_bytes=most_bytes, key=self._key)
+            self.sites = self.sites or Sites.by_place(places_of(self._group))
+        carrier = connected(self._group, most_bytes=most_bytes_of(elements), key=self._key)
         self._close = finalize(self, carrier.close)
         self._carrier, rank = carrier, carrier.rank
         self._ways = self.sites or Sites.one(carrier.workers)
@@ -132,11 +145,9 @@ class Exchange:
             self._close()
 
     def start(self, message: Payload, bucket: int) -> Arriving:
-        """Sends this worker's message about a bucket, and has those of the others handed on.
+        """Sends this worker's message about a bucket of a unique number, and has the others' handed on.
 
-        Args:
-            message: uint8; it must not be changed afterwards.
-            bucket: the unique number of the bucket that it is about.
+        The message, uint8, must not be changed afterwards.
         """
         carrier = self._carrier
         assert carrier is not None, "workers are connected before their first exchange"
@@ -150,36 +161,30 @@ class Exchange:
         return Arriving(carrier.rank, message, theirs)
 
     def count(self, lengths: NDArray[np.int64]) -> tuple[int, int]:
-        """Counts one exchange.
-
-        Args:
-            lengths: int64 [workers], of each worker's message.
+        """Counts one exchange of messages of these lengths, int64 [workers].
 
         Returns:
             The bytes that all workers together handed to the carrier, where what goes to several counts once,
             and those that arrived at all of them.
         """
         if self.form == "hierarchical":
-            if self.link_bytes is None or self.link_messages is None:
-                self.link_bytes, self.link_messages = np.zeros((2, lengths.size, lengths.size), np.int64)
-            self.link_bytes += self._ways.over_links(lengths)
-            self.link_messages += self._ways.over_links(np.ones_like(lengths))
+            before = self.links or Links(*np.zeros((2, lengths.size, lengths.size), np.int64))
+            messages, nbytes = map(self._ways.over_links, (np.ones_like(lengths), lengths))
+            self.links = Links(before.messages + messages, before.nbytes + nbytes)
         return int(lengths @ self._ways.times_handed_over), int(lengths.sum()) * (lengths.size - 1)
 
     def links_state(self) -> dict[str, Tensor]:
         """What was sent over each link so far, for `load_links_state`; nothing if links are not known."""
-        if self.link_bytes is None or self.link_messages is None:
+        if self.links is None:
             return {}
-        return {
-            "link_bytes": torch.from_numpy(self.link_bytes.copy()),
-            "link_messages": torch.from_numpy(self.link_messages.copy()),
-        }
+        messages, nbytes = map(torch.from_numpy, (self.links.messages, self.links.nbytes))
+        return {"link_bytes": nbytes, "link_messages": messages}
 
     def load_links_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `links_state` returned; what went before in another form is not known."""
         if self.form == "hierarchical" and "link_bytes" in state:
-            self.link_bytes = state["link_bytes"].numpy().copy()
-            self.link_messages = state["link_messages"].numpy().copy()
+            messages, nbytes = state["link_messages"].numpy(), state["link_bytes"].numpy()
+            self.links = Links(messages.copy(), nbytes.copy())
 
 
 def _hand_on(carrier: Carrier, receivers: list[int], tag: str, message: Future[Payload]) -> None:

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from threading import Lock
+from functools import partial
+from threading import Condition, Lock
 from time import monotonic
 
 import numpy as np
@@ -24,25 +24,11 @@ _Key = tuple[int, str]
 """Who sent a message, and its tag."""
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """Somebody waits for a message."""
-
-    future: Future[Payload]
-    since: float
-    """In seconds of `monotonic`."""
-
-
 class Carrier(ABC):
-    """One worker's way to all others.
+    """One worker's way to all others, by their ranks.
 
     Messages of one sender under one tag arrive in the order in which they were sent. Any thread may send and
     receive.
-
-    Attributes:
-        rank: of this worker.
-        workers: how many there are.
-        others: the ranks of all others.
     """
 
     def __init__(self, rank: int, workers: int) -> None:
@@ -50,17 +36,15 @@ class Carrier(ABC):
         self.others: Sequence[int] = [each for each in range(workers) if each != rank]
         self._lock = Lock()
         self._arrived: defaultdict[_Key, deque[Payload]] = defaultdict(deque)
-        self._waiting: defaultdict[_Key, deque[_Waiting]] = defaultdict(deque)
+        self._waiting: defaultdict[_Key, deque[tuple[Future[Payload], float]]] = defaultdict(deque)
+        """Who waits for a message, and since when, in seconds of `monotonic`."""
         self._lost: dict[int, PeerLost] = {}
 
     @abstractmethod
     def send(self, to: int, tag: str, payload: Payload) -> None:
-        """Starts to send a payload. What is sent to a worker that is gone is dropped.
+        """Starts to send a payload to a rank. What is sent to a worker that is gone is dropped.
 
-        Args:
-            to: the receiver's rank.
-            tag: by which the receiver asks for it.
-            payload: uint8; it is not copied, and must not be changed afterwards.
+        The payload, uint8, is not copied, and must not be changed afterwards.
         """
 
     def receive(self, source: int, tag: str) -> Future[Payload]:
@@ -78,7 +62,7 @@ class Carrier(ABC):
                 if not arrived:
                     del self._arrived[source, tag]
             elif lost is None:
-                self._waiting[source, tag].append(_Waiting(found, monotonic()))
+                self._waiting[source, tag].append((found, monotonic()))
                 return found
         if lost is None or arrived is not None:
             found.set_result(payload)
@@ -109,21 +93,21 @@ class Carrier(ABC):
             if not waiting:
                 self._arrived[source, tag].append(payload)
                 return
-            first = waiting.popleft()
+            first, _ = waiting.popleft()
             if not waiting:
                 del self._waiting[source, tag]
-        first.future.set_result(payload)
+        first.set_result(payload)
 
     def _lose(self, source: int, problem: PeerLost) -> None:
         """Fails whatever waits for a worker, now and from now on."""
         with self._lock:
             self._lost.setdefault(source, problem)
             keys = [key for key in self._waiting if key[0] == source]
-            failed = [each for key in keys for each in self._waiting.pop(key)]
+            failed = [each for key in keys for each, _ in self._waiting.pop(key)]
         if failed:
             self._mourn(problem)
         for each in failed:
-            each.future.set_exception(problem)
+            each.set_exception(problem)
 
     def _mourn(self, problem: PeerLost) -> None:  # noqa: B027 (in memory, nobody is lost)
         """Called before what waits for a worker fails."""
@@ -133,13 +117,7 @@ class MemoryCarrier(Carrier):
     """One simulated worker's way to the others: they are in one process, and share a dictionary."""
 
     def __init__(self, rank: int, workers: int, everybody: "dict[int, MemoryCarrier]") -> None:
-        """Takes part.
-
-        Args:
-            rank: of this worker.
-            workers: how many there are.
-            everybody: by rank; this one is added.
-        """
+        """Adds this one to everybody, by rank."""
         super().__init__(rank, workers)
         self._everybody = everybody
         everybody[rank] = self
@@ -148,10 +126,54 @@ class MemoryCarrier(Carrier):
         self._everybody[to]._file(self.rank, tag, payload)
 
     def close(self) -> None:
-        """See `Carrier.close`: nothing is left."""
+        pass  # nothing is left
 
 
 def in_memory(workers: int) -> list[MemoryCarrier]:
     """The carriers of all workers, by rank."""
     everybody: dict[int, MemoryCarrier] = {}
     return [MemoryCarrier(rank, workers, everybody) for rank in range(workers)]
+
+
+class Arrivals:
+    """All that the others send under one tag, as it arrives: for workers that don't know who sends next.
+
+    Attributes:
+        lost: workers that are gone, and why, by the last `take`, which gave all that they had sent.
+    """
+
+    def __init__(self, carrier: Carrier, tag: str) -> None:
+        self.lost: dict[int, PeerLost] = {}
+        self._carrier, self._tag = carrier, tag
+        self._changed = Condition()
+        self._here: list[tuple[int, Payload]] = []
+        self._gone: dict[int, PeerLost] = {}
+        """Those that the next `take` tells of, too."""
+        for source in carrier.others:
+            carrier.receive(source, tag).add_done_callback(partial(self._note, source))
+
+    def _note(self, source: int, message: Future[Payload]) -> None:
+        """Called when a message is here; takes all that follow it."""
+        while message.done():
+            problem = message.exception()
+            with self._changed:
+                if isinstance(problem, PeerLost):
+                    self._gone = {**self._gone, source: problem}
+                else:
+                    self._here.append((source, message.result()))
+                self._changed.notify_all()
+            if problem is not None:
+                return
+            message = self._carrier.receive(source, self._tag)
+        message.add_done_callback(partial(self._note, source))
+
+    def take(self, wait_s: float | None = None) -> list[tuple[int, Payload]]:
+        """Senders and payloads, each sender's in order, once there are some, or another worker is lost.
+
+        Waits for so many seconds at most, by default without an end.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._here or len(self._gone) > len(self.lost), wait_s)
+            self.lost = self._gone
+            here, self._here = self._here, []
+        return here

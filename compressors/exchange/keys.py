@@ -53,13 +53,14 @@ def key_of_environment() -> bytes:
     return key
 
 
-def key_pair(key: bytes, rank: int) -> tuple[bytes, bytes]:
-    """A worker's public and secret key, in Z85 as ZeroMQ takes them.
+def require_long_enough(key: bytes | None) -> None:
+    """Raises ValueError where a key is too short."""
+    if key is not None and len(key) < SHORTEST_KEY:
+        raise ValueError(f"a key of {len(key)} bytes: it must have {SHORTEST_KEY} at least")
 
-    Args:
-        key: that all workers share.
-        rank: of the worker.
-    """
+
+def key_pair(key: bytes, rank: int) -> tuple[bytes, bytes]:
+    """A worker's public and secret key, in Z85 as ZeroMQ takes them, from the key that all share."""
     shared = hashlib.blake2b(key, digest_size=64, person=b"taugrad key").digest()  # it may be too long as one
     own = hashlib.blake2b(rank.to_bytes(8, "little"), key=shared, digest_size=32, person=b"taugrad curve")
     secret: bytes = z85.encode(own.digest())

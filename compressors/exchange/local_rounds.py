@@ -8,11 +8,11 @@ way while workers train on; it is merged when it has arrived (Streaming DiLoCo, 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ from .carrier import Payload
 from .patterns.base import owed
 from .resizing import merged, model_of, ranks_together, share_of
 from .traffic import RefusedUpdate, Traffic
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -123,16 +121,10 @@ class LocalRounds:
         outer: torch.optim.SGD,
         traffic: Traffic,
     ) -> None:
-        """Takes charge of this process's workers, which continue from the agreed weights.
+        """Takes charge of a worker for each rank here, which continue from the agreed weights and buffers.
 
-        Args:
-            fragments: each parameter is in one of them; their averagings have one runner.
-            agreed: the weights that all begin with, equal on all processes.
-            agreed_buffers: likewise.
-            workers: one for each of the runner's ranks.
-            merging: how.
-            outer: the optimizer of the agreed weights.
-            traffic: what is sent is counted in.
+        Each parameter is in one of the fragments, whose averagings have one runner. What is sent is counted
+        in the traffic.
         """
         self.fragments, self.merging, self.outer = list(fragments), merging, outer
         self.agreed, self._agreed_buffers, self._workers = list(agreed), list(agreed_buffers), list(workers)
@@ -145,18 +137,15 @@ class LocalRounds:
             fragment.sent_at = merging.every * (number / len(self.fragments) - 1)
             fragment.weights = [1.0 for _ in workers]
             self._begin_anew(fragment)
-        self._go_on_from_agreed()
+        for local, worker in enumerate(self._workers):
+            for fragment in self.fragments:
+                self.go_on(fragment, local)
+            copy_to(worker.buffers, self._agreed_buffers)
 
     def _begin_anew(self, fragment: Fragment) -> None:
         fragment.sent_step = self.steps
         fragment.examples = [0.0 for _ in self._workers]
         fragment.squares = [[0.0 for _ in fragment.ordinals] for _ in self._workers]
-
-    def _go_on_from_agreed(self) -> None:
-        for local in range(len(self._workers)):
-            for fragment in self.fragments:
-                self.go_on(fragment, local)
-            copy_to(self._workers[local].buffers, self._agreed_buffers)
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
@@ -247,14 +236,14 @@ class LocalRounds:
             parts, weight = self.handed_in(fragment, local), fragment.weights[local]
             weighed = parts if weight == 1 else [weight * each for each in parts]
             participants.append(averaging.participant(local, weighed))
-        outcome: Callable[[], Outcome]
+        outcome: Future[Outcome] = Future()
         if self.merging.delay and self._runner.waits:
-            outcome = partial(self._thread.submit(averaging.run, participants).result, None)
+            outcome = self._thread.submit(averaging.run, participants)
         else:
-            outcome = _known(averaging.run(participants))
+            outcome.set_result(averaging.run(participants))
 
         def arrived() -> _Arrived:
-            return _Arrived(outcome(), aside.examples if weighted else None, aside.buffers)
+            return _Arrived(outcome.result(), aside.examples if weighted else None, aside.buffers)
 
         fragment.on_its_way = _OnItsWay(self.steps + self.merging.delay, arrived)
         if self.merging.delay and self.merging.blend is None:
@@ -418,8 +407,7 @@ class LocalRounds:
         Args:
             states: what `own_state` gave to each of their processes.
             models: by former worker and parameter, its weights.
-            waiting: by former worker, what it had learned before, and had not handed in, flat [numel] by
-                parameter.
+            waiting: by former worker, what it had not handed in before, flat [numel] by parameter.
 
         Raises:
             ValueError: they are not the states of all workers of a run, or do not fit.
@@ -442,13 +430,9 @@ class LocalRounds:
             for local, rank in enumerate(self._runner.ranks):
                 fragment.squares[local] = list(by_rank[model_of(rank, former)]["squares"])
                 starts = self.starts(fragment, local)
-                copy_to(
-                    self._own(fragment, local),
-                    [
-                        start - moves[rank][name] if name in moves[rank] else start
-                        for name, start in zip(names, starts, strict=True)
-                    ],
-                )
+                move = moves[rank] and [moves[rank][name] for name in names]  # a worker that joins has none
+                own = [start - each for start, each in zip(starts, move, strict=True)] if move else starts
+                copy_to(self._own(fragment, local), own)
                 if saved[0]["weights_at_sending"]:
                     fragment.weights_at_sending.append([each.clone() for each in starts])
             going = saved[0]["on_its_way"]  # the mean is the same everywhere
@@ -487,18 +471,13 @@ class LocalRounds:
         for pattern, tallies in zip(fragment.averaging.patterns, saved["tallies"], strict=False):
             pattern.spent.tallies = [PartTally(*each) for each in tallies]
         arrived = _Arrived(Outcome(mean, traffic, 0.0), saved["examples"], saved["buffers"].numpy())
-        return _OnItsWay(int(saved["merge_at"]), _known(arrived))
+        return _OnItsWay(int(saved["merge_at"]), lambda: arrived)
 
 
 def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Cuts a model's parameters, in their order, into parts with nearly as many elements each.
+    """The ordinals of parameters of these sizes, in their order, in parts with nearly as many elements each.
 
-    Args:
-        sizes: elements of each parameter.
-        count: how many parts, at most one a parameter.
-
-    Returns:
-        The ordinals of each part's parameters.
+    There is at most one part a parameter.
     """
     parts: list[list[int]] = [[] for _ in range(count)]
     total, before = sum(sizes), 0
@@ -539,10 +518,6 @@ def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
         "examples": arrived.examples,
         "buffers": torch.from_numpy(arrived.buffers.copy()),
     }
-
-
-def _known(value: _T) -> Callable[[], _T]:
-    return lambda: value
 
 
 def local_of(tensor: Tensor) -> Tensor:

@@ -102,7 +102,9 @@ class Mesh(Carrier):
         self._thread = Thread(target=self._run, name="taugrad-mesh", daemon=True)
         self._context = zmq.Context(io_threads=1)
         self._ears = self._listen(most_bytes, key)
-        self._wake, self._woken = self._pair()
+        self._wake, self._woken = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
+        self._woken.bind("inproc://wake")
+        self._wake.connect("inproc://wake")
         self._monitor = self._ears.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(_REFUSED))
         self._door = self._context.socket(zmq.REP)
         self._door.bind("inproc://zeromq.zap.01")  # where ZeroMQ asks whom to let in
@@ -132,7 +134,10 @@ class Mesh(Carrier):
             self._ways[to] = self._connect(addresses[to], to, key)
             self.send(to, _HELLO, np.empty(0, np.uint8))
         for source in self.others:
-            self._wait_for_hello(source)
+            try:
+                self.receive(source, _HELLO).result(self._timeout_s)
+            except TimeoutError:
+                raise PeerLost(source, f"has not connected for {self._timeout_s:g} s") from None
 
     def _listen(self, most_bytes: int, key: bytes | None) -> zmq.Socket[bytes]:
         ears = self._context.socket(zmq.ROUTER)
@@ -160,18 +165,6 @@ class Mesh(Carrier):
         way.ipv6 = b"[" in address
         way.connect(address.decode())
         return way
-
-    def _pair(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        here, there = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
-        there.bind("inproc://wake")
-        here.connect("inproc://wake")
-        return here, there
-
-    def _wait_for_hello(self, source: int) -> None:
-        try:
-            self.receive(source, _HELLO).result(self._timeout_s)
-        except TimeoutError:
-            raise PeerLost(source, f"has not connected for {self._timeout_s:g} s") from None
 
     def send(self, to: int, tag: str, payload: Payload) -> None:
         with self._locks[to]:
@@ -243,7 +236,8 @@ class Mesh(Carrier):
                 self._look_for_late(now)
             if now >= next_sign:
                 next_sign = now + self._limit_s / _SIGNS_OF_LIFE
-                self._give_sign_of_life()
+                for other in self.others:
+                    self.send(other, _ALIVE, np.empty(0, np.uint8))
                 if self._silent_after_s is not None:
                     self._look_for_silent(now, self._silent_after_s)
 
@@ -312,7 +306,7 @@ class Mesh(Carrier):
             late = {
                 source
                 for (source, _), waiting in self._waiting.items()
-                if now - max(waiting[0].since, self._awake_at) > self._timeout_s
+                if now - max(waiting[0][1], self._awake_at) > self._timeout_s
             }
         if not late:
             return
@@ -326,10 +320,6 @@ class Mesh(Carrier):
         problem = PeerLost(min(late, key=self._heard.__getitem__), reason)
         for source in late:
             self._lose(source, problem)
-
-    def _give_sign_of_life(self) -> None:
-        for other in self.others:
-            self.send(other, _ALIVE, np.empty(0, np.uint8))
 
     def _look_for_silent(self, now: float, silent_after_s: float) -> None:
         for other in self.others:

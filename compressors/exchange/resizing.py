@@ -12,11 +12,6 @@ from typing import Any, Literal
 from torch import Tensor
 
 
-def home(former: int, workers: int) -> int:
-    """Which worker takes over what a former one has kept: the same one, if it is still there."""
-    return former % workers
-
-
 def model_of(rank: int, former: int) -> int:
     """After which former worker's thresholds and optimizer a worker goes on: its own, if it was there."""
     return rank % former
@@ -28,14 +23,9 @@ def share_of(former: int, workers: int, reduction: Literal["mean", "sum"]) -> fl
 
 
 def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -> list[Mapping[str, Any]]:
-    """What each of a number of workers saved, in order, of what their processes saved.
+    """What each worker saved, in order, from what each process saved by rank, and says how many there were.
 
-    Args:
-        ranks: by process, what each of its workers saved, by rank.
-        workers: by process, how many it says there were.
-
-    Raises:
-        ValueError: some are missing, or they are of several runs.
+    Raises ValueError where some are missing, or they are of several runs.
     """
     together = {int(rank): each for of_process in ranks for rank, each in of_process.items()}
     expected = list(range(workers[0])) if workers else []
@@ -47,19 +37,13 @@ def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -
 
 
 def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -> list[dict[str, Tensor]]:
-    """The residuals of each of the new workers.
+    """The residuals of each of the new workers: by name, float32 [numel], rounded once.
 
-    Args:
-        former: by worker and name, float32 [numel]; what is missing is zero.
-        workers: how many there are now, at least 1.
-        share: see `share_of`.
-
-    Returns:
-        By worker and name, float32 [numel], rounded once; nothing for what nobody owed.
+    What is missing of the former ones is zero; there is nothing for what nobody owed.
     """
     sums: list[dict[str, Tensor]] = [{} for _ in range(workers)]
     for rank, kept in enumerate(former):
-        total = sums[home(rank, workers)]
+        total = sums[rank % workers]  # the same worker, if it is still there
         for name, tensor in kept.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return [{name: (share * each).float() for name, each in total.items()} for total in sums]

@@ -5,15 +5,7 @@ from collections.abc import Sequence
 
 
 def check_site_ranks(ranks: Sequence[Sequence[int]], workers: int) -> None:
-    """Refuses ranks that are not each of the workers' in one site.
-
-    Args:
-        ranks: of each site.
-        workers: how many there are at all sites.
-
-    Raises:
-        ValueError: a rank is in no site, in two, or is none of the workers'; or a site is empty.
-    """
+    """Raises ValueError where a rank is in no site, in two, or is no worker's; or where a site is empty."""
     times = Counter(rank for site in ranks for rank in site)
     problems = {
         "in no site": set(range(workers)) - set(times),

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,7 @@ class Sites:
 
     @classmethod
     def of(cls, ranks: Sequence[Sequence[int]], workers: int) -> "Sites":
-        """Sites by the ranks of each, in any order.
-
-        Raises:
-            ValueError: a worker is not at one site: see `check_site_ranks`.
-        """
+        """Sites by the ranks of each, in any order; raises ValueError as `check_site_ranks` does."""
         check_site_ranks(ranks, workers)
         return cls(tuple(sorted(tuple(sorted(site)) for site in ranks)))
 
@@ -41,11 +38,7 @@ class Sites:
 
     @classmethod
     def by_place(cls, places: Sequence[Hashable]) -> "Sites":
-        """A site for each place.
-
-        Args:
-            places: where each rank's worker is, such as the name of its host.
-        """
+        """A site for each place, by where each rank's worker is, such as the name of its host."""
         found: defaultdict[Hashable, list[int]] = defaultdict(list)
         for rank, place in enumerate(places):
             found[place].append(rank)
@@ -57,36 +50,24 @@ class Sites:
         return sum(map(len, self.members))
 
     @cached_property
-    def senders(self) -> NDArray[np.int64]:
-        """int64 [workers, workers]: who hands a row's message to a column: itself or its counterpart."""
-        senders = np.empty((self.workers, self.workers), np.int64)
-        for site in self.members:
-            sources = np.array(site)[:, None]
-            for there in self.members:
-                receivers = np.array(there)
-                counterparts = receivers[np.arange(len(site)) % len(there)][:, None]
-                straight = (receivers == counterparts) | (there == site)
-                senders[np.ix_(site, there)] = np.where(straight, sources, counterparts)
-        return senders
-
-    @cached_property
     def hops(self) -> NDArray[np.int64]:
         """int64 [workers (workers - 1), 3]: every hop as source, from whom and to whom its message goes."""
-        source, receiver = np.nonzero(~np.eye(self.workers, dtype=bool))
-        return np.stack((source, self.senders[source, receiver], receiver), axis=1)
+        found = []
+        for site, there in product(self.members, self.members):
+            for place, source in enumerate(site):
+                counterpart = source if there == site else there[place % len(there)]
+                receivers = [to for to in there if to != source]
+                found += [(source, source if to == counterpart else counterpart, to) for to in receivers]
+        return np.array(sorted(found), np.int64).reshape(-1, 3)
 
     @cached_property
     def times_handed_over(self) -> NDArray[np.int64]:
         """int64 [workers]: how many workers hand each worker's message over: itself and who hands it on."""
-        times = [len({source, *senders}) for source, senders in enumerate(self.senders.tolist())]
-        return np.array(times, np.int64)
+        source, _ = np.unique(self.hops[:, :2], axis=0).T
+        return np.maximum(1, np.bincount(source, minlength=self.workers))
 
     def over_links(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What goes over each link: int64 [workers, workers], from row to column.
-
-        Args:
-            lengths: int64 [workers], of each worker's message.
-        """
+        """What goes over each link, int64 [workers, workers] from row to column, of messages [workers]."""
         links = np.zeros((self.workers, self.workers), np.int64)
         source, sender, receiver = self.hops.T
         np.add.at(links, (sender, receiver), lengths[source])

@@ -1,15 +1,13 @@
 """What went between workers: the counts of every round, and the traffic of each link."""
 
-import csv
-import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..bucket.ledger import BASELINE_BYTES
+from ..bucket.ledger import BASELINE_BYTES, Totals
 from .sites import Sites
 
 NUMBER_BYTES = 8
@@ -28,13 +26,9 @@ class Links:
 
     def to_csv(self) -> str:
         """Columns from, to, messages, bytes: a row for each ordered pair of ranks."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("from", "to", "messages", "bytes"))
-        for sender, receiver in np.argwhere(~np.eye(len(self.nbytes), dtype=bool)).tolist():
-            link = sender, receiver
-            writer.writerow((*link, int(self.messages[link]), int(self.nbytes[link])))
-        return text.getvalue()
+        links = np.nonzero(~np.eye(len(self.nbytes), dtype=bool))
+        rows = np.stack([*links, self.messages[links], self.nbytes[links]], axis=1).tolist()
+        return "".join(f"{','.join(map(str, row))}\n" for row in [("from", "to", "messages", "bytes"), *rows])
 
 
 class Head(NamedTuple):
@@ -81,46 +75,37 @@ class RefusedUpdate(Exception):
         super().__init__(f"parameter {ordinal} of worker {rank} is not finite")
 
 
-_NUMBERS = ("wire_bytes", "elements", "paper_bits", "received_bytes", "messages")
+_NUMBERS = ("wire_bytes", "sent", "paper_bits", "received_bytes", "messages")
 _LINKS = ("link_bytes", "link_messages", "link_told")
 
 
-@dataclass
 class Traffic:
-    """What went between workers."""
+    """What went between workers.
 
-    workers: int
-    wire_bytes: int = 0
-    """Handed to the transport by all workers: what goes to all counts once, the numbers told before a round
-    included."""
-    elements: int = 0
-    paper_bits: int = 0
-    received_bytes: int = 0
-    """Arrived at all workers together, the numbers told included."""
-    messages: int = 0
-    """Over all links, the numbers told not included."""
-    link_bytes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """int64 [workers, workers], bytes of messages from row to column. What goes between two workers of other
-    processes, and not to all, is not known here and not in it."""
-    link_messages: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """int64 [workers, workers], how many messages; likewise."""
-    link_told: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """int64 [workers, workers], bytes of the numbers told with rounds; those told to one alone likewise."""
+    Attributes:
+        workers: how many there are.
+        sums: over all workers. Bytes are handed over once where they go to all; they include the numbers that
+            are told before a round, which are no messages.
+        link_bytes: int64 [workers, workers], bytes of messages from row to column. What goes between two
+            workers of other processes, and not to all, is not known here and not in it.
+        link_messages: likewise, how many messages.
+        link_told: likewise, bytes of the numbers told with rounds.
+    """
 
-    def __post_init__(self) -> None:
-        if not self.link_bytes.size:
-            for name in _LINKS:
-                setattr(self, name, np.zeros((self.workers, self.workers), np.int64))
+    def __init__(self, workers: int) -> None:
+        self.workers, self.sums = workers, Totals()
+        self.link_bytes, self.link_messages, self.link_told = np.zeros((3, workers, workers), np.int64)
 
     def add(self, other: "Traffic") -> None:
         """Adds another's sums to these."""
-        for name in (*_NUMBERS, *_LINKS):
+        self.sums.add(other.sums)
+        for name in _LINKS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def state_dict(self) -> dict[str, Any]:
         """The sums as numbers and tensors."""
         return {
-            "numbers": [getattr(self, name) for name in _NUMBERS],
+            "numbers": [getattr(self.sums, name) for name in _NUMBERS],
             **{name: torch.from_numpy(getattr(self, name).copy()) for name in _LINKS},
         }
 
@@ -134,8 +119,7 @@ class Traffic:
 
     def load_sums(self, state: dict[str, Any]) -> None:
         """Takes over all but the links, which may be those of another number of workers."""
-        for name, number in zip(_NUMBERS, state["numbers"], strict=True):
-            setattr(self, name, int(number))
+        self.sums = Totals(**dict(zip(_NUMBERS, map(int, state["numbers"]), strict=True)))
 
     def count(self, heads: Heads, sizes: NDArray[np.int64] | None) -> None:
         """Counts one round; raises RefusedUpdate where a worker has no update.
@@ -145,20 +129,15 @@ class Traffic:
             sizes: int64 [workers, workers], bytes from row to column with 0 for nothing and for what is not
                 known here; None where nobody sends anything but to all.
         """
-        others, told, to_all = ~np.eye(self.workers, dtype=bool), HEAD.itemsize, heads["to_all"]
-        self.link_told += told * others
-        self.wire_bytes += told * self.workers + int(to_all[to_all > 0].sum())
-        self.received_bytes += told * int(others.sum())
-        self._count_numbers(heads)
-        link_bytes = np.where(others, np.maximum(to_all, 0)[:, None], 0)
-        self._count_links(link_bytes, np.where(others, (to_all >= 0)[:, None], 0))
+        others, to_all = ~np.eye(self.workers, dtype=bool), heads["to_all"]
+        self.link_told += HEAD.itemsize * others
+        self.sums.wire_bytes += HEAD.itemsize * self.workers + int(to_all[to_all > 0].sum())
+        self.sums.received_bytes += HEAD.itemsize * int(others.sum())
         if sizes is not None:
-            self.wire_bytes += int(heads["single_bytes"].sum())
-            self.received_bytes += int(heads["single_bytes"].sum())
-            self.messages += int(heads["single_messages"].sum())
+            self._count_singles(heads)
             self.link_bytes += sizes
             self.link_messages += sizes > 0
-        _look_for_refusals(heads)
+        self._count(heads, np.maximum(to_all, 0)[:, None] * others, (to_all >= 0)[:, None] & others)
 
     def count_passed(self, sender: int, receiver: int, size: int, told: int) -> None:
         """Notes what was passed on over one link; `count_known` counts what all workers passed on."""
@@ -168,57 +147,49 @@ class Traffic:
 
     def count_known(self, known: Known) -> None:
         """Counts rounds in which workers only passed on; raises as `count` does."""
-        sent = int(known.heads["single_bytes"].sum()) + known.told_bytes
-        self.wire_bytes += sent
-        self.received_bytes += sent
-        self._count_numbers(known.heads)
-        self.messages += int(known.heads["single_messages"].sum())
-        _look_for_refusals(known.heads)
+        self.sums.wire_bytes += known.told_bytes
+        self.sums.received_bytes += known.told_bytes
+        self._count_singles(known.heads)
+        self._count(known.heads, 0, 0)
 
     def count_gathered(self, heads: Heads, lengths: NDArray[np.int64], sites: Sites) -> None:
         """Counts a round in which all send to all, as `compressors.exchange.buckets` carries it out.
 
-        There a worker without an update sends a message that says so; raises as `count` does.
-
-        Args:
-            heads: of all workers.
-            lengths: int64 [workers], of the messages as they go.
-            sites: where the workers are, which says over which links messages go.
+        There a worker without an update sends a message that says so: the lengths, int64 [workers], are of
+        the messages as they go, and sites say over which links. Raises as `count` does.
         """
-        self.wire_bytes += int(lengths @ sites.times_handed_over)
-        self._count_numbers(heads)
-        self._count_links(sites.over_links(lengths), sites.over_links(np.ones_like(lengths)))
-        _look_for_refusals(heads)
+        self.sums.wire_bytes += int(lengths @ sites.times_handed_over)
+        self._count(heads, sites.over_links(lengths), sites.over_links(np.ones_like(lengths)))
 
     def count_all_reduce(self, heads: Heads) -> None:
         """Counts a round in which whole gradients go to all, as the DDP hook leaves them to all-reduce.
 
         What that receives is counted by the formula of a ring; raises as `count` does.
         """
-        elements = int(heads["elements"].sum())
-        steps = 2 * (self.workers - 1)
-        self.wire_bytes += BASELINE_BYTES * elements
-        self._count_numbers(heads)
-        self.received_bytes += steps * BASELINE_BYTES * elements // self.workers
-        self.messages += steps * self.workers
+        nbytes, steps = BASELINE_BYTES * heads["elements"], 2 * (self.workers - 1)
+        self.sums.wire_bytes += int(nbytes.sum())
+        self.sums.received_bytes += steps * int(nbytes.sum()) // self.workers
+        self.sums.messages += steps * self.workers
         ranks = np.arange(self.workers)
         after = (ranks + 1) % self.workers
-        self.link_bytes[ranks, after] += steps * BASELINE_BYTES * heads["elements"] // self.workers
+        self.link_bytes[ranks, after] += steps * nbytes // self.workers
         self.link_messages[ranks, after] += steps
-        _look_for_refusals(heads)
+        self._count(heads, 0, 0)
 
-    def _count_numbers(self, heads: Heads) -> None:
-        self.elements += int(heads["elements"].sum())
-        self.paper_bits += int(heads["paper_bits"].sum())
+    def _count_singles(self, heads: Heads) -> None:
+        """What went to single workers."""
+        self.sums.wire_bytes += int(heads["single_bytes"].sum())
+        self.sums.received_bytes += int(heads["single_bytes"].sum())
+        self.sums.messages += int(heads["single_messages"].sum())
 
-    def _count_links(self, link_bytes: NDArray[np.int64], link_messages: NDArray[np.int64]) -> None:
-        self.received_bytes += int(link_bytes.sum())
-        self.messages += int(link_messages.sum())
+    def _count(self, heads: Heads, link_bytes: NDArray[Any] | int, link_messages: NDArray[Any] | int) -> None:
+        """What goes over each link, and the heads' numbers; raises where one says that it has no update."""
+        self.sums.received_bytes += int(np.sum(link_bytes))
+        self.sums.messages += int(np.sum(link_messages))
         self.link_bytes += link_bytes
         self.link_messages += link_messages
-
-
-def _look_for_refusals(heads: Heads) -> None:
-    refusing = np.flatnonzero(heads["refused"] >= 0)
-    if refusing.size:
-        raise RefusedUpdate(int(refusing[0]), int(heads["refused"][refusing[0]]))
+        self.sums.sent += int(heads["elements"].sum())
+        self.sums.paper_bits += int(heads["paper_bits"].sum())
+        refusing = np.flatnonzero(heads["refused"] >= 0)
+        if refusing.size:
+            raise RefusedUpdate(int(refusing[0]), int(heads["refused"][refusing[0]]))

@@ -16,10 +16,7 @@ from .rank_files import load_rank, save_rank
 
 
 def compress_prepared(
-    accelerator: Accelerator,
-    model: nn.Module,
-    method: Method | Mapping[str, Any] | str,
-    **options: Any,
+    accelerator: Accelerator, model: nn.Module, method: Method | Mapping[str, Any] | str, **options: Any
 ) -> CompressionState:
     """Compresses what a prepared model synchronizes; residuals go with `save_state` and `load_state`.
 

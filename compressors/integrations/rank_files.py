@@ -18,9 +18,7 @@ State = WorkerState | LocalSteps
 """Of the hook, of local steps, or of replicas."""
 
 
-def save_rank(
-    state: WorkerState | LocalSteps, folder: str | os.PathLike[str], *, name: str = "taugrad"
-) -> None:
+def save_rank(state: State, folder: str | os.PathLike[str], *, name: str = "taugrad") -> None:
     """Writes this rank's file. Call it on every rank, between steps.
 
     Args:
@@ -37,9 +35,7 @@ def save_rank(
     system.mv(f"{path}.part", path)
 
 
-def load_rank(
-    state: WorkerState | LocalSteps, folder: str | os.PathLike[str], *, name: str = "taugrad"
-) -> None:
+def load_rank(state: State, folder: str | os.PathLike[str], *, name: str = "taugrad") -> None:
     """Restores this rank's state, on every rank. Where a checkpoint has no such files, it only warns.
 
     Raises:

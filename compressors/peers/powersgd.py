@@ -27,11 +27,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
 from torch.futures import Future
 
-from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from ..exchange.addresses import backends_of
 from ..gloo_threads import Once
@@ -70,19 +68,15 @@ class PowerSGD(Reducer):
     ) -> None:
         """Prepares to synchronize `parameters`; the same on every worker.
 
-        Args:
-            config: the method.
-            group: whose workers synchronize.
-            parameters: by name, everything that DDP synchronizes.
-            known: further parameters, whose memory is kept without use when a state has some.
-            fail: see `Reducer`.
+        What a state has of other known parameters is kept without use.
 
         Raises:
             ValueError: a parameter that torch's hook fails on: a scalar, one without elements, one whose
                 memory is not contiguous, or one in the CPU's memory where torch finds a GPU.
         """
         super().__init__(config, group, fail)
-        _quiet()
+        if torchs.logger.level == logging.NOTSET:  # it would report every allocation
+            torchs.logger.setLevel(logging.WARNING)
         # For torch every start is warm: without warm_start, `_fit` puts random Qs in place.
         self._torchs = torchs.PowerSGDState(
             group,
@@ -95,13 +89,12 @@ class PowerSGD(Reducer):
         self._warm_start, self._seed = config.warm_start, config.seed
         self._parameters = dict(parameters)
         self._known = {**known, **parameters}
-        self._names = {id(parameter): name for name, parameter in parameters.items()}
         for name, parameter in self._parameters.items():
             _refuse_what_torch_fails_on(name, parameter)
         self._matrices = {
             matrix.name: matrix
             for name, each in self._known.items()
-            if _torch_takes(each) and (matrix := _compressed(name, each, config.rank, config.min_rate))
+            if (matrix := _compressed(name, each, config.rank, config.min_rate))
         }
         self._errors: dict[str, Tensor] = {}
         """By parameter, [numel]."""
@@ -109,27 +102,28 @@ class PowerSGD(Reducer):
         """By compressed parameter, [columns, rank]; nothing without warm_start."""
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        buffer = bucket.buffer
         assert bucket.ddp is not None, "refused for others"
         times, started = self._times, perf_counter()
         times.began()
-        averaged, layers, under_way = self._start(bucket.ddp)
-        handed_over = sum(layers.values())
+        sent = dict(zip(bucket.names, bucket.sizes, strict=True))
+        compresses = self._torchs.iter >= self._torchs.start_powerSGD_iter
+        if compresses:
+            self._fit(bucket)
+            for matrix in self._in_torchs_order(bucket.names):
+                sent[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
+        averaged = torchs.powerSGD_hook(self._torchs, bucket.ddp)
+        under_way = perf_counter()  # what torch computes between all-reduces is not told apart from waiting
+        if compresses and backends_of(self._group).get(bucket.buffer.device.type) == "nccl":
+            averaged = averaged.then(lambda done: self._take_apart(bucket, done.value()))
+        elif compresses:
+            self._take_apart(bucket, averaged.wait())
         times.held(under_way)
         step.compress_s += under_way - started
         RECORDER.add("compress", "compute", started, under_way, bucket.title)
-        step.elements += buffer.numel() * self._workers
-        step.sent += handed_over * self._workers
-        step.paper_bits += 32 * handed_over * self._workers
-        step.wire_bytes += buffer.element_size() * handed_over * self._workers
-        self._count_ring(step, buffer.element_size() * handed_over)
-        step.count_layers(
-            PartTally(name, self._parameters[name].numel(), sent, 0.0, paper_bits=32 * sent)
-            for name, sent in layers.items()
-        )
+        self._count_all_reduce(step, bucket, sent)
 
         def finish(arrived: Future[Tensor]) -> Tensor:
-            with self._reaching():
+            with self.reaching():
                 mean = arrived.value()
             times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, mean)
@@ -139,30 +133,6 @@ class PowerSGD(Reducer):
             return mean
 
         return averaged.then(Once(finish))
-
-    def _start(self, bucket: GradBucket) -> tuple[Future[Tensor], dict[str, int], float]:
-        """Runs torch's hook on one bucket.
-
-        Returns:
-            A future of the bucket's buffer, holding the mean over the workers of what was sent. By parameter,
-            in the bucket's order, how many elements this worker handed to all-reduces: those of P and Q, or
-            its own where it is not compressed, or before `start`. And when torch had begun the all-reduces,
-            in seconds of `perf_counter`; what it computes between them is not told apart from waiting.
-        """
-        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
-        layers = dict(zip(names, self._numels(names), strict=True))
-        if self._torchs.iter < self._torchs.start_powerSGD_iter:
-            return torchs.powerSGD_hook(self._torchs, bucket), layers, perf_counter()
-        self._fit(bucket)
-        for matrix in self._in_torchs_order(names):
-            layers[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
-        mean, index = torchs.powerSGD_hook(self._torchs, bucket), bucket.index()
-        under_way = perf_counter()
-        if backends_of(self._group).get(bucket.buffer().device.type) == "nccl":
-            mean = mean.then(lambda done: self._take_apart(index, names, done.value()))
-        else:
-            self._take_apart(index, names, mean.wait())
-        return mean, layers, under_way
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
@@ -185,15 +155,13 @@ class PowerSGD(Reducer):
             "qs": dict(self._qs),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned.
 
         Raises:
             ValueError: another version, a part missing, or an error or Q that has no place here or another
                 shape or dtype. Nothing is taken over then.
         """
-        if state is None:
-            raise ValueError("of another method")
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"version {state.get('version')!r} of a PowerSGD state; this program reads {_STATE_VERSION}"
@@ -234,16 +202,15 @@ class PowerSGD(Reducer):
             copies[name] = tensor.to(parameter.device, copy=True)
         return copies
 
-    def _fit(self, bucket: GradBucket) -> None:
+    def _fit(self, bucket: Bucket) -> None:
         """Puts the memory of a bucket's parameters together, where torch looks for it."""
-        index, like = bucket.index(), bucket.buffer()
-        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        index, like, names = bucket.index, bucket.buffer, bucket.names
         for name in names:  # its memory's order may be another since the state was made
             _refuse_what_torch_fails_on(name, self._parameters[name])
         self._torchs.orthogonalization_epsilon = max(_EPSILON, torch.finfo(like.dtype).tiny)
         if self._torchs.use_error_feedback:
             zeros = torch.zeros_like(like)
-            places = zip(names, torch.split(zeros, self._numels(names)), strict=True)
+            places = zip(names, torch.split(zeros, bucket.sizes), strict=True)
             self._torchs.error_dict[index] = torch.cat([self._errors.get(*each) for each in places])
         matrices = self._in_torchs_order(names)
         self._torchs.p_memory_dict[index] = like.new_empty(sum(each.rows * each.rank for each in matrices))
@@ -256,13 +223,14 @@ class PowerSGD(Reducer):
                 q.copy_(torch.where(q.any(dim=0), q, self._random_q(matrix).to(q)))
         self._torchs.q_memory_dict[index] = memory
 
-    def _take_apart(self, index: int, names: list[str], mean: Tensor) -> Tensor:
+    def _take_apart(self, bucket: Bucket, mean: Tensor) -> Tensor:
         """Gives each parameter its part of a bucket's memory, once the mean is there; returns that."""
-        memory, matrices = self._torchs.q_memory_dict.pop(index), self._in_torchs_order(names)
+        index, matrices = bucket.index, self._in_torchs_order(bucket.names)
+        memory = self._torchs.q_memory_dict.pop(index)
         del self._torchs.p_memory_dict[index]
         if self._torchs.use_error_feedback:
-            errors = torch.split(self._torchs.error_dict.pop(index), self._numels(names))
-            self._errors.update(zip(names, errors, strict=True))
+            errors = torch.split(self._torchs.error_dict.pop(index), bucket.sizes)
+            self._errors.update(zip(bucket.names, errors, strict=True))
         if self._warm_start:
             self._qs.update(
                 (matrix.name, q) for matrix, q in zip(matrices, _qs_in(memory, matrices), strict=True)
@@ -273,9 +241,6 @@ class PowerSGD(Reducer):
         """Standard normal numbers, float32 [columns, rank]; the same on every worker."""
         rng = np.random.default_rng([self._seed, self._torchs.iter, *matrix.name.encode()])
         return torch.from_numpy(rng.standard_normal((matrix.columns, matrix.rank), dtype=np.float32))
-
-    def _numels(self, names: Iterable[str]) -> list[int]:
-        return [self._parameters[name].numel() for name in names]
 
     def _in_torchs_order(self, names: Iterable[str]) -> list[_Matrix]:
         """A bucket's matrices as torch lays their Ps and Qs out: those of the same shape side by side."""
@@ -293,7 +258,9 @@ def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:
 
 
 def _compressed(name: str, parameter: Tensor, rank: int, min_compression_rate: float) -> _Matrix | None:
-    """The parameter as torch's hook sees it; None where it sends it whole."""
+    """The parameter as torch's hook sees it; None where it sends it whole, or fails on it."""
+    if not _torch_takes(parameter):
+        return None
     rows, columns = parameter.view(parameter.shape[0], -1).shape
     rank = min(rows, columns, rank)
     worthwhile, _, _ = torchs._should_compress(rows, columns, rank, min_compression_rate)  # type: ignore[no-untyped-call]
@@ -316,9 +283,3 @@ def _refuse_what_torch_fails_on(name: str, parameter: Tensor) -> None:
             f"torch's PowerSGD cannot take the parameter {name!r}, which is in the CPU's memory, while torch "
             "finds a GPU; hide it with CUDA_VISIBLE_DEVICES="
         )
-
-
-def _quiet() -> None:
-    """Keeps torch's reports of every allocation out of the log, unless someone set that logger's level."""
-    if torchs.logger.level == logging.NOTSET:
-        torchs.logger.setLevel(logging.WARNING)

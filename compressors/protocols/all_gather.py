@@ -20,14 +20,13 @@ from ..bucket.compressor import Incoming, Outgoing, compressor_for
 from ..bucket.feedback import Feedback
 from ..bucket.layout import Layout, Part
 from ..bucket.ledger import Step
-from ..errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
+from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.buckets import Exchange
 from ..exchange.carrier import Payload
-from ..exchange.mesh import most_bytes_of
 from ..method.methods import CompressedMethod
 from ..rules.base import Context
 from ..spans import RECORDER
-from ..wire.message import VERSION, NonFinite
+from ..wire.message import NonFinite
 from .base import Bucket, Fail, Reducer
 
 
@@ -86,15 +85,6 @@ class AllGather(Reducer):
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
 
-    def connect(self) -> None:
-        try:
-            self._exchange.open(self._group, most_bytes_of(sum(self._elements.values())))
-        except (PeerLost, WorkersDisagree) as problem:
-            raise self._fail(problem) from None
-
-    def disconnect(self) -> None:
-        self._exchange.close()
-
     def settle(self, *, skipped: bool) -> None:
         if skipped:
             for outgoing, parts, kept in self._outgoing:
@@ -104,15 +94,6 @@ class AllGather(Reducer):
                     for now, before in zip(_memory_of(parts), kept, strict=True):
                         now.copy_(before)
         self._outgoing = []
-
-    def ways(self) -> dict[str, str]:
-        sites = self._exchange.sites
-        return {
-            "exchange": self._exchange.form,
-            "messages": "authenticated" if self._exchange.is_authenticated else "not authenticated",
-            **({"sites": str(sites or "by host")} if self._exchange.form == "hierarchical" else {}),
-            "message version": str(VERSION),
-        }
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         plan, buffer = self._plan_of(bucket), bucket.buffer
@@ -139,7 +120,7 @@ class AllGather(Reducer):
 
         def finish(gate: Future[Exception | None]) -> Tensor:
             problem, received = gate.value(), perf_counter()
-            with self._reaching():
+            with self.reaching():
                 if problem is not None:
                     raise problem
             messages = arriving.messages()
@@ -157,7 +138,8 @@ class AllGather(Reducer):
             if buffer.is_cuda:  # what was sent knows nothing of streams
                 torch.cuda.current_stream(buffer.device).synchronize()
             with self._lock:
-                wire_bytes, received_bytes = self._exchange.count(np.array([each.size for each in messages]))
+                lengths = np.array([each.size for each in messages.values()])
+                wire_bytes, received_bytes = self._exchange.count(lengths)
                 step.wire_bytes += wire_bytes
                 step.received_bytes += received_bytes
                 for rank, each in enumerate(incoming):
@@ -177,12 +159,8 @@ class AllGather(Reducer):
             times.held(started)
             gate.set_result(None)
         else:
-            arriving.when_here(lambda problem: self._decode(gate, problem))
+            arriving.when_here(lambda problem: self._decoder.submit(gate.set_result, problem))
         return summed
-
-    def _decode(self, gate: Future[Exception | None], problem: Exception | None) -> None:
-        """Has a bucket summed up, or its error raised, in a thread for which nobody waits."""
-        self._decoder.submit(gate.set_result, problem)
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
         key = tuple(bucket.names)
@@ -198,7 +176,7 @@ class AllGather(Reducer):
             )
         return plan
 
-    def _read(self, parts: Sequence[Part], plan: _Plan, messages: Sequence[Payload]) -> list[Incoming]:
+    def _read(self, parts: Sequence[Part], plan: _Plan, messages: Mapping[int, Payload]) -> list[Incoming]:
         """Every worker's updates, checked. If one is not valid, none is applied."""
         try:
             incoming = self._compressor.read_all(messages, plan.layout)

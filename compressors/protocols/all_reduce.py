@@ -6,7 +6,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
 from ..gloo_threads import Once
 from ..method import Method
@@ -26,16 +25,7 @@ class AllReduce(Reducer):
         bucket.add_earlier(1.0 if self._reduction == "mean" else 1.0 / self._workers)
         if self._reduction == "mean":
             buffer.mul_(1.0 / self._workers)  # DDP without a hook multiplies too, before it adds
-        elements = buffer.numel() * self._workers
-        step.elements += elements
-        step.sent += elements
-        step.paper_bits += 32 * elements
-        step.wire_bytes += buffer.element_size() * elements
-        self._count_ring(step, buffer.element_size() * buffer.numel())
-        step.count_layers(
-            PartTally(name, size, size, 0.0, paper_bits=32 * size)
-            for name, size in zip(bucket.names, bucket.sizes, strict=True)
-        )
+        self._count_all_reduce(step, bucket, dict(zip(bucket.names, bucket.sizes, strict=True)))
         times, started = self._times, perf_counter()
         times.began()
         work = dist.all_reduce(buffer, group=self._group, async_op=True)
@@ -43,7 +33,7 @@ class AllReduce(Reducer):
         self.works.append(work)
 
         def finish(arrived: Future[list[Tensor]]) -> Tensor:
-            with self._reaching():
+            with self.reaching():
                 summed = arrived.value()[0]
             times.arrived(step, started, perf_counter(), bucket.title, decoded=False)
             self._look_for_nonfinite(step, bucket, summed)

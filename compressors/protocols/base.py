@@ -14,9 +14,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.futures import Future
 
+from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
-from ..errors import CompressionError, NonFiniteGradient, PeerLost
-from ..exchange.lost_peers import reaching
+from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
 from ..method import Method
 from .times import PassTimes
 
@@ -101,11 +101,8 @@ class Reducer(ABC):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """Starts to combine all workers' gradients; see `hook.compressed_allgather`.
 
-        The result is the mean or sum of them, and `bucket.earlier`.
-
-        Args:
-            bucket: of this worker.
-            step: the ledger of the backward pass, complete when the future of its last bucket is.
+        The result is the mean or sum of them, and `bucket.earlier`. The ledger of the backward pass, `step`,
+        is complete when the future of its last bucket is.
         """
 
     def begin(self, iteration: int) -> None:
@@ -122,36 +119,15 @@ class Reducer(ABC):
         Calling it again has no effect.
         """
 
-    def connect(self) -> None:  # noqa: B027 (only who has a carrier of its own needs it)
-        """Called before the first exchange, when all workers have agreed on it; all call it at that point.
-
-        Raises:
-            WorkersDisagree: on every worker, if their keys differ.
-            PeerLost: a worker does not connect in time.
-        """
-
-    def disconnect(self) -> None:  # noqa: B027 (likewise)
-        """Called once another worker is lost: whoever waits for this one need not wait for a timeout."""
-
-    def ways(self) -> dict[str, str]:
-        """Further settings that all workers must share, besides the method, by field."""
-        return {}
-
     def state_dict(self) -> dict[str, Any] | None:
         """State besides `Feedback`: plain numbers and tensors; None if there is none."""
         return None
 
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Restores what `state_dict` returned.
-
-        Raises:
-            ValueError: it is of another method. Nothing is taken over then.
-        """
-        if state is not None:
-            raise ValueError("of another method")
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (who has none restores none)
+        """Restores what `state_dict` returned, whole; raises ValueError if it does not fit."""
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def reaching(self) -> Iterator[None]:
         """Notes as the failure that another worker was not reached inside."""
         try:
             with reaching():
@@ -159,10 +135,23 @@ class Reducer(ABC):
         except PeerLost as problem:
             raise self._fail(problem) from problem.__cause__
 
-    def _count_ring(self, step: Step, nbytes: int) -> None:
-        """What a ring all-reduce of this many bytes moves, by formula: the transport does not report it."""
-        step.received_bytes += 2 * (self._workers - 1) * nbytes
-        step.messages += 2 * (self._workers - 1) * self._workers
+    def _count_all_reduce(self, step: Step, bucket: Bucket, sent: Mapping[str, int]) -> None:
+        """Counts all-reduces of so many elements of each parameter.
+
+        What a ring of them moves is known by formula: the transport does not report it.
+        """
+        elements, workers = sum(sent.values()), self._workers
+        nbytes = bucket.buffer.element_size() * elements
+        step.elements += bucket.buffer.numel() * workers
+        step.sent += elements * workers
+        step.paper_bits += 32 * elements * workers
+        step.wire_bytes += nbytes * workers
+        step.received_bytes += 2 * (workers - 1) * nbytes
+        step.messages += 2 * (workers - 1) * workers
+        step.count_layers(
+            PartTally(name, size, sent[name], 0.0, paper_bits=32 * sent[name])
+            for name, size in zip(bucket.names, bucket.sizes, strict=True)
+        )
 
     def _look_for_nonfinite(self, step: Step, bucket: Bucket, summed: Tensor) -> None:
         """Refuses or records a sum that is not finite. A sum that merely overflows is checked again."""

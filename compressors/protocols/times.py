@@ -39,14 +39,9 @@ class PassTimes:
     def arrived(
         self, step: Step, handed_over: float, here: float, about: str, *, decoded: bool = True
     ) -> None:
-        """A bucket is finished now.
+        """A bucket is finished now: its message was handed over, and everybody's were here, at such times.
 
-        Args:
-            step: the ledger, written when all buckets are finished.
-            handed_over: when its message was handed over, in seconds of `perf_counter`.
-            here: when everybody's had arrived.
-            about: the bucket.
-            decoded: whether it has been decoded since then.
+        It may have been decoded since then. The ledger is written when all buckets are finished.
         """
         now = perf_counter()
         RECORDER.add("exchange", "wire", handed_over, here, about)

@@ -30,6 +30,7 @@ GROUPS = {
         "WorkersDisagree",
         "KeyProblem",
         "compressors/exchange/keys",
+        "compressors/exchange/buckets",
         "compressors/exchange/agreement",
     ),
     "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError"),

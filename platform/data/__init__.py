@@ -10,9 +10,9 @@ from taugrad.compressors.lazy import export_lazily
 __all__ = ["Data", "DataError", "DataSet", "Draw", "Examples", "Parts", "Shape", "load"]
 
 if TYPE_CHECKING:
-    from .dataset import DataSet
+    from .dataset import Data, DataSet
     from .errors import DataError
-    from .examples import Data, Draw, Examples, Parts
+    from .examples import Draw, Examples, Parts
     from .loading import load
     from .shape import Shape
 else:
@@ -20,8 +20,8 @@ else:
         __name__,
         {
             "DataError": ".errors",
-            "DataSet": ".dataset",
-            **dict.fromkeys(("Data", "Draw", "Examples", "Parts"), ".examples"),
+            **dict.fromkeys(("Data", "DataSet"), ".dataset"),
+            **dict.fromkeys(("Draw", "Examples", "Parts"), ".examples"),
             "load": ".loading",
             "Shape": ".shape",
         },

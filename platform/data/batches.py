@@ -22,33 +22,16 @@ class Share:
 
 
 def epoch_order(examples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Shuffles the training examples for one epoch.
+    """The training examples shuffled for one epoch, counted from 0: a permutation, int64 [examples].
 
-    Args:
-        examples: How many there are.
-        seed: The run's seed, not negative.
-        epoch: Counted from 0.
-
-    Returns:
-        A permutation of 0..examples-1, int64 [examples]; it depends on the arguments alone.
+    It depends on the arguments alone.
     """
     order = np.random.default_rng([seed, epoch]).permutation(examples)
     return order.astype(np.int64, copy=False)
 
 
 def iterations_per_epoch(examples: int, batch_size: int) -> int:
-    """How many batches an epoch has; the last one may be smaller.
-
-    Args:
-        examples: Training examples, not negative.
-        batch_size: Examples of a whole batch, at least 1.
-
-    Returns:
-        `examples / batch_size`, rounded up.
-
-    Raises:
-        ValueError: `batch_size` is below 1.
-    """
+    """How many batches an epoch has; the last one may be smaller. Raises ValueError: a batch is below 1."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
     return -(-examples // batch_size)

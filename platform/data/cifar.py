@@ -27,13 +27,7 @@ Records = NDArray[np.uint8]
 
 
 def load_cifar10(config: Cifar10) -> Parts:
-    """Reads the six files of CIFAR-10.
-
-    Args:
-        config: their folder, and whether to augment.
-
-    Returns:
-        Images 3 x 32 x 32 in ten classes, normalised by channel.
+    """Reads the six files of CIFAR-10: images 3 x 32 x 32 in ten classes, normalised by channel.
 
     Raises:
         DataError: a file is missing, not whole, or holds a label that is none.

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 
 from .errors import DataError
-from .examples import Tensors
+from .examples import Parts, Tensors
 from .pixels import Normalization
 from .shape import Shape
 
-__all__ = ["DataError", "DataSet"]
+__all__ = ["Data", "DataError", "DataSet"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +95,17 @@ class DataSet:
         return Tensors(self.test_inputs, self.test_labels)
 
     fingerprint = ""
-    """Not taken: see `Data.fingerprint`."""
+    """Not taken: see `Parts.fingerprint`."""
 
     @property
     def shape(self) -> Shape:
         """The shape of an example."""
         channels, height, width = self.train_inputs.shape[1:]
         return Shape.image(channels, height, width, self.classes)
+
+
+Data = DataSet | Parts
+"""What is trained on."""
 
 
 def _check_inputs(field: str, inputs: torch.Tensor) -> None:

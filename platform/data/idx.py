@@ -42,11 +42,7 @@ def load_mnist(config: Mnist) -> DataSet:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Reads one file; a name that ends in `.gz` is unpacked.
-
-    Args:
-        path: The file.
-        dimensions: How many dimensions the file must have.
+    """Reads one file of so many dimensions; a name that ends in `.gz` is unpacked.
 
     Returns:
         uint8, of the shape that the file gives.

@@ -72,10 +72,7 @@ def _listed(
 ) -> tuple[ImageFiles, Sequence[str], str]:
     """All images below a folder of classes in the order of their names, the classes, and a hash of all names.
 
-    Args:
-        root: the folder.
-        framing: what is cut out of an image.
-        classes: those that there may be; by default those that are found.
+    If `classes` are given, there may be no others.
     """
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder; expected one that holds a folder of images for each class")

@@ -4,8 +4,7 @@ from importlib import import_module
 
 from ..user_code import UserCodeError, call, import_object
 from .config import CustomData, DataConfig
-from .dataset import DataSet
-from .examples import Data, Parts
+from .dataset import Data
 from .placing import placed
 
 _READERS = {
@@ -50,6 +49,6 @@ def load(config: DataConfig) -> Data:
 def load_custom(config: CustomData) -> Data:
     """What a user's own function returns."""
     made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
-    if not isinstance(made, DataSet | Parts):
+    if not isinstance(made, Data):
         raise UserCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
     return made

@@ -14,13 +14,8 @@ from .errors import DataError
 def mapped(path: Path, fits: Callable[[NDArray[Any]], bool], expected: str) -> NDArray[Any]:
     """Maps the array of a `.npy` file; reads no pickles.
 
-    Args:
-        path: the file.
-        fits: whether type and dimensions are those that are wanted.
-        expected: what these are, for the message.
-
-    Raises:
-        DataError: it cannot be read, is not complete, does not fit, or is not in C order.
+    `fits`: whether type and dimensions are those that are `expected`. Raises DataError: it cannot be read,
+    is not complete, does not fit, or is not in C order.
     """
     try:
         array: NDArray[Any] = open_memmap(path, mode="r")  # reads no pickles

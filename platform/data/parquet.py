@@ -47,9 +47,8 @@ def load_parquet(config: Parquet) -> Parts:
             f"{column_type(train, columns[0])} in {train.files[0]}; expected the same kind"
         )
     width = 0 if images else _width(train, columns)
-    if not images:
-        for groups in (train, test):
-            _check_width(groups, columns, width)
+    if not images and (found := _width(test, columns)) != width:
+        raise DataError(f"{test.files[0]}: row 0: {columns[0]} has {found} numbers; expected {width}")
     names, outputs, kind = read_labels(train, test, config)
     framing = Framing.of(config) if images else None
     normalize = Normalization.asked(config) if images else None
@@ -98,7 +97,7 @@ def _is_binary(dtype: pa.DataType) -> bool:
 
 
 def _width(groups: RowGroups, columns: Sequence[str]) -> int:
-    """How many numbers a row's inputs have."""
+    """How many numbers the first row's inputs have; rows are looked at as they are read."""
     for column in columns:
         dtype = column_type(groups, column)
         inside = dtype.value_type if is_list(dtype) and len(columns) == 1 else dtype
@@ -115,14 +114,3 @@ def _width(groups: RowGroups, columns: Sequence[str]) -> int:
     if not first:
         raise DataError(f"{path}: row 0: {columns[0]} is {first}; expected a list of numbers")
     return len(first)
-
-
-def _check_width(groups: RowGroups, columns: Sequence[str], width: int) -> None:
-    """Looks whether the first row has as many numbers as it should have; rows are looked at as they are read.
-
-    Raises:
-        DataError: the columns hold something else, or the list has another length.
-    """
-    found = _width(groups, columns)
-    if found != width:
-        raise DataError(f"{groups.files[0]}: row 0: {columns[0]} has {found} numbers; expected {width}")

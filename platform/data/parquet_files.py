@@ -74,11 +74,7 @@ def _described(folder: Path, paths: Sequence[Path]) -> RowGroups:
 
 
 def column_type(groups: RowGroups, column: str) -> pa.DataType:
-    """What a column holds.
-
-    Raises:
-        DataError: there is no such column.
-    """
+    """What a column holds; raises DataError: there is no such column."""
     if column not in groups.schema.names:
         raise DataError(
             f"{groups.files[0]}: has no column {column!r}; it has {', '.join(groups.schema.names)}"
@@ -138,8 +134,7 @@ def _numbered(train: RowGroups, config: Parquet) -> int:
 def _different(train: RowGroups, config: Parquet) -> set[Any]:
     """The labels that occur in the training part, each once; nulls do not count.
 
-    Raises:
-        DataError: there are more than anyone's classes, so that they seem to be identifiers.
+    Raises DataError: there are so many that they seem to be identifiers.
     """
     most = max(config.classes or 0, MOST_CLASSES)
     found: set[Any] = set()

@@ -101,12 +101,7 @@ class Pixels(Examples):
 def cut_and_mirrored(pixels: NDArray[np.uint8], generators: list[np.random.Generator]) -> NDArray[np.uint8]:
     """Moves each image by up to 4 pixels in each direction, black behind it, and mirrors half of them.
 
-    Args:
-        pixels: uint8 [n, channels, height, width].
-        generators: one for each image.
-
-    Returns:
-        uint8, of that shape.
+    Pixels are uint8 [n, channels, height, width], before and after; each image has a generator.
     """
     count, channels, height, width = pixels.shape
     framed = np.pad(pixels, ((0, 0), (0, 0), (_FRAME, _FRAME), (_FRAME, _FRAME)))

@@ -65,10 +65,7 @@ class Reader(Protocol):
 def read_by_ray(parts: Sequence[Indices], read: Reader, draw: Draw | None) -> Iterator[Columns]:
     """What tasks have read for each part, in order; ends early where they cannot go on.
 
-    Args:
-        parts: int64 [n] each, the numbers of the examples that are wanted together.
-        read: reads them.
-        draw: as `Reader` has it.
+    Parts, int64 [n] each, are the numbers of the examples that are wanted together.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized() or not parts:

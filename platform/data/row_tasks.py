@@ -141,7 +141,10 @@ class Rows:
         for name in self.inputs:
             column = table.column(name).combine_chunks()
             if is_list(column.type):
-                require_width(column, self.width, path, rows, name)
+                lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
+                if len(wrong := np.flatnonzero(lengths != self.width)):
+                    found = f"{name} has {lengths[wrong[0]]} numbers; expected {self.width}"
+                    raise DataError(f"{path}: row {rows[wrong[0]]}: {found}")
                 column = pc.list_flatten(column)
             part = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             parts.append(part.reshape(len(rows), -1))
@@ -163,21 +166,6 @@ def targets(column: pa.ChunkedArray, classes: Sequence[str] | None) -> NDArray[A
     return found
 
 
-def require_width(
-    column: pa.Array | pa.ChunkedArray,
-    width: int,
-    path: str,
-    rows: Sequence[int] | NDArray[np.int64],
-    name: str,
-) -> None:
-    """Refuses lists of another length; `rows` are the column's own in its file."""
-    lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
-    wrong = np.flatnonzero(lengths != width)
-    if len(wrong):
-        at = int(wrong[0])
-        raise DataError(f"{path}: row {rows[at]}: {name} has {lengths[at]} numbers; expected {width}")
-
-
 def is_list(dtype: pa.DataType) -> bool:
     """Whether a column holds a list in each row."""
     return bool(
@@ -186,11 +174,7 @@ def is_list(dtype: pa.DataType) -> bool:
 
 
 def row_group(path: str, group: int, columns: tuple[str, ...], most: int) -> pa.Table:
-    """Some columns of a row group; the last few are kept.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Some columns of a row group; the last few are kept. Raises as `read_group` does."""
     key = (path, group, columns)
     if key in kept.groups:
         kept.groups.move_to_end(key)
@@ -202,11 +186,7 @@ def row_group(path: str, group: int, columns: tuple[str, ...], most: int) -> pa.
 
 
 def opened(path: str) -> pq.ParquetFile:
-    """A Parquet file.
-
-    Raises:
-        DataError: it is none, or cannot be read.
-    """
+    """A Parquet file; raises DataError: it is none, or cannot be read."""
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, pa.ArrowException) as error:
@@ -214,11 +194,7 @@ def opened(path: str) -> pq.ParquetFile:
 
 
 def read_group(path: str, group: int, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a file's row group.
-
-    Raises:
-        DataError: it is damaged, or a column holds pickled objects.
-    """
+    """Some columns of a row group; raises DataError: it is damaged, or a column holds pickled objects."""
     with opened(path) as file:
         try:
             table = file.read_row_group(group, columns=list(columns), use_threads=False)

@@ -16,12 +16,9 @@ from .ray_stream import Columns, Reader, read_by_ray
 
 
 class Streamed(Examples):
-    """Images or rows of numbers, with their labels.
+    """Images, whose pixels are normalised, or rows of numbers; with their labels.
 
-    Args:
-        read: reads them.
-        normalize: what is done to pixels; None for numbers.
-        augment: whether training images are changed at random.
+    `augment`: whether training images are changed at random.
     """
 
     def __init__(self, read: Reader, normalize: Normalization | None, *, augment: bool) -> None:

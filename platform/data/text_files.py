@@ -36,11 +36,8 @@ def standard_library() -> list[Path]:
 def find(patterns: Sequence[str]) -> list[Path]:
     """All files that paths and patterns lead to, each once.
 
-    Args:
-        patterns: files, folders (all below them, but for hidden ones), or patterns with `*`, `?`, `**`.
-
-    Raises:
-        DataError: one of them leads to no file.
+    A pattern is a file, a folder (all below it, but for hidden ones), or has `*`, `?`, `**`. Raises
+    DataError: one of them leads to no file.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
@@ -105,14 +102,9 @@ def _cut(file: TextFile, fraction: float) -> tuple[list[TextFile], list[TextFile
 
 
 def files_below(root: Path, left_out: Collection[str] = ()) -> list[Path]:
-    """All files below a folder, through links too, but for hidden ones.
+    """All files below a folder, through links too, but for hidden ones and folders that are left out.
 
-    Args:
-        root: the folder.
-        left_out: names of folders that do not count.
-
-    Raises:
-        DataError: a folder cannot be read, or a link leads back to a folder that it lies in.
+    Raises DataError: a folder cannot be read, or a link leads back to a folder that it lies in.
     """
 
     def fail(error: OSError) -> None:

@@ -4,7 +4,6 @@ The file has a head that says what it holds, the tokens, and the SHA-256 of both
 hash is made anew.
 """
 
-import contextlib
 import hashlib
 import json
 import os
@@ -70,21 +69,17 @@ def make(key: str, write: Callable[[BinaryIO], CachedText]) -> CachedText:
     """
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
-        try:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as own:
+        with Path(own, path.name).open("w+b") as file:
             file.write(bytes(_HEAD))
-            kept = write(file)  # type: ignore[arg-type]  # mypy knows no BinaryIO in it
+            kept = write(file)
             file.seek(0)
             file.write(json.dumps(asdict(kept)).encode().ljust(_HEAD))
             file.seek(0)
             file.write(hashlib.file_digest(file, "sha256").digest())
             file.flush()
             os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise
+        os.replace(file.name, path)
     return kept
 
 

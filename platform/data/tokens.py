@@ -27,15 +27,9 @@ _ADVICE = "save such tokens with numpy.save, whose header tells their type, as t
 
 
 def load_tokens(config: Tokens) -> Parts:
-    """Maps a folder's `train.bin` and `val.bin`, or `train.npy` and `val.npy`.
+    """Maps a folder's `train.bin` and `val.bin`, or `train.npy` and `val.npy`, as windows of tokens.
 
     Both are read once, for their hash and their largest token.
-
-    Args:
-        config: the folder, the vocabulary, the windows.
-
-    Returns:
-        Windows of tokens.
 
     Raises:
         DataError: a file is missing, of another form, holds half a token, too few, or one beyond the

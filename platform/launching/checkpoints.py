@@ -21,13 +21,9 @@ from .storage import below, reason
 
 
 class Checkpoints:
-    """The checkpoints of the Ray Train run that this worker belongs to.
+    """The checkpoints of the Ray Train run that this worker belongs to, of which `keep` stay.
 
-    Args:
-        job: the run.
-        keep: how many stay.
-        workers: how many train, in all processes.
-        notify: told, in a line for the user, what could not be used or stored.
+    `workers` are those of all processes. `notify` hears what could not be used or stored.
     """
 
     def __init__(self, job: Job, keep: int, workers: int, notify: Callable[[str], None]) -> None:
@@ -40,8 +36,7 @@ class Checkpoints:
     def newest(self) -> Saved | None:
         """What this worker continues from; None if no checkpoint was written yet.
 
-        Raises:
-            CheckpointError: there are checkpoints, and none is good.
+        Raises CheckpointError: there are checkpoints, and none is good.
         """
 
         def attempt(iteration: int) -> Saved:
@@ -56,13 +51,10 @@ class Checkpoints:
         return choice.good
 
     def write(self, iteration: int, write: Callable[[Path], None]) -> None:
-        """Writes the checkpoint of an iteration; all workers must call this together.
+        """Writes the checkpoint after an iteration; all workers must call this together.
 
-        Where it cannot be stored, each worker keeps its files on its own machine, and training goes on.
-
-        Args:
-            iteration: after which it is.
-            write: puts this worker's files into an empty folder.
+        Each worker's `write` puts its files into an empty folder. Where they cannot be stored, they stay on
+        the workers' machines, and training goes on.
         """
         problem = _problem(lambda: self.folder.reopen(iteration)) if self._rank == 0 else ""
         dist.barrier()  # nobody's new file stands beside an old manifest

@@ -80,8 +80,7 @@ def _found() -> str:
 def check_job_server(address: str) -> None:
     """Asks a cluster's job server, known within 5 s. A token is used as `check_cluster` says.
 
-    Raises:
-        SpecError: nothing answers there, or it wants a token that we do not send.
+    Raises SpecError: nothing answers there, or it wants a token that we do not send.
     """
     source = f"--address {address}"
     try:

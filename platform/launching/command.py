@@ -51,14 +51,9 @@ class Display(Protocol):
         """What a run's MLflow run gets from the beginning, to be shown by."""
 
     def live(self, title: str, width: int) -> AbstractContextManager[Watch]:
-        """Shows one run while it goes on.
+        """Shows one run while it goes on; takes the news, from whichever thread.
 
-        Args:
-            title: the run's.
-            width: of the longest title among the command's runs.
-
-        Returns:
-            Takes the news, from whichever thread.
+        `width` is that of the longest title among the command's runs.
         """
 
     def add(self, client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> None:

@@ -4,11 +4,7 @@ from typing import Any
 
 
 def train_worker(config: dict[str, Any]) -> None:
-    """The train loop that Ray Train calls in each worker.
-
-    Args:
-        config: `{"job": Job}`.
-    """
+    """The train loop that Ray Train calls in each worker, with `{"job": Job}`."""
     from .worker import train  # noqa: PLC0415 - imports torch, which the controller does not need
 
     train(config["job"])

@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from taugrad.compressors.errors import Diverged, PeerLost
-from taugrad.compressors.exchange.lost_peers import reaching
+from taugrad.compressors.errors import Diverged, PeerLost, reaching
 
 from ..user_code import UserCodeError, UserCodeRaised
 

@@ -20,13 +20,9 @@ def fallback(run_id: str) -> RunFolder:
 
 
 def keep_text(folder: RunFolder, name: str, text: str) -> str:
-    """Writes a text into a run's folder, or, where that fails, into this machine's.
+    """Writes a text into a run's folder, or, where that fails, into this machine's; returns where it is.
 
-    Returns:
-        Where it is.
-
-    Raises:
-        OSError: neither could be written.
+    Raises OSError: neither could be written.
     """
     try:
         return in_time(_STORE_S, lambda: folder.keep_text(name, text))

@@ -31,11 +31,7 @@ _PATIENCE = timedelta(minutes=30)
 def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
     """Joins all workers of this Ray Train run in torch's default process group, for as long as it lasts.
 
-    Args:
-        device: NCCL is used for GPUs, gloo otherwise.
-
-    Yields:
-        This worker's rank and the number of workers.
+    GPUs have NCCL, other devices gloo. Yields this worker's rank and the number of workers.
     """
     context = get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()
@@ -43,7 +39,8 @@ def process_group(device: torch.device) -> Iterator[tuple[int, int]]:
         torch.cuda.set_device(device)
     address = own_address()
     bind_gloo_to(address)
-    listener = _listen(address) if rank == 0 else None
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=128) if rank == 0 else None
     host, port = broadcast_from_rank_zero(None if listener is None else listener.getsockname()[:2])
     store = TCPStore(
         host,
@@ -88,14 +85,6 @@ def interface_of(address: str) -> str | None:
         if any(each.address.partition("%")[0] == address for each in addresses):
             return name
     return None
-
-
-def _listen(address: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(128)
-    return listener
 
 
 def with_sites(spec: RunSpec) -> RunSpec:

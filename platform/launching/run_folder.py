@@ -35,14 +35,7 @@ SET_ASIDE = ".not-used"
 
 
 class RunFolder:
-    """A run's folder.
-
-    Args:
-        filesystem: of the storage.
-        path: of the folder in it.
-        run_id: the MLflow run.
-        address: of the folder, for people; by default the path.
-    """
+    """A run's folder in its storage; people see its address, by default the path."""
 
     def __init__(self, filesystem: "FileSystem", path: str, run_id: str, address: str = "") -> None:
         self._filesystem, self._path, self.run_id = filesystem, path, run_id
@@ -79,11 +72,7 @@ class RunFolder:
         return Manifest.read(self.reader(iteration), self.run_id, iteration)
 
     def check(self) -> Choice[Manifest]:
-        """Looks for a good checkpoint, in every byte.
-
-        Raises:
-            CheckpointError: there are checkpoints, and none is good.
-        """
+        """Looks for a good checkpoint, in every byte; raises CheckpointError: none of them is good."""
 
         def whole(iteration: int) -> Manifest:
             manifest, read = self.manifest(iteration), self.reader(iteration)
@@ -115,11 +104,9 @@ class RunFolder:
             _to_disk(self.local)
 
     def keep(self, newest: int, count: int) -> None:
-        """Removes all but the newest checkpoints, and what is left of unfinished ones before them.
+        """Removes all but so many of the newest checkpoints, and what is left of unfinished ones before them.
 
-        Args:
-            newest: just written; folders of later iterations are left alone.
-            count: how many stay.
+        The newest was just written; folders of later iterations are left alone.
         """
         stay = 1
         for iteration in self.iterations():

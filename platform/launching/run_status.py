@@ -46,12 +46,7 @@ class RunStatus:
         return self._decided.setdefault(key, value)
 
     def conclude(self, metrics: dict[str, float], artifacts: dict[str, str]) -> None:
-        """Says what the run came to.
-
-        Args:
-            metrics: its last evaluation and its totals, by MLflow name.
-            artifacts: texts to keep, by name.
-        """
+        """Says what the run came to: last evaluation and totals, by MLflow name; texts to keep, by name."""
         self._outcome = metrics, artifacts
 
     def outcome(self) -> tuple[dict[str, float], dict[str, str]]:

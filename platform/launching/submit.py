@@ -111,11 +111,6 @@ def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapp
 def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
     """Prints a job's log until the job ends. At Ctrl-C the job goes on, and two lines say how to go on, too.
 
-    Args:
-        client: of the job server.
-        job_id: as the job server calls it.
-        address: of the job server, http://HOST:PORT.
-
     Returns:
         The job's exit code; 1 when the cluster does not answer any more, 130 after Ctrl-C.
     """

@@ -118,13 +118,7 @@ def _close(journal: Journal, checkpoints: Checkpoints, notify: Callable[[str], o
 
 
 class _Listener(Listener):
-    """Hands metrics to the journal, progress to the status, checkpoints to the run's folder.
-
-    Args:
-        status: that of the run, a Ray actor handle of `RunStatus`.
-        journal: worker 0's; None on the others, which show nothing.
-        checkpoints: those of the run.
-    """
+    """Hands metrics to worker 0's journal, progress to the status, checkpoints to the run's folder."""
 
     def __init__(self, status: Any, journal: Journal | None, checkpoints: Checkpoints) -> None:
         self._status, self._journal, self._checkpoints = status, journal, checkpoints

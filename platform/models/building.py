@@ -107,16 +107,10 @@ def _custom(config: CustomModel, shape: Shape) -> nn.Module:
 
 
 def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, shape: Shape) -> None:
-    """Runs a user's own network once, before workers do.
+    """Runs a user's own network once, on a few examples' inputs [N, ...], before workers do.
 
-    Args:
-        config: What it was built from; the networks that come with taugrad are left alone.
-        model: The network.
-        inputs: [N, ...], a few examples' inputs.
-        shape: Of an example.
-
-    Raises:
-        UserCodeError: It has nothing to train, raised, or does not return what `build` says.
+    Those that come with taugrad are left alone. Raises UserCodeError: it has nothing to train, raised, or
+    does not return what `build` says.
     """
     if not isinstance(config, CustomModel):
         return

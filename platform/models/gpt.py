@@ -23,13 +23,7 @@ class GptNetwork(nn.Module):
     """
 
     def __init__(self, config: Gpt, positions: int, vocabulary: int) -> None:
-        """Fills the weights as GPT-2 does: normal of 0.02, smaller where blocks add to their sum.
-
-        Args:
-            config: layers, heads, width and so on.
-            positions: tokens in a text, at most.
-            vocabulary: how many different tokens there are.
-        """
+        """Fills the weights as GPT-2 does: normal of 0.02, smaller where blocks add to their sum."""
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, config.width)
         self.positions = nn.Embedding(positions, config.width)
@@ -48,17 +42,7 @@ class GptNetwork(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores.
-
-        Args:
-            tokens: int64 [N, T], T at most the number of positions.
-
-        Returns:
-            Float [N, T, V].
-
-        Raises:
-            ValueError: there are more positions than the network has.
-        """
+        """Scores, float [N, T, V], of tokens, int64 [N, T]; raises ValueError: T is above the positions."""
         length = tokens.shape[1]
         if length > self.positions.num_embeddings:
             raise ValueError(

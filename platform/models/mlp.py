@@ -29,14 +29,7 @@ def mlp(
     *,
     activate_outputs: bool = False,
 ) -> nn.Sequential:
-    """Builds the network; its weights begin as torch fills them.
-
-    Args:
-        inputs: Numbers in an example, such as channels * height * width.
-        widths: The hidden layers' widths; none at all makes it a linear model.
-        outputs: How many numbers it returns, such as classes.
-        activation: What follows every hidden layer.
-        activate_outputs: Whether it follows the last layer too.
+    """Builds the network of hidden layers of some widths; its weights begin as torch fills them.
 
     Returns:
         Maps float32 [N, ...] of `inputs` numbers an example to float32 [N, outputs].
@@ -56,13 +49,7 @@ _MIDDLE = 0.5
 
 
 def sigmoid_stack(inputs: int, depth: int, width: int, outputs: int) -> nn.Sequential:
-    """Builds the network.
-
-    Args:
-        inputs: Numbers in an example, such as 17 frames of 20 features.
-        depth: Hidden layers.
-        width: Of a hidden layer.
-        outputs: Classes.
+    """Builds the network of `depth` hidden layers of one width.
 
     Returns:
         Maps float32 [N, ...] of `inputs` numbers an example, of about unit variance, to scores, float32

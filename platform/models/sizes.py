@@ -12,17 +12,9 @@ from torch import nn
 
 
 def check_size(network: str, height: int, width: int, smallest: int, *, instead: str) -> None:
-    """Refuses images of which a network would leave nothing.
+    """Refuses images of which a network would leave nothing, with ValueError.
 
-    Args:
-        network: its name, for the message.
-        height: rows of an image.
-        width: columns of an image.
-        smallest: rows and columns that it needs.
-        instead: a kind of model that takes smaller ones.
-
-    Raises:
-        ValueError: the images are smaller than that.
+    The message names a kind of model that takes smaller ones `instead`.
     """
     if min(height, width) < smallest:
         raise ValueError(

@@ -22,12 +22,9 @@ class SpecError(ValueError):
     """A spec that cannot run; the message has a line for each field that is wrong."""
 
     def __init__(self, source: str, problems: Sequence[str], sources: Sequence[str] = ()) -> None:
-        """Takes what is wrong.
+        """Takes what is wrong: a line for each field.
 
-        Args:
-            source: the file's name, or where else it comes from.
-            problems: a line for each field.
-            sources: where each of them comes from, if not all do from `source`.
+        `source` is the file's name, or where else it comes from; `sources` that of each line, if they differ.
         """
         self.source, self.problems = source, list(problems)
         self.sources = list(sources) or [source] * len(self.problems)

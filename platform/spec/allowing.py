@@ -55,13 +55,7 @@ def code_of(spec: RunSpec) -> dict[str, str]:
 def require_allowed(spec: RunSpec, source: str, overrides: "Overrides | None" = None) -> None:
     """Refuses a spec that names code, unless that is allowed; nothing has been imported then.
 
-    Args:
-        spec: read, and not used yet.
-        source: its file's name, for messages.
-        overrides: what the command line and the environment said; code that these name is allowed.
-
-    Raises:
-        SpecError: it is not allowed; a line for each field.
+    Code that the command line or the environment (`overrides`) names is allowed. Raises SpecError.
     """
     if is_allowed():
         return

@@ -22,14 +22,7 @@ _SAME_NAME = 3
 
 
 def explain(errors: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Explains the errors of pydantic.
-
-    Args:
-        errors: what `ValidationError.errors()` returned.
-
-    Yields:
-        Each field that is wrong, dotted, with the line to say.
-    """
+    """Explains the errors of pydantic: each field that is wrong, dotted, with the line to say."""
     plain: set[str] = set()
     for problem in errors:
         where = problem["loc"]

@@ -75,11 +75,7 @@ class Overrides:
 
 
 def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`--name value` and `--name=value` as pairs.
-
-    Raises:
-        SpecError: an argument is neither.
-    """
+    """`--name value` and `--name=value` as pairs; raises SpecError: an argument is neither."""
     rest = iter(arguments)
     for argument in rest:
         option, equals, value = argument.partition("=")
@@ -174,12 +170,7 @@ def _around(field: str) -> list[str]:
 def spelled_out(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
     """A spec's fields with those that lines stand for, so that they can be changed one by one.
 
-    Args:
-        tree: fields by name; `compressor` may be a chain, `model` timm:NAME.
-        source: where it comes from, for messages.
-
-    Raises:
-        SpecError: the method's line is no chain.
+    `compressor` may be a chain, `model` timm:NAME. Raises SpecError: the method's line is no chain.
     """
     tree = {**tree}
     if "model" in tree:

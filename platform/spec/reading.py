@@ -39,15 +39,9 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
 
 
 def read_tree(tree: Mapping[str, Any], source: str, overrides: Overrides) -> RunSpec:
-    """The spec in a tree of fields, with changes.
+    """The spec in a tree of fields, as `read_yaml` returns them, with changes.
 
-    Args:
-        tree: fields by name, as `read_yaml` returns them; those that it leaves out have their defaults.
-        source: its file's name, for messages.
-        overrides: the changes.
-
-    Raises:
-        SpecError: a field is wrong or unknown, or the tree names code, which is not allowed.
+    Raises SpecError: a field is wrong or unknown, or the tree names code, which is not allowed.
     """
     fields = spelled_out(tree, source)
     if overrides.whole_method:

@@ -17,13 +17,8 @@ CHANGEABLE = ("count", "cpus", "max_restarts", "min_count", "on_resize")
 def with_workers(spec: RunSpec, asked: str, changes: Mapping[str, str]) -> RunSpec:
     """The same run with other workers; whole batches stay what they are.
 
-    Args:
-        spec: the run's own.
-        asked: the command's words, for messages.
-        changes: fields of `workers`, those of `CHANGEABLE`, with what they shall be.
-
-    Raises:
-        SpecError: it may not, or cannot, have another number.
+    `asked` are the command's words; of the fields of `workers` those of `CHANGEABLE` may change. Raises
+    SpecError: the run may not, or cannot, have another number.
     """
     fields: dict[str, Any] = spec.model_dump(mode="json")
     fields["workers"] |= changes
@@ -43,8 +38,7 @@ def with_workers(spec: RunSpec, asked: str, changes: Mapping[str, str]) -> RunSp
 def with_present(spec: RunSpec, present: int) -> RunSpec:
     """The spec of a run with `workers.min_count`, for those of its workers that there are.
 
-    Raises:
-        SpecError: so few cannot train it.
+    Raises SpecError: so few cannot train it.
     """
     if present == spec.processes:
         return spec
@@ -54,15 +48,7 @@ def with_present(spec: RunSpec, present: int) -> RunSpec:
 
 
 def check_present(spec: RunSpec, source: str) -> None:
-    """Makes sure that a run can go on with any number of workers that it may have.
-
-    Args:
-        spec: the run.
-        source: its file's name, for messages.
-
-    Raises:
-        SpecError: with one of them it cannot.
-    """
+    """Refuses a run that could not go on with one of the numbers of workers that it may have: SpecError."""
     for present in range(spec.workers.min_count or spec.workers.count, spec.workers.count):
         try:
             with_present(spec, present)

@@ -53,11 +53,7 @@ def why_no_other_number(sync: SyncConfig, method: Method, workers: WorkersConfig
 
 
 def check_elastic(sync: SyncConfig, method: Method, workers: WorkersConfig) -> None:
-    """Refuses a `workers.min_count` that cannot be.
-
-    Raises:
-        ValueError: it names the fields, their values and what would do.
-    """
+    """Refuses a `workers.min_count` that cannot be: ValueError names the fields and what would do."""
     if workers.min_count is None:
         return
     asked = f"workers.min_count = {workers.min_count}"

@@ -52,14 +52,9 @@ for _name, (_pattern, _first) in _CORE.items():
 
 
 def read_yaml(path: Path, model: type[BaseModel]) -> dict[str, Any]:
-    """The fields that a file holds, by name.
+    """The fields of a model that a file holds, by name.
 
-    Args:
-        path: the file.
-        model: whose fields they are.
-
-    Raises:
-        SpecError: there is no such file, or it holds no YAML mapping.
+    Raises SpecError: there is no such file, or it holds no YAML mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -122,12 +117,9 @@ class _Reading:
         self._count = 0
 
     def value(self, node: yaml.Node, annotations: Sequence[Any], around: tuple[yaml.Node, ...]) -> Any:
-        """What a node says.
+        """What a node says, which lies in the nodes `around`.
 
-        Args:
-            node: of PyYAML's tree.
-            annotations: what it may be; none where that is not known.
-            around: the nodes that it lies in.
+        `annotations` are what it may be; none where that is not known.
         """
         self._count += 1
         if node in around:

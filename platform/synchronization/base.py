@@ -78,7 +78,7 @@ class Synchronization(ABC):
 
     @abstractmethod
     def shared_state(self) -> dict[str, Any]:
-        """What all workers have in common, for worker 0 to save: plain numbers and tensors."""
+        """What all workers have in common, for worker 0 to save after `sync_model`: numbers and tensors."""
 
     @abstractmethod
     def own_state(self) -> dict[str, Any]:

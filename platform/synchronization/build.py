@@ -14,14 +14,9 @@ from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.local_rounds import Fragment, fragments_of
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import (
-    Pattern,
-    Setting,
-    pattern_for,
-    returning,
-    self_contained,
-)
-from taugrad.compressors.exchange.runner import Counting, ProcessRunner, Runner, SimulatedRunner
+from taugrad.compressors.exchange.patterns import pattern_for, returning, self_contained
+from taugrad.compressors.exchange.patterns.base import Pattern, Setting
+from taugrad.compressors.exchange.rounds import Counting, ProcessRunner, Runner, SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
@@ -113,11 +108,7 @@ class _Build:
 
     @staticmethod
     def _key() -> bytes:
-        """This worker's key; all workers must call this together.
-
-        Raises:
-            KeyProblem: on every worker, where one has no key that can be used.
-        """
+        """This worker's key; all workers call this together, and all raise KeyProblem where one has none."""
         key, problem = b"", ""
         try:
             key = key_of_environment()

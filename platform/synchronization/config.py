@@ -143,7 +143,6 @@ class AllGatherSync(_WithRemovedFields):
 
     @property
     def pattern_name(self) -> str:
-        """See `_Mode.pattern_name`."""
         return "hierarchical" if self.exchange == "hierarchical" else "allgather"
 
 
@@ -280,7 +279,6 @@ class WeightsSync(_ThereAndBack):
 
     @property
     def pattern_name(self) -> str:
-        """See `_Mode.pattern_name`."""
         return self.pattern
 
 

@@ -8,10 +8,8 @@ from torch import Tensor, nn
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.local_rounds import copy_to
-from taugrad.compressors.exchange.patterns import Pattern
-from taugrad.compressors.exchange.rounds import Participant
-from taugrad.compressors.exchange.runner import Runner
-from taugrad.compressors.observe import gradient_statistics
+from taugrad.compressors.exchange.patterns.base import Pattern
+from taugrad.compressors.exchange.rounds import Participant, Runner
 
 from ..data.feeding import Batch
 from ..training.generators import Randomness
@@ -35,16 +33,10 @@ class GradientsInRounds(InRounds):
         model: nn.Module | None = None,
         others: Sequence[str] = (),
     ) -> None:
-        """Takes charge.
+        """Takes charge, with a pattern for each of the runner's ranks.
 
-        Args:
-            runner: carries rounds out.
-            patterns: one for each of its ranks.
-            replica: the model.
-            randomness: of all ranks here.
-            refuses: whether a gradient that is not finite ends the run, unless fp16 made it so.
-            model: the whole, where the replica has a part of it.
-            others: names of its other parameters.
+        `refuses`: whether a gradient that is not finite ends the run, unless fp16 made it so. `model` is the
+        whole, where the replica has a part of it; `others` names its other parameters.
         """
         self._refuses = refuses
         names = [*replica.names, *others]
@@ -54,7 +46,6 @@ class GradientsInRounds(InRounds):
         self._runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        """See `Synchronization.iterate`."""
         self.ledger.begin()
         losses, participants = [], []
         self._broadcast(self.model.buffers())
@@ -81,33 +72,27 @@ class GradientsInRounds(InRounds):
 
     def _taken_gradients(self, rank: int, moment: Moment) -> list[Tensor]:
         """The replica's, as one worker's; worker 0's are observed."""
-        gradients = self._replica.take_gradients()
         if moment.observe and rank == 0:
-            seen = zip(self._replica.names, gradients, strict=True)
-            self.ledger.now.statistics = {name: gradient_statistics(gradient) for name, gradient in seen}
-        return gradients
+            self.ledger.now.statistics = self._replica.statistics()
+        return self._replica.take_gradients()
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`. Buffers become worker 0's before the next pass only."""
         self._runner.broadcast(list(self.model.buffers()))
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`."""
         ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}
         return {"model": self.model.state_dict(), "replica": self._replica.state_dict(), "ledger": ledger}
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         return {"patterns": {**self._averaging.own_state(), "traffic": self.ledger.traffic.state_dict()}}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         self._averaging.load(own["patterns"])
         self.ledger.traffic.load_state_dict(own["patterns"]["traffic"])
         self._load_agreed(shared)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
-        """See `Synchronization.reshard`."""
         self._averaging.reshard([each["patterns"] for each in workers])
         self._load_agreed(shared)
 

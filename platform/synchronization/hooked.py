@@ -64,7 +64,6 @@ class HookedGradients(Synchronization):
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        """See `Synchronization.iterate`."""
         began = perf_counter()
         if moment.observe:
             self.state.observe_next_step()
@@ -95,28 +94,21 @@ class HookedGradients(Synchronization):
 
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`."""
         return self.state.totals
 
     def links(self) -> Links | None:
         """See `Synchronization.links`. Every worker knows all lengths, and which way messages go."""
-        exchange = self.state.exchange
-        if exchange.link_messages is None or exchange.link_bytes is None:
-            return None
-        return Links(exchange.link_messages, exchange.link_bytes)
+        return self.state.exchange.links
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`."""
         shared = {"model": self.model.state_dict(), "replica": self.replica.state_dict()}
         return shared if self.adapter is None else {**shared, "adapter": self.adapter.shared_state()}
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         own = self.state.state_dict()
         return own if self.adapter is None else {**own, "measured": self.adapter.own_state()}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         self.model.load_state_dict(shared["model"])
         self.replica.load_state_dict(shared["replica"])
         self.state.load_state_dict(own)

@@ -24,12 +24,7 @@ class InRounds(Synchronization):
     """What workers note in addition to what all do; see `Ledger`."""
 
     def __init__(self, averagings: Sequence[Averaging], names: Sequence[str]) -> None:
-        """Takes charge of this process's workers.
-
-        Args:
-            averagings: one, or one for each part of the model that has rounds of its own.
-            names: of the parameters.
-        """
+        """Takes charge; there is one averaging, or one for each part of the model with rounds of its own."""
         self._averaging, self._names = averagings[0], list(names)
         self._runner, self._patterns = self._averaging.runner, self._averaging.patterns
         self.ranks, self.workers = self._runner.ranks, self._runner.workers
@@ -38,18 +33,15 @@ class InRounds(Synchronization):
 
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`."""
         return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links | None:
-        """See `Synchronization.links`."""
         return self._runner.links(self.ledger.traffic)
 
     def _agree(self, participants: Sequence[Participant]) -> Tensor | None:
         """Carries out the rounds; float32 [all elements], or None where the step is left out.
 
-        Raises:
-            NonFiniteGradient: on every worker, if a worker's gradient is not finite and the method refuses.
+        All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
         """
         step, outcome = self.ledger.now.step, self._averaging.run(participants)
         step.exchange_s += outcome.waited_s

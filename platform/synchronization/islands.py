@@ -138,7 +138,6 @@ class IslandGradients(Synchronization):
 
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`."""
         return Totals(**self._totals.state_dict())
 
     def links(self) -> Links | None:
@@ -146,7 +145,6 @@ class IslandGradients(Synchronization):
         return None
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`."""
         return {"model": self.model.state_dict(), "totals": self._totals.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
@@ -154,7 +152,6 @@ class IslandGradients(Synchronization):
         return {"exchange": self.state.state_dict(), "replica": self.replica.state_dict()}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         self.state.load_state_dict(own["exchange"])
         self._load(shared, own["replica"])
 

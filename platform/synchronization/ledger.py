@@ -81,9 +81,7 @@ class Ledger:
     def note(self, local: int, number: int = -1) -> np.void:
         """What a worker here notes about an iteration, to be changed in place; all 0 at first.
 
-        Args:
-            local: which of this process's workers.
-            number: of the iteration, among those that are not whole; by default the latest.
+        The iteration is given by its number among those that are not whole; by default it is the latest.
         """
         row: np.void = self._open[number][1][local]
         return row

@@ -7,14 +7,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.local_rounds import Fragment, LocalRounds, LocalWorker, Merging
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.rounds import Runner
 from taugrad.compressors.method import Method
-from taugrad.compressors.observe import gradient_statistics
 
 from ..data.feeding import Batch
 from ..training.generators import Randomness
@@ -99,10 +97,7 @@ class LocalTraining(InRounds):
         replica.prepare_own()
         self.local.note_squares(local)
         if moment.observe and rank == 0:
-            seen = zip(replica.names, replica.parameters, strict=True)
-            self.ledger.now.statistics = {
-                name: gradient_statistics(each if each.grad is None else each.grad) for name, each in seen
-            }
+            self.ledger.now.statistics = replica.statistics()
         self._step_alone(replica, rank, moment)
         return loss
 
@@ -114,22 +109,18 @@ class LocalTraining(InRounds):
         return aims[0]
 
     def sync_model(self) -> None:
-        """See `Synchronization.sync_model`."""
         if self.adapter is not None:
             self.adapter.hear()
 
     def _step_alone(self, replica: Replica, rank: int, moment: Moment) -> None:
         """One worker's own step; in fp16 it is left out where gradients overflowed."""
-        if replica.scale.factor != 1 and not replica.is_finite():
+        if replica.scale.factor != 1 and (broken := replica.nonfinite()):
             if not replica.scale.overflowed():
-                broken = zip(replica.names, replica.parameters, strict=True)
-                name = next(name for name, each in broken if not _finite(each.grad))
-                raise NonFiniteGradient(name, rank)
+                raise NonFiniteGradient(broken, rank)
             return
         replica.step(moment.position)
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`."""
         return {
             "model": self.model.state_dict(),
             "local": self.local.shared_state(),
@@ -138,7 +129,6 @@ class LocalTraining(InRounds):
         }
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         replicas = {
             str(rank): {"model": replica.model.state_dict(), "replica": replica.state_dict()}
             for rank, replica in zip(self.ranks, self._replicas, strict=True)
@@ -169,7 +159,6 @@ class LocalTraining(InRounds):
         self.local.reshard([each["local"] for each in workers], models, waiting)
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         self.local.load_own(own["local"])
         self._load_agreed(shared)
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
@@ -178,7 +167,3 @@ class LocalTraining(InRounds):
         self.ledger.traffic.load_state_dict(own["traffic"])
         if self.adapter is not None:
             self.adapter.load(shared["adapter"], own["measured"])
-
-
-def _finite(gradient: Tensor | None) -> bool:
-    return gradient is None or bool(torch.isfinite(gradient).all())

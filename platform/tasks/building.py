@@ -65,15 +65,8 @@ def _custom(config: CustomTask) -> Task:
 def try_task(config: TaskConfig, task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
     """Evaluates a few examples with a user's own task, before workers do.
 
-    Args:
-        config: what the task was built from; those that come with taugrad are left alone.
-        task: the task.
-        model: the network.
-        inputs: [n, ...], a few examples'.
-        targets: [n, ...]
-
-    Raises:
-        UserCodeError: it raised, or does not return what `Task` says.
+    Those that come with taugrad are left alone. Raises UserCodeError: it raised, or does not return what
+    `Task` says.
     """
     if not isinstance(config, CustomTask):
         return

@@ -58,7 +58,6 @@ class LanguageModelTask(Task):
         return losses.double().sum(), float(targets.numel())
 
     def evaluation(self, sums: Sequence[float], examples: int) -> Mapping[str, float]:
-        """See `Task.evaluation`."""
         total, tokens = sums
         loss = total / tokens
         found = {LOSS.name: loss, PERPLEXITY.name: math.exp(min(loss, _LARGEST))}

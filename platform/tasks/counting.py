@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 def counting_metric(spec: "RunSpec") -> Metric:
     """The metric that a run is judged by.
 
-    Args:
-        spec: the run; for tasks other than classification and language models its data are read.
-
-    Raises:
-        ValueError: the data or the task cannot be built.
+    For tasks other than classification and language models its data are read. Raises ValueError: the data
+    or the task cannot be built.
     """
     match spec.task:
         case Classification():

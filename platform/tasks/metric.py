@@ -91,11 +91,7 @@ class Metric:
 
     @classmethod
     def from_json(cls, text: str) -> "Metric":
-        """Reads what `to_json` wrote.
-
-        Raises:
-            ValueError: it did not write that.
-        """
+        """Reads what `to_json` wrote; raises ValueError: it did not write that."""
         try:
             made = cls(**json.loads(text))
         except (TypeError, json.JSONDecodeError) as error:

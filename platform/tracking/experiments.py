@@ -15,11 +15,7 @@ _PAGE = 1000
 
 
 def find_experiment(client: "MlflowClient", name: str) -> str:
-    """An experiment's id.
-
-    Raises:
-        SpecError: there is none of this name; the message lists those that exist.
-    """
+    """An experiment's id; raises SpecError: there is none of this name, and lists those that exist."""
     found = client.get_experiment_by_name(name)
     if found is not None and found.lifecycle_stage != "deleted":
         return str(found.experiment_id)
@@ -33,11 +29,7 @@ def every_run(
 ) -> "Iterator[Run]":
     """Every run that was not deleted, with params, tags and last values of metrics; newest first by default.
 
-    Args:
-        client: the tracking store.
-        experiment_ids: of the experiments.
-        only: MLflow's filter, such as `attributes.status = 'FINISHED'`.
-        oldest_first: whether the oldest run comes first.
+    `only` is MLflow's filter, such as `attributes.status = 'FINISHED'`.
     """
     order, token = ["attributes.start_time ASC"] if oldest_first else None, None
     while True:

@@ -12,7 +12,6 @@ import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -111,22 +110,12 @@ class Hold:
         self._store_is_away = False
 
     def __enter__(self) -> "Hold":
-        """Takes the run.
-
-        Raises:
-            RunHeld: another process holds it.
-            Exception: the store does not answer.
-        """
+        """Takes the run; raises RunHeld, or what the store raises when it does not answer."""
         self._take()
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases the run."""
         self._ended.set()
         self._thread.join(_SETTLE_S)
@@ -137,8 +126,7 @@ class Hold:
     def is_ours(self) -> bool:
         """Whether this process still holds the run: nobody took it over because this process seemed dead.
 
-        Raises:
-            Exception: what the store raises when it does not answer.
+        Raises what the store raises when it does not answer.
         """
         try:
             found = Holder.of(self._client, self._run_id)
@@ -199,8 +187,7 @@ class Hold:
 def end_run(client: "MlflowClient", run_id: str, end: Record | None) -> str:
     """Tells MLflow how a run ended, unless it already knows or another process has continued the run.
 
-    Returns:
-        Its state in the store.
+    Returns the run's state in the store.
     """
     state = str(client.get_run(run_id).info.status)
     holder = Holder.of(client, run_id)

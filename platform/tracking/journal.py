@@ -73,10 +73,9 @@ class Journal:
         return [f"{line}\n" for line in left.decode().split("\n")[:-1]]
 
     def flush(self, patience_s: float) -> bool:
-        """Waits until everything is in MLflow, for so many seconds in which nothing arrives there.
+        """Waits until everything is in MLflow, or nothing has arrived there for so many seconds.
 
-        Returns:
-            Whether it is.
+        Returns whether it is there.
         """
         at, deadline = BEGIN, time.monotonic() + patience_s
         while (now := shipped(self._file.fileno())) < self._end or self._unwritten:
@@ -89,13 +88,9 @@ class Journal:
         return True
 
     def close(self, patience_s: float) -> list[str]:
-        """Ships the rest, and ends. Closing twice is allowed.
+        """Ships the rest, with the patience of `flush`, and ends; returns the lines that MLflow did not take.
 
-        Args:
-            patience_s: as that of `flush`.
-
-        Returns:
-            The lines that MLflow did not take.
+        Closing twice is allowed.
         """
         if self._closed.is_set():
             return []

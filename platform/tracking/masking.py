@@ -10,13 +10,9 @@ _LOGIN = re.compile(r"(?P<scheme>://)[^\s/@]*@")
 
 
 def masked(text: str) -> str:
-    """A text with `***` instead of passwords: an address, or an error that contains one.
+    """A text, such as an address or an error that contains one, with `***` instead of passwords.
 
-    Args:
-        text: such as `postgresql://me:secret@host/runs` or `...?password=secret`.
-
-    Returns:
-        Such as `postgresql://me:***@host/runs`.
+    `postgresql://me:secret@host/runs` becomes `postgresql://me:***@host/runs`.
     """
     return _OPTION.sub(r"\g<name>***", _PASSWORD.sub(r"\g<user>:***@", text))
 

@@ -129,7 +129,7 @@ TAG_CHECKPOINTS: Final = "taugrad.checkpoints"
 TAG_METRIC: Final = "taugrad.metric"
 """The metric that counts, as JSON (`tasks.metric.Metric`); a run without it is judged by its accuracy."""
 TAG_DATA: Final = "taugrad.data"
-"""A hash of the run's data, if their source computes one (`data.Data.fingerprint`)."""
+"""A hash of the run's data, if their source computes one (`data.Parts.fingerprint`)."""
 TAG_HOLDER: Final = "taugrad.holder"
 """The process that trains the run, with its last sign of life; absent if no process does."""
 
@@ -181,11 +181,7 @@ _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 def shown(name: str) -> str:
-    """A name as people read it: numbers in it have at most four significant digits.
-
-    Args:
-        name: Such as `trial 4: wgt(tau=0.15997382191)`, which becomes `trial 4: wgt(tau=0.16)`.
-    """
+    """A name as people read it, numbers with four digits: `wgt(tau=0.16)` of `wgt(tau=0.15997382191)`."""
     return _LONG_NUMBER.sub(lambda found: _short(float(found[0])), name)
 
 
@@ -204,15 +200,10 @@ def worker_metric(rank: int, what: WorkerQuantity) -> str:
 
 
 def layer_metric(layer: str, what: LayerQuantity) -> str:
-    """The name of a layer's metric.
+    """The name of a layer's metric, `layer/<layer>/<what>`.
 
-    Args:
-        layer: The parameter's name in the model, such as `fc1.weight`. Characters that MLflow refuses in
-            a metric's name become underscores.
-        what: The quantity.
-
-    Returns:
-        `layer/<layer>/<what>`.
+    The layer is the parameter's name in the model, such as `fc1.weight`. Characters that MLflow refuses in a
+    metric's name become underscores.
     """
     return f"layer/{_REFUSED_IN_NAMES.sub('_', layer)}/{what}"
 

@@ -28,12 +28,7 @@ class Patience:
         self._again = 0.0
 
     def __call__(self, ask: Callable[[], T]) -> T:
-        """Calls a function.
-
-        Raises:
-            NoAnswer: it takes longer than what is left. If nothing is left, it is not called.
-            Exception: what it raises.
-        """
+        """Calls a function; raises NoAnswer: it takes longer than what is left, or nothing is left."""
         begun = time.monotonic()
         if self._left <= 0 and begun < self._again:
             raise NoAnswer(f"it has not answered for {self._seconds:.0f} s")

@@ -32,13 +32,9 @@ _LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_T
 
 
 def answering_client(*, writes: bool = True) -> "MlflowClient":
-    """A client of the tracking store, once the store has answered.
+    """A client of the tracking store, once the store has answered. `writes`: whether anything will be stored.
 
-    Args:
-        writes: whether runs, tags or metrics will be stored.
-
-    Raises:
-        SpecError: the store cannot be used. This takes 5 s at most, plus the time to import MLflow.
+    Raises SpecError: the store cannot be used. This takes 5 s at most, plus the time to import MLflow.
     """
     uri = tracking_uri()
     probe(uri, writes=writes)
@@ -58,14 +54,9 @@ def answering_client(*, writes: bool = True) -> "MlflowClient":
 
 
 def probe(uri: str, *, writes: bool = True) -> None:
-    """Checks that a server answers, or that the folder of a local database can be written.
+    """Checks that a server answers, or that the folder of a local database can be written (if `writes`).
 
-    Args:
-        uri: of the store.
-        writes: see `answering_client`.
-
-    Raises:
-        SpecError: the server does not answer, or the folder cannot be written.
+    Raises SpecError: the server does not answer, or the folder cannot be written.
     """
     path = sqlite_path(uri)
     if path is not None:
@@ -113,7 +104,7 @@ def _check_database(uri: str) -> None:
 def _ask_server(uri: str) -> None:
     """Accepts any answer of a working server; MLflow checks permissions itself."""
     try:
-        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=_FIRST_S).close()
+        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=2 * _FIRST_S).close()
     except urllib.error.HTTPError as error:
         if error.code >= 500:
             raise

@@ -46,15 +46,7 @@ class Record(BaseModel):
 
 
 def records_of(text: str, name: str) -> list[Record]:
-    """The records of a file.
-
-    Args:
-        text: the file's.
-        name: the file's, for messages.
-
-    Raises:
-        ValueError: a line is not a record.
-    """
+    """The records of a file, whose name is for messages. Raises ValueError: a line is not a record."""
     found = []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
@@ -67,11 +59,7 @@ def records_of(text: str, name: str) -> list[Record]:
 
 
 def shipped(journal: int) -> int:
-    """How far a journal is in MLflow.
-
-    Args:
-        journal: its file descriptor.
-    """
+    """How far a journal, given by its file descriptor, is in MLflow."""
     return max(BEGIN, int.from_bytes(os.pread(journal, 8, 0), "little"))
 
 

@@ -49,13 +49,9 @@ class Shipper:
         self._stored = {each.key: int(each.step) for each in metrics}
 
     def ship(self, records: Iterable[Record]) -> int:
-        """Sends records.
+        """Sends records; returns how many metrics were new, and accepted.
 
-        Returns:
-            How many metrics were new, and accepted.
-
-        Raises:
-            Exception: What the store raises when it does not answer.
+        Raises what the store raises when it does not answer.
         """
         from mlflow.entities import Metric  # noqa: PLC0415 - takes two seconds
 
@@ -110,12 +106,7 @@ def follow(
 ) -> None:
     """Ships a journal as it grows; a store that does not answer is asked again until it does.
 
-    Args:
-        journal: its file descriptor.
-        open_store: the store.
-        run_id: the run.
-        notify: told what the user should know.
-        ended: ends it; so does a journal that should begin anew.
+    The journal is given by its file descriptor. `ended` ends it; so does a journal that should begin anew.
     """
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415

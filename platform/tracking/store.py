@@ -64,16 +64,10 @@ def tracking_uri() -> str:
 
 
 def open_client(uri: str | None = None) -> "MlflowClient":
-    """An MLflow client; a local database is created when it is missing.
+    """An MLflow client of a store, by default `tracking_uri()`; a local database is made if it is missing.
 
     Safe when several processes do so at once. MLflow's own lock is not enough: of three processes that
     opened a fresh sqlite file together, two failed in its migrations.
-
-    Args:
-        uri: The tracking URI; by default that of `tracking_uri()`.
-
-    Returns:
-        The client.
     """
     for name, value in _PATIENCE.items():
         os.environ.setdefault(name, value)
@@ -97,17 +91,10 @@ def open_client(uri: str | None = None) -> "MlflowClient":
 
 
 def open_experiment(client: "MlflowClient", name: str) -> str:
-    """The id of an experiment, which is created if it is missing.
+    """The id of an experiment, which is created if it is missing; several processes may do so at once.
 
     Artifacts of a local database are stored beside it, whatever the working directory is. A server decides
-    itself where they go. Several processes may ask for the same experiment at once.
-
-    Args:
-        client: The tracking store.
-        name: The experiment's name.
-
-    Returns:
-        The experiment's id.
+    itself where they go.
 
     Raises:
         TrackingError: The experiment was deleted.
@@ -174,13 +161,7 @@ def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str
 
 
 def finish_run(client: "MlflowClient", run_id: str, status: Status) -> None:
-    """Ends a run.
-
-    Args:
-        client: The tracking store.
-        run_id: The run.
-        status: How it ended.
-    """
+    """Ends a run, in a status."""
     client.set_terminated(run_id, status=status)
 
 

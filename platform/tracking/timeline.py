@@ -46,11 +46,13 @@ class Timeline:
         """As a trace; times in microseconds."""
         events: list[dict[str, Any]] = []
         for rank, spans in enumerate(self.workers):
-            events += [_named("process_name", rank, 0, f"worker {rank}"), _sorted(rank)]
+            events.append(_about("process_name", rank, 0, name=f"worker {rank}"))
+            events.append(_about("process_sort_index", rank, 0, sort_index=rank))
             for first, (lane, title) in enumerate(_TITLES.items()):
                 for row, inside in enumerate(_rows([each for each in spans if each.lane == lane])):
                     thread = _MOST_THREADS * first + row
-                    events.append(_named("thread_name", rank, thread, f"{title} {row + 1}" if row else title))
+                    name = f"{title} {row + 1}" if row else title
+                    events.append(_about("thread_name", rank, thread, name=name))
                     events += [_event(each, rank, thread) for each in inside]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
@@ -103,15 +105,5 @@ def _event(span: Span, rank: int, thread: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _named(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}}
-
-
-def _sorted(rank: int) -> dict[str, Any]:
-    return {
-        "name": "process_sort_index",
-        "ph": "M",
-        "pid": rank,
-        "tid": 0,
-        "args": {"sort_index": rank},
-    }
+def _about(what: str, rank: int, thread: int, **said: str | int) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": rank, "tid": thread, "args": said}

@@ -111,12 +111,7 @@ class BatchPlan:
     """
 
     def __init__(self, training: TrainingConfig, examples: int) -> None:
-        """Plans a run.
-
-        Args:
-            training: Epochs or iterations, first batch size and how it grows, when to evaluate.
-            examples: Training examples, at least 1.
-        """
+        """Plans a run of so many training examples, at least 1."""
         self.examples = examples
         self._growth, self._start = training.batch_growth, training.batch_size
         self._most, self._evaluate_every = training.iterations, training.evaluate_every
@@ -223,10 +218,8 @@ class BatchPlan:
     def ends_part(self, done: int, parts: int) -> bool:
         """Whether the last of `done` iterations completed another of `parts` equal parts of the run's epochs.
 
-        It does not depend on epochs to come, so a run that goes on from a checkpoint finds the same.
-
-        Raises:
-            ValueError: `done` is below 1 or beyond what is decided.
+        It does not depend on epochs to come, so a run that goes on from a checkpoint finds the same. Raises
+        as `position` does.
         """
         last = self.position(done - 1)
         if self._most is not None:

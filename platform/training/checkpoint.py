@@ -51,17 +51,8 @@ class Saved:
         return cls(shared, unpack(manifest.file(read, worker_file(rank))))
 
 
-def save_shared(folder: Path, state: dict[str, Any]) -> None:
-    """Writes what all workers have in common; worker 0 does. Raises OSError."""
-    _save(state, folder / SHARED)
-
-
-def save_worker(folder: Path, rank: int, state: dict[str, Any]) -> None:
-    """Writes what only this worker has. Raises OSError."""
-    _save(state, folder / worker_file(rank))
-
-
-def _save(state: dict[str, Any], path: Path) -> None:
+def save(state: dict[str, Any], path: Path) -> None:
+    """Writes a checkpoint's file; raises OSError."""
     try:
         torch.save(state, path)
     except RuntimeError as error:  # of torch's own writer, with a line of its source for a reason
@@ -75,11 +66,7 @@ def worker_file(rank: int) -> str:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The state in a file's bytes.
-
-    Raises:
-        CheckpointError: it is none.
-    """
+    """The state in a file's bytes; raises CheckpointError: it is none."""
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:

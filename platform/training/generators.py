@@ -41,11 +41,7 @@ def generator_states() -> States:
 
 
 def restore_generators(states: States) -> None:
-    """Sets the generators to these states; a machine without a GPU passes over that one's.
-
-    Raises:
-        KeyError: one is missing.
-    """
+    """Sets the generators to these states, on a machine without a GPU the others; raises KeyError."""
     python, numpy = states["python"], states["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     key = numpy["key"].numpy().astype(np.uint32)

@@ -38,11 +38,7 @@ class LossScale:
         self._since = 0
 
     def overflowed(self) -> bool:
-        """A step was left out, as a gradient was not finite.
-
-        Returns:
-            Whether that may be due to the scale; if not, the gradient itself is not finite.
-        """
+        """A step was left out, as a gradient was not finite; whether that may be due to the scale."""
         if not self._changes or self.factor <= _SMALLEST:
             return False
         self.factor /= 2

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def schedule_factor(schedule: config.ScheduleConfig, position: Position, warmed_up: float) -> float:
-    """The factor of the learning rate at an iteration.
-
-    Args:
-        schedule: the rule.
-        position: of the iteration.
-        warmed_up: iterations that the warm-up takes.
-    """
+    """The factor of the learning rate at an iteration; `warmed_up` are those that the warm-up takes."""
     match schedule:
         case config.ConstantRate():
             return 1.0

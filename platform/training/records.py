@@ -74,19 +74,10 @@ class IterationRecord:
 def averaged(
     records: list[IterationRecord], processes: int, workers: int, device: torch.device
 ) -> list[dict[str, float]]:
-    """Each iteration's metrics, averaged over the processes; all of them must call this together.
+    """Each iteration's metrics by MLflow name, averaged over the processes, which call this together.
 
     Every process adds the others' figures in rank order, as those of simulated workers are added; an
-    all-reduce would add in an order of its own.
-
-    Args:
-        records: this process's, of the same iterations on every process.
-        processes: how many there are.
-        workers: how many train in them.
-        device: where the process group's transport takes tensors from.
-
-    Returns:
-        By MLflow name, one dictionary an iteration.
+    all-reduce would add in an order of its own. The device is where the group's transport takes tensors.
     """
     if not records:
         return []
@@ -118,14 +109,9 @@ def _mbit_s(nbytes: float, seconds: float) -> float:
 
 
 def epoch_metrics(now: Totals, before: Totals) -> dict[str, float]:
-    """What an epoch's iterations sent, a parameter.
+    """What an epoch's iterations sent, a parameter, by MLflow name: the ledger at its end less that before.
 
-    Args:
-        now: the ledger at the epoch's end.
-        before: the ledger at its beginning.
-
-    Returns:
-        By MLflow name; empty when nothing could be sent.
+    Empty when nothing could be sent.
     """
     elements = now.elements - before.elements
     if not elements:
@@ -137,12 +123,7 @@ def epoch_metrics(now: Totals, before: Totals) -> dict[str, float]:
 
 
 def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict[str, float]:
-    """A worker's own metrics of each layer.
-
-    Args:
-        step: the iteration's ledger.
-        statistics: of each layer's gradient, before compression.
-    """
+    """A worker's own metrics of each layer, of whose gradient there are statistics before compression."""
     metrics: dict[str, float] = {}
     for layer in step.layers:
         seen = statistics[layer.name]

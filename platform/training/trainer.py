@@ -4,6 +4,8 @@ It uses torch.distributed and DDP, but neither Ray nor MLflow: it reports to a `
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
@@ -14,7 +16,7 @@ from taugrad.compressors import Totals
 from taugrad.compressors.spans import RECORDER
 
 from ..data import Data, Draw
-from ..data.feeding import Feed
+from ..data.feeding import Batch, feed
 from ..models.building import build
 from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
@@ -26,7 +28,7 @@ from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
 from ..tracking.timeline import Timeline
 from .batch_plan import BatchPlan, Position
-from .checkpoint import Saved, save_shared, save_worker
+from .checkpoint import SHARED, Saved, save, worker_file
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
@@ -118,9 +120,10 @@ class Trainer:
         """The current epoch, or what is left of it."""
         positions = list(self.plan.rest_of_epoch(self.done))
         draw = Draw(self.spec.seed, positions[0].epoch)
-        with Feed(self.data.train, draw, positions, self.sync.ranks, self.sync.workers, self.device) as feed:
+        ranks, workers = self.sync.ranks, self.sync.workers
+        with closing(feed(self.data.train, draw, positions, ranks, workers, self.device)) as coming:
             for position in positions:
-                self._iterate(feed, position)
+                self._iterate(coming, position)
                 if self.done == self._done_at_start + 1:
                     self._first_done = self._shown = perf_counter()
                     self.listener.stage(TRAINING)
@@ -191,8 +194,7 @@ class Trainer:
     def _reshard(self, saved: Saved) -> None:
         """Restores what another number of workers saved; their random numbers are dropped.
 
-        Raises:
-            CheckpointError: this is not allowed, or the states do not fit.
+        Raises CheckpointError: this is not allowed, or the states do not fit.
         """
         former = saved.shared["workers"]
         if reason := why_no_other_number(self.spec.sync, self.spec.compressor, self.spec.workers):
@@ -231,19 +233,20 @@ class Trainer:
             metrics[names.TOTAL_ITERATIONS_TO_TARGET] = float(self.done)
         return metrics
 
-    def _iterate(self, feed: Feed, position: Position) -> None:
+    def _iterate(self, coming: Iterator[list[Batch]], position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
         started = perf_counter()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
         moment = Moment(position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due)
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
-                batches = feed.next()
+                batches = next(coming)
+            waited_s = perf_counter() - started
             iteration = self.sync.iterate(batches, moment)
         self.done += 1
         here = len(self.sync.ranks)
         step_s = (perf_counter() - started) / here
-        self._records.append(IterationRecord(self.done, feed.waited_s / here, step_s, iteration))
+        self._records.append(IterationRecord(self.done, waited_s / here, step_s, iteration))
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages the records over the workers and logs them; their ledgers are whole."""
@@ -335,7 +338,7 @@ class Trainer:
     def _write_checkpoint(self, folder: Path) -> None:
         self.sync.sync_model()
         own = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
-        save_worker(folder, self.rank, own)
+        save(own, folder / worker_file(self.rank))
         if self.rank == 0:
             evaluation = self.evaluation
             shared = {
@@ -349,4 +352,4 @@ class Trainer:
                 "epoch_began": self._epoch_began.state_dict(),
                 "undelivered": self.listener.undelivered(),
             }
-            save_shared(folder, shared)
+            save(shared, folder / SHARED)

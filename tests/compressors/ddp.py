@@ -286,7 +286,7 @@ def through_a_file(state: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-def assert_nothing_lost(run: Run) -> None:
+def assert_nothing_lost(run: Run, precision: float = 1e-5) -> None:
     """What was applied and what the workers keep are the sum of all their gradients, by parameter."""
     workers = dist.get_world_size()
     given, kept = everyone(run.local), everyone(run.residuals)
@@ -294,7 +294,7 @@ def assert_nothing_lost(run: Run) -> None:
         owed, found = sum(each[name] for each in given), workers * applied
         found += sum(each[name].double().view_as(applied) for each in kept if name in each)
         scale = float(sum(each[name].abs().max() for each in given)) + 1e-3
-        torch.testing.assert_close(found, owed, rtol=0, atol=1e-5 * scale)
+        torch.testing.assert_close(found, owed, rtol=0, atol=precision * scale)
 
 
 def failure_of(run: Run) -> CompressionError:

@@ -298,7 +298,7 @@ class Late:
     """What runs rounds beside the training; they begin when somebody waits for them."""
 
     def submit(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        return SimpleNamespace(result=lru_cache(lambda _: run(*arguments)))
+        return SimpleNamespace(result=lru_cache(lambda: run(*arguments)))
 
 
 @scenario(2)
@@ -361,6 +361,7 @@ def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
         ),
         (local(optimizer=[3]), "TypeError: optimizer is of int"),
         (local(group=alone), "ValueError: a group of one worker"),
+        (local(key=b"too short"), "ValueError: a key of 9 bytes: it must have 16 at least"),
         (local(DistributedDataParallel(network())), "ValueError: model is in DistributedDataParallel"),
         (local(fragments=[["0", "5"], ["2", "3"]]), "ValueError: fragments[0]: '5' matches no parameter"),
         (local(fragments=[["0"]]), "ValueError: fragments: '3.bias' is in none of them, nor are 3 others"),

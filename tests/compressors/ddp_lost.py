@@ -57,7 +57,7 @@ def lose(line: str, exchange: Any, groups: tuple[Any, Any], how: signal.Signals)
         os.kill(pid, signal.SIGCONT)
 
 
-@scenario(4, each=[("wgt(0.01)", "exact"), ("wgt(0.01)", "hierarchical"), ("none", "exact")])
+@scenario(4, each=[("wgt(0.01)", "hierarchical"), ("none", "exact")])
 def a_worker_that_is_stopped_is_missed_in_time(case: tuple[str, str]) -> None:
     lose(*case, groups_of(4), signal.SIGSTOP)
 

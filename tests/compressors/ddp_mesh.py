@@ -1,14 +1,13 @@
-"""The mesh between three processes; see ddp.py. Carriers in memory are in test_mesh.py."""
+"""The mesh between three processes; see ddp.py. Carriers in memory are in test_exchange.py."""
 
 import logging
 import os
 import random
 import signal
 import socket
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from io import StringIO
-from threading import Thread
 from time import monotonic, sleep
 
 import numpy as np
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.addresses import own_address, places_of, told_by_all
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import Carrier, in_memory
+from taugrad.compressors.exchange.carrier import Arrivals, Carrier, in_memory
 from taugrad.compressors.exchange.mesh import Mesh
 
 WORKERS, TIMEOUT_S, LONG_S = 3, 4, 120
@@ -55,22 +53,12 @@ def talk(carrier: Carrier) -> list[tuple[int, str, bytes]]:
 @scenario(3)
 def says_what_memory_does() -> None:
     """Whatever the order, every worker receives what the simulated one does."""
-    rank = dist.get_rank()
+    with ThreadPoolExecutor(WORKERS) as threads:
+        simulated = [*threads.map(talk, in_memory(WORKERS))][dist.get_rank()]
+    assert simulated
     for key in (None, KEY):
         mesh = Mesh(most_bytes=MOST, key=key)
-        simulated: list[list[tuple[int, str, bytes]]] = [[] for _ in range(WORKERS)]
-
-        def run(carrier: Carrier, found: list[list[tuple[int, str, bytes]]] = simulated) -> None:
-            found[carrier.rank] = talk(carrier)
-
-        threads = [Thread(target=run, args=(each,)) for each in in_memory(WORKERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        found = talk(mesh)
-        assert len(found) == len(simulated[rank]) > 0
-        assert found == simulated[rank]
+        assert talk(mesh) == simulated
         mesh.close()
 
 
@@ -193,6 +181,9 @@ def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
     """The connection of a killed worker may end later here than that of another one, which ended for it."""
     rank, mesh = dist.get_rank(), Mesh(most_bytes=MOST)
     gone = PeerLost(2, "is gone")
+    if rank == 0 and how == "says nothing":
+        mesh._lose(2, gone)
+    told_by_all(b"")  # worker 1 does not end before
     if rank == 1:
         waited = mesh.receive(2, "never") if how == "waits" else None
         mesh._lose(2, gone)
@@ -200,8 +191,6 @@ def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
             assert str((waited or mesh.receive(2, "never")).exception(LONG_S)) == "worker 2 is gone"
         mesh.close()
     if rank == 0:
-        if how == "says nothing":
-            mesh._lose(2, gone)
         for _ in range(2):
             assert str(mesh.receive(1, "never").exception(LONG_S)) == "worker 2 is gone"
     told_by_all(b"")

@@ -46,19 +46,6 @@ def patterns_match_a_compiled_model_as_they_do_the_model() -> None:
         )
 
 
-@scenario(2)
-def a_state_moves_between_a_compiled_model_and_a_plain_one() -> None:
-    first = Run("wgt(0.02)").steps(3)
-    saved, weights = first.state.state_dict(), copy.deepcopy(first.model)
-    ends = []
-    for model in (copy.deepcopy(weights), compiled(copy.deepcopy(weights))):
-        again = Run("wgt(0.02)", model=model)
-        again.state.load_state_dict(saved)
-        again.at = 3
-        ends.append(again.steps(3).digests)
-    assert ends[0] == ends[1]
-
-
 # Weights that lie otherwise in memory.
 
 TAU, STEPS, CHANGE = 0.5, 7, 4

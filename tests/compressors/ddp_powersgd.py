@@ -1,29 +1,18 @@
 """PowerSGD, torch's hook under our state, beside what holds of every method (ddp_methods.py); see ddp.py."""
 
-import logging
-import math
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import (
-    DEVICE,
-    Run,
-    Tensors,
-    assert_alike,
-    batch_of,
-    everyone,
-    gradients,
-    scenario,
-)
+from ddp import DEVICE, Run, Tensors, assert_alike, batch_of, everyone, gradients, scenario
+from ddp_methods import handed_to_all_reduces
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.futures import Future
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.method import PowerSGD, read_config
-from taugrad.compressors.peers import powersgd
 
 STEPS = 8
 SEVERAL = {"bucket_cap_mb": 0.0006}
@@ -60,7 +49,7 @@ class Network(nn.Module):
         return outputs
 
 
-SHAPES = {name: tuple(each.shape) for name, each in Network().named_parameters()}
+SHAPES = {name: each.shape for name, each in Network().named_parameters()}
 
 
 def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
@@ -129,15 +118,10 @@ def check_counts(config: PowerSGD, run: Counted) -> None:
     before = after = 0
     for step, (buckets, reduced) in enumerate(zip(run.buckets, run.reduced, strict=True)):
         assert sorted(name for names in buckets for name in names) == sorted(SHAPES)
-        due = 0
-        for rows, *rest in SHAPES.values():
-            columns = math.prod(rest)
-            factors = (rows + columns) * min(rows, columns, config.rank)
-            shortens = factors * config.min_rate < rows * columns and step >= config.start
-            due += factors if shortens else rows * columns
+        due = handed_to_all_reduces(config, step, SHAPES.values())
         assert sum(reduced) == due
         if step >= config.start:
-            before += sum(math.prod(shape) for shape in SHAPES.values())
+            before += sum(shape.numel() for shape in SHAPES.values())
             after += due
     assert after < 0.75 * before
     assert (run.memory["elements_before"], run.memory["elements_after"]) == (before, after)
@@ -204,21 +188,3 @@ def gradients_of_zeros_change_nothing_and_stop_nothing(variant: str) -> None:
     for name, parameter in run.model.named_parameters():
         assert not torch.equal(before[name], parameter), name
         assert bool(torch.isfinite(parameter).all())
-
-
-@scenario(2)
-def torch_says_nothing_at_info() -> None:
-    said: list[str] = []
-
-    class Log(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.name)
-
-    root, log = logging.getLogger(), Log(logging.INFO)
-    level = root.level
-    root.setLevel(logging.INFO)
-    root.addHandler(log)
-    made("rank 1")[1].steps(3)
-    root.removeHandler(log)
-    root.setLevel(level)
-    assert not [name for name in said if name == powersgd.torchs.logger.name]

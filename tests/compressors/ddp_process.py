@@ -7,29 +7,16 @@ import os
 import sys
 import warnings
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
-import ddp_adapters
-import ddp_local_steps
-import ddp_lost
-import ddp_mesh
-import ddp_methods
-import ddp_models
-import ddp_passes
-import ddp_powersgd
-import ddp_replicas
-import ddp_scripts
-import ddp_sites
-import ddp_training
 import torch
 import torch.distributed as dist
 from ddp import KILLED, SCENARIOS, clean_up
 
-MODULES = (
-    *(ddp_training, ddp_methods, ddp_passes, ddp_models, ddp_sites, ddp_powersgd, ddp_scripts),
-    *(ddp_local_steps, ddp_replicas, ddp_mesh, ddp_adapters, ddp_lost),
-)
-"""All that list scenarios."""
+for each in sorted(Path(__file__).parent.glob("ddp_*.py")):  # which list scenarios
+    if each.stem != Path(__file__).stem:
+        import_module(each.stem)
 
 
 def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:

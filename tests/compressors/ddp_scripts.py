@@ -4,13 +4,13 @@ Each cell of the matrix in docs/how-to/own-script.md trains a model, and calls `
 has; several passes a step, static graphs, unused and frozen parameters are in ddp_passes.py.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import assert_alike, scenario
+from ddp import Network, assert_alike, loss_of, make_model, scenario
+from ddp_models import compiled
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
@@ -23,35 +23,17 @@ Compress = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"bucket_cap_mb": 0.0005}
 
 
-def network(*, dtype: torch.dtype = torch.float32) -> nn.Module:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 11), nn.Tanh(), nn.Linear(11, 5)).to(
-        dtype
-    )
-
-
-def inputs(count: int, dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(100 + dist.get_rank())
-    for _ in range(count):
-        yield torch.randn(4, 6, generator=generator).to(dtype)
-
-
-def loss_of(model: Any, x: Tensor) -> Tensor:
-    loss: Tensor = model(x).float().square().mean()
-    return loss
-
-
-def train(model: nn.Module, steps: int = 6, dtype: torch.dtype = torch.float32, lr: float = 0.1) -> nn.Module:
+def train(model: nn.Module, steps: int = 6, lr: float = 0.1) -> nn.Module:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    for x in inputs(steps, dtype):
+    for step in range(steps):
         optimizer.zero_grad()
-        loss_of(model, x).backward()
+        loss_of(model, dist.get_rank(), step).backward()
         optimizer.step()
     return model
 
 
 def cell(
-    model: Callable[[], nn.Module] = network,
+    model: Callable[[], nn.Module] = make_model,
     wrap: Callable[[nn.Module], nn.Module] = lambda ddp: ddp,
     kind: type[DistributedDataParallel] = DistributedDataParallel,
     options: dict[str, Any] = OPTIONS,
@@ -73,15 +55,14 @@ def scaled(
     """A scale that is halved where a step overflows on one worker, and doubled after three good ones."""
 
     def run(compress: Compress) -> nn.Module:
-        ddp = DistributedDataParallel(network(), **OPTIONS)
+        ddp = DistributedDataParallel(make_model(), **OPTIONS)
         scaler = torch.amp.GradScaler("cpu", init_scale=before, growth_interval=3)
         compress(ddp, scaler=scaler)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-        for step, x in enumerate(inputs(steps)):
+        for step in range(steps):
             optimizer.zero_grad()
-            scaler.scale(
-                loss_of(ddp, x * torch.inf if step == overflow and dist.get_rank() else x)
-            ).backward()
+            loss = loss_of(ddp, dist.get_rank(), step)
+            scaler.scale(loss * torch.inf if step == overflow and dist.get_rank() else loss).backward()
             if clips:
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(ddp.parameters(), 0.5)
@@ -94,10 +75,12 @@ def scaled(
 
 
 def autocast(compress: Compress) -> nn.Module:
-    ddp = DistributedDataParallel(network(), **OPTIONS)
-    compress(ddp)
     with torch.autocast("cpu", torch.bfloat16):
-        return train(ddp)
+        return cell()(compress)
+
+
+def bfloat16() -> nn.Module:
+    return make_model().bfloat16()
 
 
 class Mixed(nn.Module):
@@ -105,73 +88,56 @@ class Mixed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = network(dtype=torch.bfloat16), nn.Linear(5, 3)
+        self.body, self.head = bfloat16(), nn.Linear(5, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        head: Tensor = self.head(self.body(x.bfloat16()).float())
+        head: Tensor = self.head(self.body(x).float())
         return head
 
 
-class Checkpointed(nn.Module):
+class Checkpointed(Network):
+    """The same weights on every call."""
+
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(5)
-        self.first, self.second = nn.Linear(6, 17), nn.Linear(17, 5)
+        self.load_state_dict(make_model().state_dict())
 
-    def forward(self, x: Tensor) -> Tensor:
-        inside = checkpoint(lambda y: torch.tanh(self.first(y)), x, use_reentrant=False)
-        second: Tensor = self.second(inside)
-        return second
+    def forward(self, inputs: Tensor) -> Tensor:
+        inside = checkpoint(
+            lambda x: torch.tanh(self.middle(torch.tanh(self.first(x)))), inputs, use_reentrant=False
+        )
+        head: Tensor = self.head(inside)
+        return head
 
 
 class Derived(DistributedDataParallel):
     """A subclass."""
 
 
-class Wrapper(nn.Module):
-    """As Fabric's: the DDP model is a module of it."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner: Tensor = self.inner(x)
-        return inner
-
-
 def tied() -> nn.Module:
     """Two layers share a matrix."""
-    model: Any = network()
-    model.append(nn.Tanh())
-    model.append(nn.Linear(5, 11))
-    model[6].weight = nn.Parameter(model[4].weight.detach().T.contiguous())
-    model.append(nn.Linear(11, 5))
-    model[7].weight = model[4].weight
+    model: Any = nn.Sequential(make_model(), nn.Tanh(), nn.Linear(5, 11), nn.Linear(11, 5))
+    model[3].weight = model[0].head.weight
     return model  # type: ignore[no-any-return]
 
 
 def two_models(compress: Compress) -> nn.Module:
-    first, second = (DistributedDataParallel(network(), **OPTIONS) for _ in range(2))
+    first, second = (DistributedDataParallel(make_model(), **OPTIONS) for _ in range(2))
     compress(first), compress(second)
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
-    for x in inputs(6):
+    for step in range(6):
         optimizer.zero_grad()
-        (loss_of(first, x) + loss_of(second, 2 * x)).backward()
+        sum(loss_of(each, dist.get_rank(), 6 * i + step) for i, each in enumerate((first, second))).backward()
         optimizer.step()
     return nn.ModuleList([first, second])
 
 
 def uneven_inputs(compress: Compress) -> nn.Module:
     """One worker has two batches more."""
-    ddp = DistributedDataParallel(network(), **OPTIONS)
+    ddp = DistributedDataParallel(make_model(), **OPTIONS)
     compress(ddp)
     with Join([ddp]):
         return train(ddp, 4 + 2 * dist.get_rank())
-
-
-def compiled(model: nn.Module) -> nn.Module:
-    return torch.compile(model, backend="eager")  # type: ignore[return-value]
 
 
 def alone(compress: Compress) -> nn.Module:
@@ -185,12 +151,12 @@ CELLS: dict[str, Callable[[Compress], nn.Module]] = {
     "scaler and clipping": scaled(2.0**10, 2.0**11, 10, overflow=4, clips=True),
     "scaler at one": scaled(1.0, 0.5, 4, overflow=1, clips=False),
     "autocast": autocast,
-    "bf16 parameters": cell(partial(network, dtype=torch.bfloat16), dtype=torch.bfloat16, lr=0.01),
+    "bf16 parameters": cell(bfloat16, lr=0.01),
     "mixed types": cell(Mixed, lr=0.01),
     "activation checkpointing": cell(Checkpointed),
-    "compiled inside": cell(lambda: compiled(network()), options={}),
+    "compiled inside": cell(lambda: compiled(make_model()), options={}),
     "compiled outside": cell(wrap=compiled, options={}),
-    "wrapped subclass": cell(wrap=Wrapper, kind=Derived),
+    "wrapped subclass": cell(wrap=nn.Sequential, kind=Derived),
     "tied weights": cell(tied),
     "two models": two_models,
     "subgroup": alone,

@@ -4,7 +4,6 @@ ddp_methods.py."""
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import pairwise
 from time import monotonic
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 import torch.distributed as dist
 from ddp import (
     ELEMENTS,
-    SIZES,
     STEPS,
     TINY_BUCKETS,
     Network,
@@ -29,7 +27,7 @@ from ddp import (
 )
 from torch import Tensor, nn
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState
 from taugrad.compressors.errors import CorruptMessage, WorkersDisagree
 from taugrad.compressors.exchange.buckets import Arriving, Exchange
 from taugrad.compressors.ops.array import Bytes
@@ -59,23 +57,6 @@ def a_tau_above_everything_sends_nothing_and_stops_nothing(line: str) -> None:
     assert (totals.sent, totals.elements) == (0, 3 * workers * ELEMENTS)
     assert totals.wire_bytes == 3 * workers * (28 + (0 if line.startswith("wgt") else 4))  # a tau
     assert_close(run.residuals, {name: each.flatten().float() for name, each in run.local.items()})
-
-
-@scenario(2, 3)
-def buckets_that_ddp_forms_anew_are_followed() -> None:
-    layouts: list[tuple[int, list[str]]] = []
-
-    def hook(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        layouts.append((bucket.index(), [state._names[id(parameter)] for parameter in bucket.parameters()]))
-        return compressed_allgather(state, bucket)
-
-    run = Run(WGT, hook=hook, bucket_cap_mb=TINY_BUCKETS).steps()
-    starts = [i for i, (index, _) in enumerate(layouts) if index == 0] + [len(layouts)]
-    first, second, *others = [layouts[low:high] for low, high in pairwise(starts)]
-    assert first != second
-    assert others == [second] * (STEPS - 2)
-    assert len(second) > 2
-    assert len(run.state.last_step.taus) == len(SIZES)
 
 
 class WithNothing(Network):

@@ -1,6 +1,6 @@
 """A decoder of messages, written from docs/reference/messages.md alone: it imports nothing of ours.
 
-Slow on purpose: one bit at a time. Its sections are the page's.
+Slow on purpose: one number at a time. Its sections are the page's.
 """
 
 import struct
@@ -48,17 +48,16 @@ class Bits:
     """A run of bits, read from the lowest of each byte on."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.whole, self.bits, self.at = int.from_bytes(data, "little"), 8 * len(data), 0
 
     def one(self) -> int:
-        require(self.at < 8 * len(self.data), "too few bits")
-        bit = self.data[self.at // 8] >> self.at % 8 & 1
-        self.at += 1
-        return bit
+        return self.number(1)
 
     def number(self, bits: int) -> int:
         """An integer, its lowest bit first."""
-        return sum(self.one() << i for i in range(bits))
+        require(self.at + bits <= self.bits, "too few bits")
+        self.at += bits
+        return self.whole >> self.at - bits & (1 << bits) - 1
 
     def gamma(self) -> int:
         zeros = 0
@@ -72,9 +71,8 @@ class Bits:
 
     def end(self) -> None:
         """The run ends in this byte, and spare bits are zeros."""
-        require(self.at > 8 * (len(self.data) - 1), "bytes behind the bits")
-        while self.at < 8 * len(self.data):
-            require(not self.one(), "a spare bit is set")
+        require(self.at > self.bits - 8, "bytes behind the bits")
+        require(not self.whole >> self.at, "a spare bit is set")
 
 
 def decode(message: bytes, sizes: list[int]) -> tuple[list[int], list[np.float32]] | int:
@@ -363,8 +361,9 @@ def huffman_coded(body: Body, b: int, k: int) -> list[int]:
     limit = min(max(14, b + 3), 18)
     book = Bits(body.data)
     lengths = codebook(book, 2**b, limit)
-    book.data = body.take(-(-book.at // 8))
-    book.end()
+    taken = Bits(body.take(-(-book.at // 8)))
+    taken.number(book.at)
+    taken.end()
     used = [length for length in lengths if length]
     if used == [1]:
         return [lengths.index(1)] * k

@@ -104,12 +104,12 @@ def test_the_scaler_of_a_library_is_that_of_the_compressor(alone, monkeypatch):
     assert trainer.strategy.compression.totals.steps == 2
 
 
-def test_one_call_logs_to_mlflow(alone, tmp_path):
+def test_one_call_logs_to_mlflow(alone, tmp_path, new_store):
     import mlflow
 
     from taugrad.compressors.integrations.mlflow import log_to_mlflow
 
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_tracking_uri(new_store(tmp_path))
     with mlflow.start_run() as run:
         log_to_mlflow(trained())
     logged = mlflow.get_run(run.info.run_id).data.metrics

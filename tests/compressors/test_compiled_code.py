@@ -43,26 +43,23 @@ def test_a_private_folder_is_used_again_and_named(unwritable: Path, monkeypatch:
 def test_what_somebody_else_may_have_put_there_is_not_used(
     planted: str, unwritable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, other = unwritable / f"taugrad-numba-{os.getuid()}", unwritable / "other"
-    if planted == "open":
-        place.mkdir()
-        place.chmod(0o777)
-    elif planted == "file":
+    user = os.getuid() + (planted == "another user's")
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    place, other = unwritable / f"taugrad-numba-{user}", unwritable / "other"
+    if planted == "file":
         place.touch()
-    elif planted == "another user's":
-        place.mkdir(mode=0o700)
-        somebody = os.getuid() + 1
-        monkeypatch.setattr(os, "getuid", lambda: somebody)
-        place.rename(unwritable / f"taugrad-numba-{os.getuid()}")
-    else:
+    elif "link" in planted:
         if planted == "link":
             other.mkdir(mode=0o700)
         place.symlink_to(other)
+    else:
+        place.mkdir()
+        place.chmod(0o777 if planted == "open" else 0o700)
     with pytest.warns(UserWarning, match="NUMBA_CACHE_DIR"):
         folder = ensure_cache()
     assert folder is not None
     assert folder.parent == unwritable
-    assert folder.name != f"taugrad-numba-{os.getuid()}"
+    assert folder.name != place.name
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not folder.is_symlink()
 

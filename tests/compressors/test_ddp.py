@@ -1,7 +1,6 @@
 """Real workers over gloo, on the loopback interface: every scenario of ddp_*.py; some on one GPU, too."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +51,15 @@ def failures(
     return found
 
 
-def arguments(workers: int, folder: Path, names: list[str], rank: int) -> tuple[object, ...]:
-    return rank, workers, folder, *names
-
-
 def run_all(device: str, workers: int, names: list[str], folders: pytest.TempPathFactory) -> Failures:
     """Runs scenarios; where one fails, new processes go on behind it."""
     failed, environment = Failures(), None if device == "cpu" else {"TAUGRAD_TESTS_DEVICE": device}
     while names:
         folder = folders.mktemp(f"ddp-{workers}")
         try:
-            killed = KILLED.get(names[-1], ())
-            given = partial(arguments, workers, folder, names)
-            run_workers(SCRIPT, given, workers, timeout_s=TIMEOUT_S, killed=killed, environment=environment)
+            given = [(rank, workers, folder, *names) for rank in range(workers)]
+            options: Any = {"timeout_s": TIMEOUT_S, "killed": KILLED.get(names[-1], ())}
+            run_workers(SCRIPT, given.__getitem__, workers, environment=environment, **options)
             return failed
         except AssertionError as error:
             counts = [int(each.read_text()) for each in folder.glob("done-*")]

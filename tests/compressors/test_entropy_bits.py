@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors.ops.cpu.by_range import count_symbols
-from taugrad.compressors.ops.cpu.entropy_bits import (
-    bits_of_sample,
-    fixed_entropy,
-    rms_bits,
-    sample_size,
-)
+from taugrad.compressors.ops.cpu.entropy_bits import bits_of_sample, fixed_entropy, rms_bits, sample_size
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 
 
@@ -99,11 +94,7 @@ def test_sample_sizes() -> None:
 
 
 @settings(max_examples=200)
-@given(
-    rms=st.floats(0, 1e30),
-    c0=st.floats(1e-6, 10),
-    c1=st.one_of(st.integers(-20, 40), st.floats(-5, 20)),
-)
+@given(rms=st.floats(0, 1e30), c0=st.floats(1e-6, 10), c1=st.one_of(st.integers(-20, 40), st.floats(-5, 20)))
 def test_rms_bits_are_the_logarithm_rounded(rms: float, c0: float, c1: float) -> None:
     exact = math.log2(rms + c0) + c1
     near = {min(max(math.floor(exact + 0.5 + slip), 1), 16) for slip in (-1e-7, 1e-7)}

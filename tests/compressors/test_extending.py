@@ -285,12 +285,7 @@ WRONG = {
         "wgt(1) | passless",
         "Mine.quantizes = None: must be the address",
     ),
-    "formless": (
-        "quantizers",
-        QUANTIZER + APPLYING,
-        "wgt(1) | formless",
-        "Mine needs makes, the form of",
-    ),
+    "formless": ("quantizers", QUANTIZER + APPLYING, "wgt(1) | formless", "Mine needs makes, the form of"),
     "undecided": ("policies", POLICY, "wgt(undecided())", "Mine.decides = None: must be the address of a"),
     "ours": ("codecs", CODEC.replace("200", "3"), "wgt(1) | ours", CODE_WANTED),
     "uncoded": ("codecs", CODEC.replace("200", "None"), "wgt(1) | uncoded", CODE_WANTED),

@@ -9,10 +9,8 @@ import torch
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
-from workbench import Worker, part_of
+from workbench import Worker, part_of, policy_of
 
-from taugrad.compressors.method import read_config
-from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
 
 SIZES = (300, 41, 128)
@@ -70,7 +68,7 @@ def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
 @in_turn("order", [(0, 1, 2), (2, 0, 1)])
 def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, ...]) -> None:
     law = {"constant": 0.3, "rms": 0.9, "p99": 0.5, "layer": -0.2}
-    policy = rule_of(read_config({"kind": "strom", "tau": {"kind": "law", **law}})).policy
+    policy = policy_of("law(0.3, rms=0.9, p99=0.5, layer=-0.2)")
     memories: dict[str, LawMemory] = {}
     taus = []
     for iteration in range(4):
@@ -92,7 +90,7 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
 
 
 def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
-    policy = rule_of(read_config("strom(law(0))")).policy
+    policy = policy_of("law(0)")
     memories: dict[str, LawMemory] = {}
     early, late, _ = layers_of(1)
     taus = []

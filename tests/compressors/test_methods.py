@@ -6,10 +6,11 @@ import messages
 import numpy as np
 import oracles
 import pytest
-import workbench
+import torch
 from cases import in_turn
 from methods import ALONE
 from numpy.typing import NDArray
+from workbench import SIZES, Step, Worker, random_gradients, with_fields
 
 from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
 from taugrad.compressors.method.registry import QUANTIZERS, RULES
@@ -33,14 +34,11 @@ def groupings(count: int) -> list[list[list[int]]]:
 
 def test_runs_and_threads_make_no_difference(method: str) -> None:
     sizes = (140_000, 33, 70_001)
-    workers = [workbench.Worker(method, sizes, ops=CpuOps(threads)) for threads in (1, 1, 2)]
+    one, other = (Worker(method, sizes, ops=CpuOps(threads)) for threads in (1, 2))
     for seed in range(2):
-        gradients = workbench.random_gradients(seed, sizes)
-        first, *others = [worker.step(gradients) for worker in workers]
-        for worker, step in zip(workers[1:], others, strict=True):
-            assert step.payloads == first.payloads
-            for i in range(len(sizes)):
-                assert worker.residual(i).tobytes() == workers[0].residual(i).tobytes()
+        gradients = random_gradients(seed, sizes)
+        assert one.step(gradients).payloads == other.step(gradients).payloads
+        assert one.state == other.state
 
 
 def selected(config: Any, residual: Floats, gradient: Floats, tau: float) -> oracles.Sent:
@@ -52,9 +50,9 @@ def selected(config: Any, residual: Floats, gradient: Floats, tau: float) -> ora
     return oracles.threshold("wgt" if config.kind == "topk" else config.kind, residual, gradient, tau)
 
 
-def quantized(quantizer: Any, values: Floats) -> Floats:
-    """What a quantizer makes of one array alone; the kernels' own tests say that this is right."""
-    made = messages.quantized(quantizer, np.zeros_like(values), values)
+def quantized(quantizer: Any, residual: Floats, gradient: Floats) -> Floats:
+    """What a quantizer makes of a sum; the kernels' own tests say that this is right."""
+    made = messages.quantized(quantizer, residual.copy(), gradient)
     return messages.update_of(quantizer.makes, made).amounts(CPU)
 
 
@@ -64,21 +62,21 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
 
     What is sent and what is kept is the sum, to the bit: nothing is lost.
     """
-    workers = [workbench.Worker(method, buckets=buckets) for buckets in groupings(len(workbench.SIZES))]
+    workers = [Worker(method, buckets=buckets) for buckets in groupings(len(SIZES))]
     config = workers[0].config
-    kept = [np.zeros(size, np.float32) for size in workbench.SIZES]
-    for seed in range(6):
-        gradients = workbench.random_gradients(seed, scale=scale)
+    kept = [np.zeros(size, np.float32) for size in SIZES]
+    for seed in range(4):
+        gradients = random_gradients(seed, scale=scale)
         steps = [worker.step(gradients) for worker in workers]
         for i, gradient in enumerate(gradients):
             tallies = [step.tallies[i] for step in steps]
             if not hasattr(config, "codec") and not hasattr(config, "quantize"):
-                due = quantized_dense(config, kept[i], gradient)
+                due = quantized(config, kept[i], gradient)
             else:
                 sent = selected(config, kept[i], gradient, tallies[0].tau or 1.0)
                 due, amounts = np.zeros_like(gradient), sent.amounts
                 if getattr(config, "quantize", None) is not None and sent.positions.size:
-                    amounts = quantized(config.quantize, amounts)
+                    amounts = quantized(config.quantize, np.zeros_like(amounts), amounts)
                 due[sent.positions] = amounts
                 assert tallies[0].sent == sent.positions.size
             kept[i] = (kept[i] + gradient) - due
@@ -91,15 +89,9 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
             assert told == [(f"p{i}", gradient.size, *told[0][2:])] * len(workers)
 
 
-def quantized_dense(config: Any, residual: Floats, gradient: Floats) -> Floats:
-    """What a method that sends everything makes of one parameter."""
-    made = messages.quantized(config, residual.copy(), gradient)
-    return messages.update_of(config.makes, made).amounts(CPU)
-
-
 def test_gradients_of_zero_are_held_back_when_asked(method: str) -> None:
-    worker, twin = workbench.Worker(method), workbench.Worker(method)
-    gradients = workbench.random_gradients(1)
+    worker, twin = Worker(method), Worker(method)
+    gradients = random_gradients(1)
     for each in (worker, twin):
         each.step(gradients, hold_back_zeros=True)
     before = [worker.residual(i) for i in range(4)]
@@ -115,15 +107,15 @@ def test_gradients_of_zero_are_held_back_when_asked(method: str) -> None:
     alone = twin.step(zeros)  # what is not zero is sent as ever
     for i in (1, 3):
         assert step.decoded[i].tobytes() == alone.decoded[i].tobytes()
-    all_zero = [np.zeros(size, np.float32) for size in workbench.SIZES]
+    all_zero = [np.zeros(size, np.float32) for size in SIZES]
     held = worker.step(all_zero, hold_back_zeros=True)
     assert [tally.sent for tally in held.tallies] == [0] * 4
     assert not any(each.any() for each in held.decoded)
 
 
 def test_what_is_held_back_does_not_lose_its_momentum() -> None:
-    worker = workbench.Worker("wgt(0.02, momentum=0.9)")
-    gradients = workbench.random_gradients(1)
+    worker = Worker("wgt(0.02, momentum=0.9)")
+    gradients = random_gradients(1)
     worker.step(gradients, hold_back_zeros=True)
     before = [each.numpy().copy() for each in worker.velocities]
     assert before[0].any()
@@ -135,9 +127,9 @@ def test_what_is_held_back_does_not_lose_its_momentum() -> None:
 
 
 def test_a_step_that_is_left_out_is_put_back(method: str) -> None:
-    worker = workbench.Worker(method)
+    worker = Worker(method)
     for seed in range(4):
-        gradients = workbench.random_gradients(seed)
+        gradients = random_gradients(seed)
         before = [worker.residual(i) for i in range(4)]
         step = worker.step(gradients)
         after = [worker.residual(i) for i in range(4)]
@@ -159,4 +151,126 @@ def test_every_tau_that_is_allowed_leaves_every_level_finite() -> None:
 @in_turn("line, keeps", [("linear(8, decay=0)", False), ("linear(8)", True), ("strom(0.1, decay=0)", True)])
 def test_only_what_is_added_to_the_next_gradient_takes_memory(line: str, keeps: bool) -> None:
     """A dense rule without a residual needs none; a sparse one builds its sum in it."""
-    assert workbench.Worker(line).compressor.keeps_residuals == keeps
+    assert Worker(line).compressor.keeps_residuals == keeps
+
+
+# NaN and Inf in a gradient: every method refuses the bucket, says where, and loses nothing.
+
+NAN, INF = float("nan"), float("inf")
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def gradients_with(value: float, ordinals: list[int]) -> list[Floats]:
+    gradients: list[Floats] = random_gradients(7)
+    for ordinal in ordinals:
+        gradients[ordinal][-1] = value
+    return gradients
+
+
+def check_refused(worker: Worker, before: list[Floats], gradients: list[Floats], step: Step) -> None:
+    """Nothing was sent, and residuals gained every finite element and no other."""
+    for i, gradient in enumerate(gradients):
+        with np.errstate(all="ignore"):
+            total = before[i] + gradient
+        due = np.where(np.isfinite(total), total, before[i])
+        assert not step.decoded[i].any()
+        if worker.residuals[i] is None:
+            continue  # it is sent whole
+        found = worker.residual(i)
+        np.testing.assert_allclose(found, due, rtol=1e-6, atol=1e-6)
+        assert np.isfinite(found).all()
+        broken_N = ~np.isfinite(total)
+        assert found[broken_N].tobytes() == before[i][broken_N].tobytes()
+        tally = step.tallies[i]
+        assert (tally.name, tally.elements, tally.sent) == (f"p{i}", gradient.size, 0)
+        squares = float(np.square(found, dtype=np.float64).sum())
+        assert tally.residual_squares == pytest.approx(squares, rel=1e-4)
+
+
+@in_turn(
+    ("value", "ordinals"),
+    [(NAN, [0]), (INF, [1]), (-INF, [2]), (NAN, [3]), (INF, [1, 3]), (-INF, [0, 1, 2, 3])],
+)
+@in_turn("exempt", [[], ["p1", "p2"]])
+def test_a_refusal_names_the_first_parameter_and_loses_nothing(
+    method: str, exempt: list[str], value: float, ordinals: list[int]
+) -> None:
+    worker = Worker(with_fields(method, f"exempt={{'names': {exempt}}}"))
+    worker.step(random_gradients(1))
+    before = [worker.residual(i) for i in range(4)]
+    gradients = gradients_with(value, ordinals)
+    step = worker.step(gradients)
+    assert step.refused == [ordinals[0]]
+    assert len(step.payloads[0]) == 28
+    check_refused(worker, before, gradients, step)
+    worker.put_back(step)  # which took nothing out
+    check_refused(worker, before, gradients, step)
+    after = worker.step(random_gradients(2))
+    assert after.refused == []
+
+
+def test_a_sum_that_overflows_is_refused(method: str) -> None:
+    worker = Worker(method)
+    for residual in worker.residuals:
+        residual[-1] = LARGEST
+    before = [worker.residual(i) for i in range(4)]
+    gradients = [np.zeros(size, np.float32) for size in SIZES]
+    gradients[3][:] = 0.01
+    gradients[3][-1] = LARGEST
+    step = worker.step(gradients)
+    assert step.refused == [3]
+    for i in range(4):
+        assert np.isfinite(worker.residual(i)).all()
+    assert worker.residual(3)[-1] == before[3][-1]
+
+
+def test_zeros_with_a_nan_are_not_held_back(method: str) -> None:
+    worker = Worker(method)
+    gradients = [np.zeros(size, np.float32) for size in SIZES]
+    gradients[1][3] = NAN
+    assert worker.step(gradients, hold_back_zeros=True).refused == [1]
+
+
+def test_momentum_stays_finite_and_the_refusal_names_the_parameter() -> None:
+    worker = Worker("wgt(0.5, momentum=0.9)")
+    worker.step(random_gradients(1))
+    before = [velocity.numpy().copy() for velocity in worker.velocities]
+    step = worker.step(gradients_with(INF, [1]))
+    assert step.refused == [1]
+    assert all(np.isfinite(velocity.numpy()).all() for velocity in worker.velocities)
+    assert all(np.isfinite(worker.residual(i)).all() for i in range(4))
+    assert worker.velocities[1].numpy()[-1] == before[1][-1]
+
+
+@in_turn("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_gradients_of_any_type_are_compressed_as_float32(method: str, dtype: torch.dtype) -> None:
+    worker, twin = Worker(method, dtype=dtype), Worker(method)
+    for seed in range(2):
+        gradients = random_gradients(seed)
+        rounded = [torch.from_numpy(each).to(dtype).float().numpy() for each in gradients]
+        step, due = worker.step(gradients), twin.step(rounded)
+        assert step.payloads == due.payloads
+        for i in range(4):
+            assert worker.residual(i).tobytes() == twin.residual(i).tobytes()
+
+
+class Undefined(CpuOps):
+    """What a pass does not write is 0xFF, and no symbol may lie behind the end of its table."""
+
+    def empty(self, size: int, dtype: Any) -> NDArray[Any]:
+        return np.full(size * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype)
+
+    def write_values(
+        self, form: str, symbols: NDArray[Any], block: int, tables: tuple[Any, ...], *where: Any
+    ) -> None:
+        if form == "quantile":
+            assert int(symbols.max()) < tables[1].size // tables[0].size
+        super().write_values(form, symbols, block, tables, *where)
+
+
+@in_turn("line", ["quantile(3, block=100)", "quantile(10)"])
+def test_what_a_refused_parameter_has_no_symbols_for_is_not_looked_up(line: str) -> None:
+    worker = Worker(line, ops=Undefined())
+    gradients = random_gradients(1)
+    gradients[1][:] = NAN
+    assert worker.step(gradients).refused == [1]

@@ -12,8 +12,6 @@ from cases import in_turn
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import read_config
-from taugrad.compressors.rules.base import rule_of
 from taugrad.compressors.tau.base import SAMPLE
 from taugrad.compressors.tau.dl4j import Dl4jMemory
 
@@ -58,9 +56,8 @@ def densities(line: str, scale: Callable[[int], float], power: float = 1.0) -> N
     return np.array(found)
 
 
-@in_turn("power", [1.0, 3.0])
+@in_turn(("rule", "power"), [("wgt", 3.0), ("strom", 1.0)])
 @in_turn("scale", SCALES)
-@in_turn("rule", ["wgt", "strom"])
 def test_a_density_is_kept_to_between_samples(rule: str, scale: str, power: float) -> None:
     found = densities(f"{rule}(density(0.01, every=50))", SCALES[scale], power)
     assert np.all(np.abs(np.log(found[:20].mean(0) / 0.01)) < math.log(2))  # residuals grow from zero
@@ -82,8 +79,7 @@ def test_a_jump_is_followed_at_once_and_a_fall_when_it_is_looked_for(scale: str,
 
 
 @in_turn("fit", ["exponential", "pareto", "gamma"])
-@in_turn("scale", ["steady", "drifting", "jumping"])
-@in_turn("rule", ["wgt", "strom"])
+@in_turn(("rule", "scale"), [("strom", "steady"), ("wgt", "drifting"), ("strom", "jumping")])
 def test_fits_come_near_their_density(rule: str, scale: str, fit: str) -> None:
     found = densities(f"{rule}(sidco(0.01, fit='{fit}', every=10))", SCALES[scale])
     assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(2))
@@ -133,7 +129,7 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on(
 
     Elements are counted in iteration 64; where the target is met before and after, tau holds but in between.
     """
-    policy = rule_of(read_config("bgt(dl4j(1.0, target=0.5, decay=0.5))")).policy  # type: ignore[arg-type]
+    policy = workbench.policy_of("dl4j(1.0, target=0.5, decay=0.5)")
     layers, memory = [Part("a", torch.zeros(100)), Part("b", torch.zeros(900))], Dl4jMemory()
     taus = []
     for step in range(140):

@@ -64,7 +64,7 @@ def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], 
             layout = worker.compressor.layout(worker.names, worker.sizes)
             total = torch.full((sum(worker.sizes),), 1e-40, device=worker.device)
             payloads = [np.frombuffer(due.payloads[0], np.uint8)] * 3
-            incoming = worker.compressor.read_all(payloads, layout)
+            incoming = worker.compressor.read_all(dict(enumerate(payloads)), layout)
             worker.compressor.total(incoming, 3, total)
             worker.compressor.add(incoming[0], total)  # type: ignore[arg-type]
             totals.append(total.cpu().numpy().tobytes())
@@ -195,6 +195,7 @@ def test_the_host_waits_twice_and_not_to_read(line: str, device: Ops) -> None:
     _, there = both(counted, line)
     step = there.step(gradients(1)[0])  # which reads, too
     layout = there.compressor.layout(there.names, there.sizes)
-    received = there.compressor.read_all([np.frombuffer(step.payloads[0], np.uint8)] * 2, layout)
+    payload = np.frombuffer(step.payloads[0], np.uint8)
+    received = there.compressor.read_all({0: payload, 1: payload}, layout)
     there.compressor.total(received, 2, torch.empty(sum(SIZES), device=there.device))
     assert counted.waits == 2

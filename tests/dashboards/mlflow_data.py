@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from taugrad.compressors.spans import Lane, Span
+from taugrad.dashboards.runs import RunHistory
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import start_run
@@ -166,6 +168,28 @@ def write_search(client: Any, experiment: str, name: str, trials: int = 8) -> tu
         runs.append(write_run(client, spec, min(0.5, 3e-4 / tau), 0.98 - 0.3 * tau, **tags))
     client.set_terminated(parent)
     return parent, runs
+
+
+def made_up(
+    rule: str,
+    value: float,
+    seed: int = 0,
+    ratio: float = 20.0,
+    *,
+    metric: Metric = ACCURACY,
+    examples: float | None = 1000,
+    **params: str,
+) -> RunHistory:
+    """A run without a store; what it sends so many times less is its tau where none is given."""
+    ratio = 1.0 if rule == "none" else ratio
+    held = {"compressor.kind": rule, "compressor.tau": str(ratio), "data.kind": "text", "seed": str(seed)}
+    held |= params
+    finals = {"eval/accuracy": 0.9, f"eval/{metric.name}": value, "total/compression_ratio": ratio}
+    finals |= {"total/wire_gb": 1 / ratio, "total/paper_gb": 0.5 / ratio}
+    if examples is not None:
+        finals["eval/examples"] = examples
+    name, tau = f"{rule} {ratio:g}", float(held["compressor.tau"])
+    return RunHistory(f"{name} {seed}", name, rule, tau, held, {}, finals, metric)
 
 
 def _layers(progress: float, share: float, tau: Any) -> dict[str, float]:

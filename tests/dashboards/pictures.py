@@ -1,7 +1,12 @@
-"""In place of rendering a report's pictures twice, which takes most of its time.
+"""What is drawn in a figure; and in place of rendering a report's pictures twice, most of its time:
 
 patch.setattr(gallery.Picture, "_png", drawn)
 """
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
 
 from taugrad.dashboards import gallery, style
 
@@ -19,3 +24,12 @@ def drawn(picture: gallery.Picture, page: style.Page) -> bytes:
 def once(picture: gallery.Picture, page: style.Page) -> bytes:
     """It is rendered for one page: the other has the same names."""
     return _RENDERED(picture, page) if page is style.WIDE else EMPTY
+
+
+def has_line(axes: Axes, x: Any, y: Any, color: str | None = None) -> bool:
+    """Whether a line goes through these points."""
+    for line in axes.lines:
+        got_x, got_y = (np.asarray(data, dtype=float) for data in (line.get_xdata(), line.get_ydata()))
+        if got_x.shape == np.shape(x) and np.allclose(got_x, x) and np.allclose(got_y, y, equal_nan=True):
+            return color is None or line.get_color() == color
+    return False

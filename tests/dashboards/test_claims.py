@@ -1,15 +1,16 @@
-"""What is claimed of an accuracy: against a simulation, against scipy, and on runs that fool a naive eye."""
+"""Seeds taken together, and what is claimed: by scipy, by a simulation, and of runs that fool a naive eye."""
 
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from mlflow_data import made_up
 from numpy.typing import NDArray
 from scipy import stats
 
 from taugrad.dashboards import statements, verdict
-from taugrad.dashboards.groups import by_setting
+from taugrad.dashboards.groups import by_setting, estimate
 from taugrad.dashboards.method_table import change_cell, method_rows
 from taugrad.dashboards.runs import RunHistory
 from taugrad.platform.tasks.claims import CONFIDENCE, Difference, difference, interval, wilson
@@ -22,18 +23,6 @@ def by_seed(values: NDArray[np.float64]) -> dict[str, float]:
     return {str(seed): float(value) for seed, value in enumerate(values)}
 
 
-def run(
-    rule: str, accuracy: float, seed: int, *, examples: float | None = EXAMPLES, **params: str
-) -> RunHistory:
-    finals = {"eval/accuracy": accuracy, "total/wire_gb": 1.0, "total/compression_ratio": 1.0}
-    if rule != "none":
-        finals |= {"total/wire_gb": 0.05, "total/compression_ratio": 20.0}
-    if examples is not None:
-        finals["eval/examples"] = examples
-    held = {"compressor.kind": rule, "data.kind": "mnist5k", "seed": str(seed), **params}
-    return RunHistory(f"{rule}{seed}{accuracy}", rule, rule, None, held, {}, finals)
-
-
 def change_of(runs: list[RunHistory]) -> Difference:
     (compressed,) = (group for group in by_setting(runs) if not group.is_baseline)
     (reference,) = (group for group in by_setting(runs) if group.is_baseline)
@@ -41,6 +30,13 @@ def change_of(runs: list[RunHistory]) -> Difference:
 
 
 # The formula
+
+
+def test_seeds_have_students_interval():
+    # Mean 5, standard deviation 2.16, n = 4: t(0.975, 3) = 3.182446.
+    got = estimate([3.0, 4.0, 5.0, 8.0])
+    assert (got.mean, got.count) == (5, 4)
+    assert got.spread == pytest.approx(3.182446 * ((4 + 1 + 0 + 9) / 3) ** 0.5 / 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("hits", [0, 7, 500, 975, 1000])
@@ -100,12 +96,33 @@ def _true(spread: float) -> float:
 TRUE = {spread: _true(spread) for spread in (0.0, 0.01, 0.004, 0.02)}
 
 
+# Settings
+
+
+def test_runs_that_differ_in_seed_name_and_storage_are_one_setting():
+    at = {"compressor.tau": "0.01"}
+    first = made_up("wgt", 0.9, 0, 20, **at, storage="x")
+    second = made_up("wgt", 0.8, 1, 30, **at, **{"tracking.layer_interval": "5"})
+    third, bare = made_up("wgt", 0.8, 0, 30, **{"compressor.tau": "0.02"}), made_up("none", 0.9)
+    found = by_setting([first, second, third, bare])
+    assert [group.runs for group in found] == [(bare,), (first, second), (third,)]
+    assert found[1].estimate("eval/accuracy", 100).mean == pytest.approx(85)
+
+
+def test_a_run_that_was_stopped_early_is_left_out():
+    whole = made_up("wgt", 0.9, **{"training.epochs": "4"})
+    kept, stopped = (replace(whole, finals={**whole.finals, "epoch": epoch}) for epoch in (4.0, 2.0))
+    (group,) = by_setting([kept, stopped])
+    assert group.runs == (kept,)
+    assert by_setting([stopped]) == []
+
+
 # What is said
 
 
 def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss():
     """Equal accuracies: the naive statement was "No accuracy lost"."""
-    got = change_of([run("none", 0.96, 0), run("wgt", 0.96, 0)])
+    got = change_of([made_up("none", 0.96, 0), made_up("wgt", 0.96, 0)])
     assert got.kind == "open"
     assert got.mean == 0
     said = statements.sentence(got)
@@ -116,7 +133,9 @@ def test_one_seed_on_a_thousand_digits_is_no_claim_of_no_loss():
 
 
 def test_the_same_seed_three_times_is_one_seed():
-    again = [replace(run(rule, 0.97, 0), run_id=f"{rule}{i}") for i in range(3) for rule in ("none", "wgt")]
+    again = [
+        replace(made_up(rule, 0.97, 0), run_id=f"{rule}{i}") for i in range(3) for rule in ("none", "wgt")
+    ]
     got = change_of(again)
     assert got.seeds == 1
     accuracy = by_setting(again)[0].estimate("eval/accuracy")
@@ -124,18 +143,15 @@ def test_the_same_seed_three_times_is_one_seed():
     assert [row.seeds for row in method_rows(by_setting(again))] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [
-        [run("none", 0.97, s) for s in range(3)] + [run("wgt", 0.97, s, examples=None) for s in range(3)],
-        [run("none", 0.97, s) for s in range(3)] + [run("wgt", 0.97, s, examples=500) for s in range(3)],
-        [run("none", 0.97, s) for s in range(3)]
-        + [run("wgt", 0.97, s, **{"data.split_seed": "7"}) for s in range(3)],
-    ],
-    ids=["no count", "another count", "other data"],
-)
-def test_without_a_test_set_that_all_share_nothing_is_claimed(runs):
-    got = change_of(runs)
+@pytest.mark.parametrize("other", [{"examples": None}, {"examples": 500}, {"data.split_seed": "7"}])
+def test_without_a_test_set_that_all_share_nothing_is_claimed(other):
+    got = change_of(
+        [
+            made_up(*of, **more)
+            for s in range(3)
+            for of, more in ((("none", 0.97, s), {}), (("wgt", 0.97, s), other))
+        ]
+    )
     assert got.kind == "unknown"
     assert (got.low, got.high, got.most_lost) == (None, None, None)
     assert "no interval" in statements.sentence(got)

@@ -5,76 +5,46 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from hypothesis import given
+from hypothesis import strategies as st
+from pictures import has_line
 
 from taugrad.dashboards import figures, palette
+from taugrad.dashboards.front import FrontPoint, search_front
 from taugrad.dashboards.runs import RunHistory, read_run
+from taugrad.dashboards.thinning import thinned
+from taugrad.platform.tasks.metric import ACCURACY
 
-ITERATIONS = 630
-RNG_SEED = 11
+FINALS = {
+    "none": (0.9712, 0.217, 0.217),
+    "wgt": (0.968, 0.0121, 0.0102),
+    "bgt": (0.9631, 0.0009, 3.5e-5),
+    "qgt": (0.9689, 0.0042, 0.0016),
+}
+"""By rule: accuracy, GB on the wire, and GB as the papers count."""
 
 
-def history(
-    name: str,
-    rule: str,
-    fractions: Any,
-    *,
-    accuracy: float = 0.97,
-    wire_gb: float = 0.01,
-    paper_gb: float = 0.005,
-    start: int = 0,
-) -> RunHistory:
+def history(rule: str, fractions: Any, accuracy=0.97, wire_gb=0.01, paper_gb=0.005) -> RunHistory:
     values = np.asarray(fractions, dtype=np.float64)
-    return RunHistory(
-        run_id=name,
-        name=name,
-        rule=rule,
-        tau=None,
-        params={},
-        metrics={"comm/fraction": (np.arange(start, start + len(values)), values)},
-        finals={"eval/accuracy": accuracy, "total/wire_gb": wire_gb, "total/paper_gb": paper_gb},
-    )
+    metrics = {"comm/fraction": (np.arange(len(values)), values)}
+    finals = {"eval/accuracy": accuracy, "total/wire_gb": wire_gb, "total/paper_gb": paper_gb}
+    return RunHistory(rule, rule, rule, None, {}, metrics, finals)
 
 
 @pytest.fixture
 def four():
-    rng = np.random.default_rng(RNG_SEED)
-    steps = np.arange(ITERATIONS)
-    noise = [np.exp(rng.normal(0, spread, ITERATIONS)) for spread in (0.2, 0.35, 0.15)]
-    return [
-        history("none", "none", np.ones(ITERATIONS), accuracy=0.9712, wire_gb=0.217, paper_gb=0.217),
-        history(
-            "wgt tau=0.001", "wgt", 0.09 * np.exp(-steps / 300) * noise[0] + 0.01, accuracy=0.968,
-            wire_gb=0.0121, paper_gb=0.0102,
-        ),
-        history("bgt tau=0.01", "bgt", 0.005 * noise[1], accuracy=0.9631, wire_gb=0.0009, paper_gb=3.5e-5),
-        history("qgt tau=0.002", "qgt", 0.03 * noise[2], accuracy=0.9689, wire_gb=0.0042, paper_gb=0.0016),
-    ]  # fmt: skip
-
-
-def lines(figure: Figure) -> list[Line2D]:
-    return list(figure.axes[0].lines)
-
-
-def line_with(figure: Figure, x: Any, y: Any) -> Line2D | None:
-    for line in lines(figure):
-        got_x, got_y = (np.asarray(data, dtype=float) for data in (line.get_xdata(), line.get_ydata()))
-        if got_x.shape == np.shape(x) and np.allclose(got_x, x) and np.allclose(got_y, y):
-            return line
-    return None
+    rng = np.random.default_rng(11)
+    return [history(rule, np.exp(rng.normal(-4, 0.3, 630)), *finals) for rule, finals in FINALS.items()]
 
 
 # Fractions
 
 
 def test_lines_are_the_histories_in_percent(four):
-    figure = figures.fraction_per_iteration(four)
+    (axes,) = figures.fraction_per_iteration(four).axes
     for run in four:
         steps, values = run.metrics["comm/fraction"]
-        line = line_with(figure, steps, 100 * values)
-        assert line is not None, run.name
-        assert line.get_color() == palette.RULES[run.rule].color
+        assert has_line(axes, steps, 100 * values, palette.RULES[run.rule].color), run.name
 
 
 @pytest.mark.parametrize(
@@ -83,26 +53,80 @@ def test_lines_are_the_histories_in_percent(four):
     ids=["nothing sent", "one step", "begins with nan", "ends with nan", "ends with nothing"],
 )
 def test_unusual_histories_are_drawn(values):
-    figure = figures.fraction_per_iteration([history("wgt", "wgt", values)])
-    assert any(
-        np.array_equal(line.get_ydata(), 100 * np.array(values), equal_nan=True) for line in lines(figure)
-    )
+    (axes,) = figures.fraction_per_iteration([history("wgt", values)]).axes
+    assert has_line(axes, range(len(values)), 100 * np.array(values))
 
 
 # Accuracy
 
 
 def test_points_are_the_runs_totals(four):
-    figure = figures.value_against_mb(four)
-    expected = {"none": (97.12, 217, 217), "wgt": (96.8, 12.1, 10.2), "bgt": (96.31, 0.9, 0.035),
-                "qgt": (96.89, 4.2, 1.6)}  # fmt: skip
-    for rule, (accuracy, wire, paper) in expected.items():
-        filled = line_with(figure, [wire], [accuracy])
-        assert filled is not None
-        markers = [line for line in lines(figure) if line.get_marker() == palette.RULES[rule].marker]
+    (axes,) = figures.value_against_mb(four).axes
+    for rule, finals in FINALS.items():
+        accuracy, wire, paper = np.array(finals) * (100, 1000, 1000)
+        assert has_line(axes, [wire], [accuracy])
+        markers = [line for line in axes.lines if line.get_marker() == palette.RULES[rule].marker]
         hollow = [line for line in markers if line.get_markerfacecolor() == "white"]
         assert [paper] in [pytest.approx(list(line.get_xdata())) for line in hollow]
-        assert line_with(figure, [paper, wire], [accuracy, accuracy]) is not None
+        assert has_line(axes, [paper, wire], [accuracy, accuracy])
+
+
+# Fronts of searches
+
+
+def points_of(axes):
+    """Every point of every line."""
+    return {(float(x), float(y)) for line in axes.lines for x, y in zip(*line.get_data(), strict=True)}
+
+
+BASELINE = FrontPoint("none", 97.0, None, 100.0)
+POINTS = [
+    FrontPoint("strom", 40.0, None, 0.01, place=1),
+    FrontPoint("strom", 95.0, (94.5, 95.5), 0.5, place=2, best=True),
+    FrontPoint("wgt", 94.0, None, 2.0),
+    FrontPoint("wgt", 96.5, None, 5.0, place=3),
+]
+
+
+def test_the_front_and_what_it_beats_are_drawn():
+    (axes,) = search_front("mine", POINTS, BASELINE, ACCURACY).axes
+    points = points_of(axes)
+    assert {(0.5, 95.0), (2.0, 94.0), (5.0, 96.5), (100.0, 97.0)} <= points
+    assert (5.0, 95.0) in points  # the front's step
+    low, high = axes.get_ylim()
+    assert low < 94.0
+    assert high > 97.0
+    assert {text.get_text() for text in axes.texts} >= {"2: strom 95.00%, best", "3: wgt 96.50%"}
+
+
+def test_points_that_hardly_learned_are_named_and_not_drawn():
+    figure = search_front("mine", POINTS, BASELINE, ACCURACY)
+    (axes,) = figure.axes
+    assert axes.get_ylim()[0] > 40.0
+    assert axes.get_xlim()[0] > 0.01
+    assert (0.01, 40.0) not in points_of(axes)
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert "below the axis: 1" in " ".join(said.split())
+
+
+# Lines of many points
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=1, max_size=300),
+    st.integers(4, 60),
+)
+def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values, most):
+    steps, array = np.arange(len(values)) * 3, np.array(values)
+    got_steps, got = thinned((steps, array), most)
+    assert len(got) <= max(most, 1)
+    assert np.all(np.diff(got_steps) > 0)
+    assert np.array_equal(got, array[got_steps // 3], equal_nan=True)
+    assert {got_steps[0], got_steps[-1]} == {steps[0], steps[-1]}
+    finite = array[~np.isnan(array)]
+    if finite.size and len(values) > most and not np.isnan(array).any():
+        assert got.max() == finite.max()
+        assert got.min() == finite.min()
 
 
 # Reading runs back

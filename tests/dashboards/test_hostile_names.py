@@ -2,14 +2,14 @@
 
 import csv
 import io
-from dataclasses import dataclass, replace
-from html.parser import HTMLParser
-from pathlib import Path
+import re
+from dataclasses import replace
 from typing import Any
 
 import mlflow_data
 import pictures
 import pytest
+from html_page import Page
 from rich.console import Console
 
 from taugrad.dashboards import gallery, report
@@ -35,39 +35,6 @@ HOSTILE = (
 HARMLESS = tuple(f"name {i}" for i in range(len(HOSTILE)))
 
 
-@dataclass
-class Pages:
-    folder: Path
-    client: Any
-    experiment_id: str
-
-    def text(self, name: str) -> str:
-        return (self.folder / name).read_text(encoding="utf-8")
-
-
-class Skeleton(HTMLParser):
-    """What a browser makes of a page: its elements, and which attributes they have."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, tuple[str, ...]]] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.said: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, tuple(name for name, _ in attrs)))
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_data(self, data: str) -> None:
-        self.said.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.said).split())
-
-
 def give(client: Any, experiment_id: str, runs: list[str], search: str, given: tuple[str, ...]) -> None:
     """Names runs, their metric, papers and search."""
     label = replace(ACCURACY, label=given[0], unit=given[4][:12]).to_json()
@@ -82,8 +49,8 @@ def give(client: Any, experiment_id: str, runs: list[str], search: str, given: t
 
 @pytest.fixture(scope="module")
 def reports(prepared, tmp_path_factory):
-    """Of one experiment: with harmless names, and then with hostile ones."""
-    client, runs, found = prepared.client, [], []
+    """Folders of two of one experiment, with harmless names, and then with hostile ones; and its id."""
+    client, runs, folders = prepared.client, [], []
     for i in range(len(HOSTILE)):  # methods of other kinds, so that each is among those that figures show
         chain, density, accuracy = mlflow_data.CHAINS[i % len(mlflow_data.CHAINS)]
         spec = mlflow_data.spec_of(chain, "an experiment", seed=i // len(mlflow_data.CHAINS))
@@ -94,12 +61,11 @@ def reports(prepared, tmp_path_factory):
     for experiment, given in (("an experiment", HARMLESS), (hostile, HOSTILE)):
         client.rename_experiment(experiment_id, experiment)
         give(client, experiment_id, runs, search, given)
-        folder = tmp_path_factory.mktemp("report")
+        folders.append(tmp_path_factory.mktemp("report"))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gallery.Picture, "_png", pictures.drawn if given is HARMLESS else pictures.once)
-            report.write_report(client, experiment, experiment_id, folder, SERVER)
-        found.append(Pages(folder, client, experiment_id))
-    return found
+            report.write_report(client, experiment, experiment_id, folders[-1], SERVER)
+    return *folders, experiment_id
 
 
 @pytest.fixture
@@ -115,33 +81,34 @@ def hostile(reports):
 @pytest.mark.parametrize("name", ["report.html", "interactive.html"])
 def test_names_add_no_element_and_no_attribute(hostile, harmless, name):
     """The same experiment with other names has the same page but for its texts."""
-    bad, good = Skeleton(hostile.text(name)), Skeleton(harmless.text(name))
+    bad, good = (Page(folder / name) for folder in (hostile, harmless))
     assert len(good.elements) > 20
     assert bad.elements == good.elements
 
 
 def test_the_report_runs_nothing_and_leads_nowhere_else(hostile):
-    page = Skeleton(hostile.text("report.html"))
-    assert not {tag for tag, _ in page.elements} & {"script", "iframe", "object", "embed", "base", "form"}
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    links = [value for name, value in page.attributes if name == "href"]
-    assert links
-    assert all(link.startswith(f"{SERVER}/#/experiments/") for link in links)
-    pictures = [value for name, value in page.attributes if name in ("src", "srcset")]
-    assert len(pictures) >= 20
-    assert all(picture.startswith("data:image/png;base64,") for picture in pictures)
+    text = (hostile / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    running = {"script", "iframe", "object", "embed", "base", "form", "link"}
+    assert not {tag for tag, _ in page.elements} & running
+    assert not [name for _, names in page.elements for name in names if name.startswith("on")]
+    assert not re.search(r"@import|url\(", text)
+    assert page.links
+    assert all(link.startswith(f"{SERVER}/#/experiments/") for link in page.links)
+    assert len(page.loaded) >= 20
+    assert all(picture.startswith("data:image/png;base64,") for picture in page.loaded)
     assert "alert(0)" in page.text  # the experiment's name is there, as a text
 
 
 def test_formulas_in_names_take_no_figure_away(hostile, harmless):
     """Matplotlib would read what stands between dollars, and fail where it cannot."""
-    shown = [sorted(each.name for each in pages.folder.glob("figures/*")) for pages in (hostile, harmless)]
+    shown = [sorted(each.name for each in folder.glob("figures/*")) for folder in (hostile, harmless)]
     assert shown[0] == shown[1]
     assert len(shown[1]) > 10
 
 
 def test_charts_show_names_as_texts(hostile):
-    page = hostile.text("interactive.html")
+    page = (hostile / "interactive.html").read_text(encoding="utf-8")
     # Plotly takes some HTML in names and titles; JSON may write `<` as \u003c.
     for payload in ("img src=x", "script\\u003ealert", "script>alert", "svg onload"):
         assert f"\\u003c{payload}" not in page
@@ -151,24 +118,24 @@ def test_charts_show_names_as_texts(hostile):
 
 def test_tables_are_texts(hostile):
     for name in ("runs.md", "methods.md"):
-        text = hostile.text(name)
+        text = (hostile / name).read_text(encoding="utf-8")
         assert "<" not in text
         assert "](" not in text.replace("\\](", "")
         widths = {line.replace("\\|", "").count("|") for line in text.splitlines()}
         assert len(widths) == 1, name
-    cells = [row[0] for row in csv.reader(io.StringIO(hostile.text("runs.csv")))]
+    cells = [row[0] for row in csv.reader((hostile / "runs.csv").open(encoding="utf-8"))]
     assert "'=cmd|' /C calc'!A0" in cells
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
 
-def test_a_terminal_gets_no_orders(hostile):
-    runs = compared_runs(all_runs(hostile.client, hostile.experiment_id))
+def test_a_terminal_gets_no_orders(prepared, reports):
+    runs = compared_runs(all_runs(prepared.client, reports[2]))
     screen = io.StringIO()
     Console(file=screen, width=300, force_terminal=False).print(render(runs))
     shown = screen.getvalue()
     assert "title" in shown
     assert all(each.isprintable() for line in shown.splitlines() for each in line)
-    hostile.client.create_experiment(HOSTILE[7])
+    prepared.client.create_experiment(HOSTILE[7])
     with pytest.raises(SpecError) as refused:
-        find_experiment(hostile.client, "x")
+        find_experiment(prepared.client, "x")
     assert str(refused.value).isprintable()

@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime
+from functools import partial
 
 import pictures
 import pytest
 from finished import leave
+from html_page import Page
 from matplotlib.figure import Figure
+from mlflow_data import made_up, spec_of
 
 from taugrad.dashboards import figures, gallery, interactive, report, statements, sweeps, verdict
 from taugrad.dashboards.dimensions import Trial, value_by_dimension
@@ -23,33 +26,16 @@ from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, open_experiment
 
-from .mlflow_data import spec_of
-
 BLEU = Metric("bleu", "BLEU", digits=1, more_is_better=True)
 METRICS = [ACCURACY, LOSS, BLEU]
 
 
-def run(
-    rule: str, value: float, seed: int = 0, ratio: float = 20.0, metric: Metric = LOSS, **more: Any
-) -> RunHistory:
-    finals = {f"eval/{metric.name}": value, "eval/examples": 1000.0, "eval/accuracy": 0.9}
-    finals |= {f"eval/{metric.name}": value}
-    ratio = 1.0 if rule == "none" else ratio
-    finals |= {"total/wire_gb": 1.0 / ratio, "total/compression_ratio": ratio, "total/paper_gb": 0.5 / ratio}
-    params = {"compressor.kind": rule, "data.kind": "text", "seed": str(seed), "compressor.tau": str(ratio)}
-    return RunHistory(
-        f"{rule}{seed}{value}", f"{rule} {ratio:g}", rule, ratio, params, {}, finals, metric, **more
-    )
+run = partial(made_up, metric=LOSS)
 
 
-def page_of(runs: list[RunHistory], others: str = "") -> str:
-    import datetime
-
+def page_of(runs: list[RunHistory]) -> str:
     groups = next(iter(by_metric(by_setting(runs)).values()))
-    page = render(
-        Report("e", groups, method_rows(groups), [], 0, others, datetime.datetime.now(datetime.UTC), None)
-    )
-    return " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S).split())
+    return Page(render(Report("e", groups, method_rows(groups), [], 0, "", datetime.now(UTC), None))).words
 
 
 # Intervals and claims
@@ -183,8 +169,7 @@ def mixed(tmp_path_factory, new_store):
 def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(mixed, tmp_path, monkeypatch):
     monkeypatch.setattr(gallery.Picture, "_png", pictures.drawn)
     client, experiment_id = mixed
-    page = report.write_report(client, "mixed", experiment_id, tmp_path, None).read_text(encoding="utf-8")
-    text = " ".join(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S).split())
+    text = Page(report.write_report(client, "mixed", experiment_id, tmp_path, None)).words
     assert "Not on this page: 1 run judged by accuracy." in text
     assert "1 more run did not train to the end" in text  # by iterations, and epoch 0.6 of 4 is no sign of it
     assert "at tau 0.1 sends 50 times less than 16 bits, at a test loss of 1.9550 nats" in text

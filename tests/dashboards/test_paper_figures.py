@@ -11,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from pictures import drawn, has_line
 
 from taugrad.dashboards import (
     gallery,
@@ -55,14 +56,6 @@ def held(prepared: Any, run_id: str, metric: str) -> tuple[list[int], list[float
 def panel(figure: Figure, heading: str) -> Axes:
     (found,) = [axes for axes in figure.axes if axes.get_title(loc="left") == heading]
     return found
-
-
-def has_line(axes: Axes, x: Any, y: Any, color: str | None = None) -> bool:
-    for line in axes.lines:
-        got_x, got_y = (np.asarray(data, dtype=float) for data in (line.get_xdata(), line.get_ydata()))
-        if got_x.shape == np.shape(x) and np.allclose(got_x, x) and np.allclose(got_y, y):
-            return color is None or line.get_color() == color
-    return False
 
 
 def mean(runs: tuple[RunHistory, ...], metric: str) -> float:
@@ -168,8 +161,8 @@ def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown):
             expected = sorted((1000 * span.began, 1000 * span.ended) for span in spans if span.lane == lane)
             places = {(box.y0, box.y1) for box in own}
             upper = max(y1 for _, y1 in places) if lane == "wire" else min(y1 for _, y1 in places)
-            drawn = sorted((box.x0, box.x1) for box in own if box.y1 == upper)
-            assert np.allclose(drawn, expected)
+            bars_drawn = sorted((box.x0, box.x1) for box in own if box.y1 == upper)
+            assert np.allclose(bars_drawn, expected)
             lanes[lane] = upper - row
         begins = [box.x0 for box in boxes if not box.width and row - 0.5 < box.y0 and box.y1 < row + 0.5]
         assert sorted(begins) == pytest.approx([1e3 * s.began for s in spans if s.name == "step"])
@@ -190,11 +183,13 @@ def test_a_run_without_the_artifact_has_no_timeline(prepared, shown):
     assert found.timeline.steps == mlflow_data.timeline().steps
 
 
-@pytest.mark.parametrize("page", [style.WIDE, style.NARROW], ids=["wide", "narrow"])
-def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(groups, shown, detailed, page):
+def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(
+    groups, shown, detailed, monkeypatch
+):
+    monkeypatch.setattr(gallery.Picture, "_png", drawn)
     pictures = gallery.gallery(groups, shown, detailed, timelines=[with_steps(run) for run in shown[:2]])
     assert len(pictures) == 13
-    for picture in pictures:
+    for picture, page in itertools.product(pictures, (style.WIDE, style.NARROW)):
         figure = picture.draw(page)
         figure.canvas.draw()
         renderer, hidden = figure.canvas.get_renderer(), hidden_ticks(figure)  # type: ignore[attr-defined]

@@ -4,26 +4,20 @@ from collections import Counter
 
 import pytest
 from mlflow.tracking import MlflowClient
+from mlflow_data import made_up
 
-from taugrad.dashboards import prepare, shared_view, views
+from taugrad.dashboards import prepare, selection, shared_view, views
 from taugrad.dashboards.runs import RunHistory
 from taugrad.dashboards.selection import SHOWN, selected
-from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 
 SEEDS = 3
 
 
-def run(rule: str, tau: float, seed: int, accuracy: float) -> RunHistory:
-    params = {"seed": str(seed), names.PARAM_RULE: rule, names.PARAM_TAU: str(tau)}
-    finals = {names.EVAL_ACCURACY: accuracy, names.TOTAL_WIRE_GB: 1 / tau}
-    return RunHistory(f"{rule} {tau} {seed}", "", rule, tau, params, {}, finals)
-
-
 def many(settings: dict[str, int]) -> list[RunHistory]:
     """So many settings of each rule, most bytes first; the third of each is the best."""
     return [
-        run(rule, tau, seed, 0.99 if tau == 3 else 0.9)
+        made_up(rule, 0.99 if tau == 3 else 0.9, seed, tau)
         for rule, count in settings.items()
         for tau in range(1, count + 1)
         for seed in range(SEEDS)
@@ -57,7 +51,8 @@ def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:
     client.set_terminated(made.info.run_id)
 
 
-def test_the_view_filters_by_the_tag_of_those_that_are_shown(client):
+def test_the_view_filters_by_the_tag_of_those_that_are_shown(client, monkeypatch):
+    monkeypatch.setattr(selection, "MOST_RUNS", 9)
     experiment_id = client.create_experiment("large")
 
     def shown() -> tuple[str, set[str]]:
@@ -66,7 +61,7 @@ def test_the_view_filters_by_the_tag_of_those_that_are_shown(client):
         found = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
         return view.notice, {each.info.run_name for each in found}
 
-    runs = many({"none": 1, "wgt": 32})
+    runs = many({"none": 1, "wgt": 2})
     for each in runs:
         write(client, experiment_id, each)
     assert shown() == ("", {each.run_id for each in runs})
@@ -75,9 +70,9 @@ def test_the_view_filters_by_the_tag_of_those_that_are_shown(client):
     for each in more:
         write(client, experiment_id, each)
     notice, names_ = shown()
-    assert notice.startswith(f"35 of {len(runs) + len(more)} runs")
+    assert notice.startswith("5 of 15 runs")
     assert names_ == {each.run_id for each in selected([*runs, *more])}
-    assert len(names_) == 35
+    assert len(names_) == 5
 
     (gone, *_) = client.search_runs([experiment_id], "attributes.run_name = 'topk 1 0'")
     client.delete_run(gone.info.run_id)  # then its sister stands for its setting

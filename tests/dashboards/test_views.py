@@ -4,6 +4,7 @@ import json
 import os
 from typing import Any
 
+import mlflow_data
 import pytest
 
 from taugrad.dashboards import prepare, shared_view, views
@@ -67,8 +68,6 @@ def readmes_trials() -> list[dict[str, str]]:
     """Params as the trials of experiments/search/digits.yaml have them: three methods, and the baseline."""
     chains = ("none", "wgt(tau=0.01)", "wgt(tau=2)", "strom(tau=0.02) | golomb_rice",
               "strom(tau=5) | golomb_rice", "entropy(floor=2)", "entropy(floor=7)")  # fmt: skip
-    import mlflow_data
-
     return [mlflow_data.spec_of(chain, "search").flat() for chain in chains]
 
 
@@ -94,8 +93,6 @@ def test_a_model_of_500_layers_fits_without_its_layers(prepared):
         for i in range(500)
         for what in ("fraction", "tau", "grad_p50")
     ]
-    import mlflow_data
-
     mlflow_data.log(prepared.client, run.info.run_id, metrics)
     prepare.prepare(prepared.client, experiment_id)
     (value,) = tags(prepared, experiment_id).values()

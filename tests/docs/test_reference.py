@@ -1,9 +1,11 @@
-"""The generated pages have all that the code has."""
+"""The pages that are made of the code have all that it has, and the page on errors quotes what is said."""
 
 import re
+from pathlib import Path
 
+import error_texts
 import pytest
-from built_page import BuiltPage
+from html_page import Page
 from pydantic import ValidationError
 
 from taugrad import cli, compressors
@@ -16,15 +18,15 @@ from taugrad.search.section import search_fields
 
 @pytest.fixture
 def page(site):
-    return lambda name: BuiltPage.read(site / "reference" / f"{name}.html")
+    return lambda name: Page(site / "reference" / f"{name}.html")
 
 
 def test_every_field_has_a_place_with_what_it_says(page):
     found = page("spec")
-    text = " ".join(found.text.split())
+    said = found.words.replace("`", "")
     for field in [*spec_fields(), *search_fields()]:
         assert field.name in found.places
-        assert " ".join(field.description.split()).replace("`", "") in text.replace("`", ""), field.name
+        assert " ".join(field.description.replace("`", "").split()) in said, field.name
 
 
 @pytest.mark.parametrize(
@@ -74,3 +76,38 @@ def test_every_public_name_is_there(page):
     public += [f"taugrad.platform.data.{name}" for name in data.__all__ if name not in {"Data", "load"}]
     public += [f"taugrad.platform.tasks.{name}" for name in tasks.__all__ if name[0].isupper()]
     assert not set(public) - places
+
+
+# The page on errors
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
+_QUOTED = re.compile(r"^`(?P<pattern>[^`\n]+)`\n:   ", re.MULTILINE)
+SHORTEST = 6
+"""Characters of a piece of a pattern that is looked for."""
+
+
+def everything() -> list[str]:
+    return [each.text for group in error_texts.collected().values() for each in group]
+
+
+def quoted() -> list[str]:
+    return [found["pattern"] for found in _QUOTED.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+def is_said(pattern: str, texts: list[str]) -> bool:
+    """Whether a text has all pieces of a pattern in their order, or several texts one each."""
+    pieces = [piece.strip(" :;,.()") for piece in pattern.split(error_texts.VALUE)]
+    pieces = [piece for piece in pieces if len(piece) >= SHORTEST]
+    return bool(pieces) and all(any(piece in text for text in texts) for piece in pieces)
+
+
+@pytest.mark.parametrize("pattern", quoted())
+def test_what_is_quoted_is_still_said(pattern):
+    assert is_said(pattern, everything()), pattern
+
+
+def test_every_group_stands_on_the_page_once():
+    marks = re.findall(r"<!-- messages: ([\w-]+) -->", PAGE.read_text(encoding="utf-8"))
+    assert sorted(marks) == sorted(error_texts.GROUPS)
+    assert all(error_texts.collected().values())

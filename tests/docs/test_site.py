@@ -7,14 +7,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import needs_chromium, open_page, screenshot
-from built_page import BuiltPage
+from html_page import Page
 
 MOST_RESULTS = 3
 """Pages of results that the browser opens: they are all alike."""
 WIDE, NARROW = 1280, 400
 _IN_STYLES = re.compile(r"(?:url\(|@import\s+)['\"]?(?P<address>[^'\")\s]+)")
 
-page_at = cache(BuiltPage.read)
+page_at = cache(Page)
 
 
 @pytest.fixture(scope="module")

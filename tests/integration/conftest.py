@@ -5,9 +5,6 @@ look at is trained once.
 """
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +30,7 @@ def command():
 @pytest.fixture(scope="session")
 def one_ray(tmp_path_factory, new_store, environment):
     """A Ray that tests share: what a command writes must have names of its test's own."""
-    paths = [
-        environment.get("PYTHONPATH", ""),
-        str(ROOT / "tests" / "compressors"),
-    ]  # for ray_train_process.py
+    paths = [environment.get("PYTHONPATH", ""), str(ROOT / "tests" / "compressors")]  # ray_train_process.py's
     searched = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     folder = tmp_path_factory.mktemp("one_ray")
     new_store(folder)
@@ -111,53 +105,3 @@ def sharded(one_ray):
     code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0), "--allow-custom")
     assert code == 0, said
     return runs
-
-
-@pytest.fixture(scope="session")
-def readme():
-    """The fenced blocks of commands of a section of the README, as they stand."""
-
-    def blocks(title: str) -> list[str]:
-        _, found, rest = (ROOT / "README.md").read_text().partition(f"\n## {title}\n")
-        assert found, title
-        return re.findall(r"^```\n(.*?)^```$", rest.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
-
-    return blocks
-
-
-class Shell:
-    """Starts commands in a bash that knows nothing but a copy of the repository, and our .venv in it."""
-
-    def __init__(self, folder: Path) -> None:
-        """Copies the repository into a folder; beside it is the home."""
-        self.folder, self._home = folder / "taugrad", folder / "home"
-        files = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        for name in filter(None, files.stdout.split("\0")):
-            if (ROOT / name).is_symlink() or (ROOT / name).exists():
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.folder / name, follow_symlinks=False)
-        (self.folder / ".venv").symlink_to(sys.prefix)
-        self._home.mkdir()
-
-    def __call__(self, commands: str, log: Path, **variables: str) -> "subprocess.Popen[str]":
-        """Starts some."""
-        with log.open("w") as output:
-            return subprocess.Popen(
-                # Where the tests run in the background, Ctrl-C may be ignored, and that is inherited.
-                ["env", "--default-signal=INT", "bash", "-e", "-c", commands],
-                cwd=self.folder,
-                env={"HOME": str(self._home), "PATH": "/usr/local/bin:/usr/bin:/bin"} | variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,  # what Ctrl-C would reach
-            )
-
-
-@pytest.fixture(scope="module")
-def fresh_shell(tmp_path_factory):
-    """See `Shell`."""
-    return Shell(tmp_path_factory.mktemp("fresh"))

@@ -9,28 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from benchmarks.network import Link, NetworkError, uniform, why_not
 from benchmarks.platform.faults.machines import Machines
-from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from recorder import trained
+from specs import DIGITS, write_digits
+from stored import all_runs, named_runs
 from waiting import TIMEOUT_S, until
 
 from taugrad.platform.tracking import names
 
 pytestmark = pytest.mark.ray
 
-RUN = """
-experiment: cluster
-name: {name}
-data: {{kind: digits}}
-model: {{kind: mlp, widths: [16]}}
-training: {{epochs: 2, batch_size: 64}}
-compressor: "strom(tau=0.02) | golomb_rice"
-workers: {{count: 2}}
-sync: {sync}
-"""
+RUN = {"experiment": "cluster", "compressor": "strom(tau=0.02) | golomb_rice", "workers": {"count": 2}}
+SIMULATED = {"sync": {"mode": "simulated"}}
 TRAINING = """
 import pathlib, time
 import ray.util
@@ -82,16 +74,10 @@ def client(machines):
     return MlflowClient(machines.environment["MLFLOW_TRACKING_URI"])
 
 
-def runs(client: MlflowClient, name: str = "") -> list[Run]:
-    found = client.search_runs([client.get_experiment_by_name("cluster").experiment_id])
-    return [run for run in found if name in ("", run.info.run_name)]
-
-
 def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(taugrad, folder, client, alone):
-    (folder / "real.yaml").write_text(RUN.format(name="real", sync="{}"))
-    taugrad("train", "real.yaml")
-    (real,) = runs(client, "real")
-    _, simulated = trained(yaml.safe_load(RUN.format(name="simulated", sync="{mode: simulated}")))
+    taugrad("train", write_digits(folder, "real", **RUN))
+    real = named_runs(client, "cluster")["real"]
+    _, simulated = trained(DIGITS | RUN | SIMULATED)
     for metric in (names.EVAL_ACCURACY, names.EVAL_LOSS):
         assert real.data.metrics[metric] == simulated.evaluations[-1][1][metric] > 0, metric
     sent = names.COMM_WIRE_MB_TOTAL
@@ -102,12 +88,11 @@ def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(taugrad, fol
 def test_trials_of_a_search_run_on_both_machines(taugrad, folder, client, machines):
     (folder / "seen").mkdir()
     (folder / "own.py").write_text(TRAINING)
-    text = RUN.format(name="searched", sync="{mode: simulated}").replace("0.02", "{'log': [1e-2, 1]}")
-    (folder / "searched.yaml").write_text(
-        text + "search: {trials: 6, baseline: false, evaluate: 'own:training'}"
-    )
-    taugrad("search", "searched.yaml", "--allow-custom")
-    trials = [run for run in runs(client) if "taugrad.trial" in run.data.tags]
+    searched = {"compressor": {"kind": "strom", "tau": {"log": [1e-2, 1]}}} | SIMULATED
+    search = {"trials": 6, "baseline": False, "evaluate": "own:training"}
+    spec = write_digits(folder, "searched", **RUN | searched, search=search)
+    taugrad("search", spec, "--allow-custom")
+    trials = [run for run in all_runs(client, "cluster") if "taugrad.trial" in run.data.tags]
     assert [run.info.status for run in trials] == ["FINISHED"] * 6
     assert {each.name for each in (folder / "seen").iterdir()} == {
         host.address for host in machines.network.hosts
@@ -117,18 +102,17 @@ def test_trials_of_a_search_run_on_both_machines(taugrad, folder, client, machin
 @pytest.mark.long
 def test_a_run_goes_on_with_the_workers_that_are_left(taugrad, machines, folder, client):
     """The last test: one of the machines is gone after it."""
-    text = RUN.format(name="elastic", sync="{}").replace("epochs: 2", "epochs: 30")
-    few = "{count: 2, min_count: 1, max_restarts: 1, on_resize: merge}"
-    (folder / "elastic.yaml").write_text(
-        text.replace("{count: 2}", few) + "checkpoint: {interval: 40, keep: 100}\nstorage: elastic\n"
-    )
+    elastic = {"workers": {"count": 2, "min_count": 1, "max_restarts": 1, "on_resize": "merge"}}
+    elastic |= {"training": {"epochs": 30, "batch_size": 64}, "storage": "elastic"}
+    elastic |= {"checkpoint": {"interval": 40, "keep": 100}}
+    spec = write_digits(folder, "elastic", **RUN | elastic)
     with ThreadPoolExecutor(1) as beside:
-        training = beside.submit(taugrad, "train", "elastic.yaml")
+        training = beside.submit(taugrad, "train", spec)
         until(lambda: training.done() or any(folder.glob("elastic/*/iteration_*/manifest.json")))
         machines.kill_second()
         said = training.result()
     assert "the cluster has room for 1 of 2 workers: going on with these" in said
-    (run,) = runs(client, "elastic")
+    run = named_runs(client, "cluster")["elastic"]
     sent = client.get_metric_history(run.info.run_id, names.COMM_FRACTION)
     steps = [each.step for each in sent]
     assert steps == list(range(1, len(steps) + 1))

@@ -1,78 +1,58 @@
 """Ctrl-C at a terminal: the whole foreground group gets it, as in a shell."""
 
-import os
-import pty
 import re
-import select
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-from mlflow.tracking import MlflowClient
+from specs import write_digits
+from stored import all_runs, client_of
 from waiting import TIMEOUT_S, lives, until
 
 pytestmark = pytest.mark.ray
 
-SPEC = """
-experiment: interrupted
-data: {kind: digits}
-model: {kind: mlp, widths: [16]}
-training: {epochs: 100000, batch_size: 64, optimizer: {lr: 0.1}}
-checkpoint: {interval: 40}
-workers: {count: 2}
-"""
+ENDLESS = {"epochs": 100000, "batch_size": 64}
 CTRL_C = b"\x03"
-
-
-class Terminal:
-    """A command in the foreground of a terminal of its own, whose Ctrl-C is heard wherever tests run."""
-
-    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self._ours, its = pty.openpty()
-        self.said = ""
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", "env", "--default-signal=INT", *command],
-            cwd=folder, env=environment, stdin=its, stdout=its, stderr=its, start_new_session=True,
-        )  # fmt: skip
-        os.close(its)
-
-    def read(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Reads until something has happened, or to the end."""
-        deadline = time.monotonic() + TIMEOUT_S
-        with suppress(OSError):  # a terminal's end
-            while not until():
-                assert time.monotonic() < deadline, self.said
-                if select.select([self._ours], [], [], 1)[0]:
-                    self.said += os.read(self._ours, 65536).decode(errors="replace")
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._ours, keys)
 
 
 def interrupted(
     command: list[str], folder: Path, environment: dict[str, str], begun: Callable[[], bool], processes: int
 ) -> str:
     """What a command has said when two Ctrl-C have ended it and all of at least so many processes."""
-    (folder / "spec.yaml").write_text(SPEC)
-    terminal = Terminal(command, folder, environment)
+    write_digits(folder, "spec", experiment="interrupted", training=ENDLESS, checkpoint={"interval": 40})
+    log = folder / "said.txt"
+    # A terminal of its own, whose Ctrl-C is heard wherever tests run.
+    line = f"exec env --default-signal=INT {shlex.join(command)}"
+    terminal = subprocess.Popen(
+        ["script", "--quiet", "--flush", "--return", "--command", line, log],
+        cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    said = partial(log.read_text, errors="replace")
+    foreground = psutil.Process(terminal.pid)
     try:
-        foreground = psutil.Process(terminal.process.pid)
-        terminal.read(until=lambda: begun() and len(foreground.children(recursive=True)) >= processes)
+        until(
+            lambda: begun() and len(foreground.children(recursive=True)) >= processes,
+            said,
+            goes_on=lambda: terminal.poll() is None,
+        )
         family = foreground.children(recursive=True)
-        terminal.type(CTRL_C)
-        time.sleep(0.5)
-        terminal.type(CTRL_C)  # must not cut the first one's cleaning up short
-        terminal.read()
-        assert terminal.process.wait(TIMEOUT_S) == 130, terminal.said
+        for _ in range(2):  # the second must not cut the first one's cleaning up short
+            terminal.stdin.write(CTRL_C)
+            terminal.stdin.flush()
+            time.sleep(0.5)
+        assert terminal.wait(TIMEOUT_S) == 130, said()
     finally:
-        terminal.process.kill()
-    assert "Traceback" not in terminal.said
+        terminal.kill()
+        terminal.wait()
+        terminal.stdin.close()
+    assert "Traceback" not in said()
     until(lambda: not any(map(lives, family)))
-    return terminal.said
+    return said()
 
 
 def test_auto_says_how_to_begin_again_while_it_measures(tmp_path, environment, command):
@@ -80,7 +60,7 @@ def test_auto_says_how_to_begin_again_while_it_measures(tmp_path, environment, c
     measuring = 2
     said = interrupted([*command, *words], tmp_path, environment, lambda: True, 1 + measuring)
     assert "calibrating: " in said
-    assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\r\n" in said
+    assert f"taugrad: interrupted; continue with: taugrad {' '.join(words)}\n" in said
 
 
 def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, new_store, environment, command):
@@ -90,9 +70,8 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, new_stor
         return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
 
     said = interrupted([*command, "train", "spec.yaml"], tmp_path, environment, trained, 6)
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("interrupted").experiment_id])
+    (run,) = all_runs(client_of(tmp_path), "interrupted")
     assert run.info.status == "KILLED"
-    assert f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\r\n" in said
-    assert re.search(r"it continues after iteration [1-9]\d*\r\n", said)
+    assert f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\n" in said
+    assert re.search(r"it continues after iteration [1-9]\d*\n", said)
     assert (tmp_path / "taugrad-runs" / ".gitignore").read_text() == "*\n"

@@ -5,35 +5,34 @@ from pathlib import Path
 import pytest
 import torch
 from commands_on_ray import OneRay
-from mlflow.tracking import MlflowClient
+from specs import write_digits
+from stored import client_of, named_runs
 
 pytestmark = pytest.mark.ray
 
-SPEC = """
-experiment: islands
-name: {name}
-data: {{kind: digits}}
-model: {{kind: mlp, widths: [1100]}}
-training: {{epochs: 2, batch_size: 64, optimizer: {{lr: 0.1}}}}
-sync: {{mode: allgather, island: {island}}}
-compressor: wgt(density(0.02)) | golomb_rice
-workers: {{count: 4, cpus: 0.5}}
-"""
+SPEC = {
+    "experiment": "islands",
+    "model": {"kind": "mlp", "widths": [1100]},
+    "training": {"epochs": 2, "batch_size": 64, "optimizer": {"lr": 0.1}},
+    "compressor": "wgt(density(0.02)) | golomb_rice",
+    "workers": {"count": 4, "cpus": 0.5},
+}
 PARAMETERS, ITERATIONS = 64 * 1100 + 1100 + 1100 * 10 + 10, 2 * 23
 
 
 @pytest.mark.long
 def test_a_run_in_islands_and_one_with_too_few_hosts(one_ray: OneRay) -> None:
-    for name, island in (("pairs", 2), ("hosts", "host")):
-        (one_ray.folder / f"islands-{name}.yaml").write_text(SPEC.format(name=name, island=island))
-    code, said = one_ray("train", "islands-pairs.yaml", "islands-hosts.yaml")
+    specs = [
+        write_digits(one_ray.folder, name, **SPEC, sync={"mode": "allgather", "island": island})
+        for name, island in (("pairs", 2), ("hosts", "host"))
+    ]
+    code, said = one_ray("train", *specs)
     assert code == 1, said
     assert "sync.island = host: islands have 4 of 4 workers; there must be two or more" in " ".join(
         said.split()
     )
-    client = MlflowClient(f"sqlite:///{one_ray.folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("islands")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    client = client_of(one_ray.folder)
+    runs = named_runs(client, "islands")
     assert runs["hosts"].info.status == "FAILED"
     run = runs["pairs"]
     assert run.info.status == "FINISHED"

@@ -6,20 +6,18 @@ import pytest
 from benchmarks.platform.faults.commands import family, named
 from benchmarks.platform.faults.mlflow_server import Server
 from mlflow.tracking import MlflowClient
-from waiting import until
+from specs import write_digits
+from waiting import said_by, until
 
 pytestmark = pytest.mark.ray
 
 EPOCHS, PER_EPOCH = 24, 36
-SPEC = f"""
-experiment: outage
-name: outage
-data: {{kind: digits}}
-model: {{kind: mlp, widths: [256, 256]}}
-training: {{epochs: {EPOCHS}, batch_size: 40}}
-compressor: {{kind: qgt, tau: 1e-3}}
-workers: {{cpus: 0.5, max_restarts: 1}}
-"""
+SPEC = {
+    "model": {"kind": "mlp", "widths": [256, 256]},
+    "training": {"epochs": EPOCHS, "batch_size": 40},
+    "compressor": "qgt(0.001)",
+    "workers": {"cpus": 0.5, "max_restarts": 1},
+}
 
 
 @pytest.fixture
@@ -34,12 +32,12 @@ def server(tmp_path, environment):
 def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
     server, tmp_path, environment, command
 ):
-    (tmp_path / "spec.yaml").write_text(SPEC)
+    spec = write_digits(tmp_path, "outage", **SPEC)
     variables = environment | {"MLFLOW_TRACKING_URI": server.uri}
     output = tmp_path / "output.txt"
     with output.open("w") as log:
         process = subprocess.Popen(
-            [*command, "train", "spec.yaml"], cwd=tmp_path, env=variables, stdout=log, stderr=log
+            [*command, "train", spec], cwd=tmp_path, env=variables, stdout=log, stderr=log
         )
 
     def wait_for(epoch: int) -> None:
@@ -66,16 +64,8 @@ def test_training_outlives_the_store_and_its_metrics_are_delivered_later(
     server.start()
     client, run_id = MlflowClient(server.uri), file.parent.name
     assert client.get_run(run_id).info.status == "RUNNING"
-    delivery = subprocess.run(
-        [*command, "deliver", str(file)],
-        env=variables,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert delivery.returncode == 0, delivery.stderr
-    assert "metrics delivered to run" in delivery.stdout
+    said = said_by([*command, "deliver", file], env=variables, cwd=tmp_path)
+    assert "metrics delivered to run" in said
     assert client.get_run(run_id).info.status == "FINISHED"
     steps = [point.step for point in client.get_metric_history(run_id, "comm/fraction")]
     assert sorted(steps) == list(range(1, EPOCHS * PER_EPOCH + 1))

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from mlflow.tracking import MlflowClient
+from specs import write_digits
+from stored import client_of, named_runs
 
 from taugrad.platform.tracking import names
 
@@ -35,43 +36,31 @@ class Tires(torch.nn.Linear):
 def tires(channels, height, width, classes):
     return Tires(channels * height * width, classes)
 """
-NOT_FINITE = """
-name: diverges
-data: {kind: digits}
-model: {kind: mlp, widths: [8]}
-compressor: {kind: wgt, tau: 1e-3}
-training: {optimizer: {lr: 1e30}}
-sync: {mode: simulated}
-workers: {cpus: 0.5}
-"""
-OWN = """
-name: own
-data: {kind: custom, factory: "own:data", arguments: {examples: 330}}
-model: {kind: custom, factory: "own:net", arguments: {hidden: 8}}
-compressor: {kind: wgt, tau: 1e-3}
-training: {epochs: 5, batch_size: 32, optimizer: {lr: 0.1}}
-sync: {mode: simulated, of: {mode: sharded}}
-workers: {cpus: 0.5}
-"""
-TIRES = """
-name: tires
-data: {kind: digits}
-model: {kind: custom, factory: "own:tires"}
-workers: {cpus: 0.5}
-"""
+RUNS = {
+    "diverges": {
+        "compressor": "wgt(0.001)",
+        "training": {"optimizer": {"lr": 1e30}},
+        "sync": {"mode": "simulated"},
+        "workers": {"cpus": 0.5},
+    },
+    "tires": {"model": {"kind": "custom", "factory": "own:tires"}, "workers": {"cpus": 0.5}},
+    "own": {
+        "data": {"kind": "custom", "factory": "own:data", "arguments": {"examples": 330}},
+        "model": {"kind": "custom", "factory": "own:net", "arguments": {"hidden": 8}},
+        "compressor": "wgt(0.001)",
+        "training": {"epochs": 5, "batch_size": 32, "optimizer": {"lr": 0.1}},
+        "sync": {"mode": "simulated", "of": {"mode": "sharded"}},
+        "workers": {"cpus": 0.5},
+    },
+}
 
 
 @pytest.mark.long
 def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(one_ray):
     """The module is found where the command is given; a gradient that is not finite ends its own run only."""
-    for name, text in {
-        "own.py": MINE,
-        "diverges.yaml": NOT_FINITE,
-        "own.yaml": OWN,
-        "tires.yaml": TIRES,
-    }.items():
-        (one_ray.folder / name).write_text(text)
-    code, said = one_ray("train", "diverges.yaml", "tires.yaml", "own.yaml", "--allow-custom")
+    (one_ray.folder / "own.py").write_text(MINE)
+    specs = [write_digits(one_ray.folder, name, **fields) for name, fields in RUNS.items()]
+    code, said = one_ray("train", *specs, "--allow-custom")
     assert code == 1, said  # two of three failed
     diverged, rest = said.split("such as --training.optimizer.lr 1e+29")
     assert "diverges: failed" in diverged
@@ -83,9 +72,8 @@ def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(one_ray):
     assert "when that is fixed" in tired
     assert "epoch 5/5" in after
     assert "own: failed" not in after
-    client = MlflowClient(f"sqlite:///{one_ray.folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("taugrad")
-    (run,) = client.search_runs([experiment.experiment_id], "attributes.run_name = 'own'")
-    artifacts = {each.path for each in client.list_artifacts(run.info.run_id)}
+    client = client_of(one_ray.folder)
+    run_id = named_runs(client, "taugrad")["own"].info.run_id
+    artifacts = {each.path for each in client.list_artifacts(run_id)}
     assert names.ARTIFACT_LINKS in artifacts
     assert names.ARTIFACT_TIMELINE not in artifacts  # simulated workers wait for nobody

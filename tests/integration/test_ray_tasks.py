@@ -1,15 +1,12 @@
 """Images that Ray's tasks read: the same batches as those that workers read themselves, killed or not."""
 
 import os
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from benchmarks.platform.faults.comparing import differences, outcome_of
+from benchmarks.platform.faults.comparing import differences
 from commands_on_ray import kill_a_worker
-from image_files import png
-from mlflow.tracking import MlflowClient
+from image_files import write_tree
+from stored import all_runs, client_of, outcome
 from waiting import until
 
 pytestmark = pytest.mark.ray
@@ -24,34 +21,17 @@ compressor: {{kind: bgt, tau: 5e-3}}
 checkpoint: {{interval: 7}}
 workers: {{count: 2, cpus: {cpus}, max_restarts: {restarts}}}
 """
-CLASSES, IMAGES = 3, 80
+IMAGES = 80
+"""Of each of three classes."""
 ITERATIONS = 4 * 24
 NOTICE = "crowded: workers hold all CPUs but 0, a task needs 1"
 CHECKPOINTS = "taugrad-runs/*/iteration_*"
 
 
-def write_images(root: Path) -> None:
-    generator = np.random.default_rng(0)
-    for label in range(CLASSES):
-        folder = root / f"class{label}"
-        folder.mkdir(parents=True)
-        for i in range(IMAGES):
-            pixels = generator.integers(0, 128, (14, 16, 3)) + 60 * label
-            (folder / f"{i}.png").write_bytes(png(pixels.astype(np.uint8)))
-
-
-def outcome(folder: Path, name: str) -> dict[str, Any]:
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("images")
-    (run,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{name}'")
-    assert len(run.data.tags["taugrad.data"]) == 64
-    return outcome_of(client, run, folder / "taugrad-runs")
-
-
 @pytest.mark.long
 def test_killed_or_without_free_cpus_a_run_sees_the_same_images(one_ray):
     folder = one_ray.folder
-    write_images(folder / "task_images")
+    write_tree(folder / "task_images", dict.fromkeys("abc", IMAGES), height=14, width=16)
     cpus = len(os.sched_getaffinity(0)) / 2
     for name, share, restarts in (("killed", 0.5, 1), ("crowded", cpus, 0)):
         (folder / f"{name}.yaml").write_text(SPEC.format(name=name, cpus=share, restarts=restarts))
@@ -69,8 +49,10 @@ def test_killed_or_without_free_cpus_a_run_sees_the_same_images(one_ray):
     assert NOTICE in said, said
     # Only where workers hold every CPU.
     assert said.count("examples themselves") + said.count("examples itself") == 1, said
-    crowded = outcome(folder, "crowded")
+    tags = [run.data.tags for run in all_runs(client_of(folder), "images")]
+    assert [len(each["taugrad.data"]) for each in tags] == [64] * 2
+    crowded = outcome(folder, "images", "crowded")
     assert crowded["status"] == "FINISHED"
     assert [step for step, _ in crowded["metrics"]["train/loss"]] == list(range(1, ITERATIONS + 1))
     # Every batch of the other one came through Ray's tasks, before the kill and after it.
-    assert list(differences(outcome(folder, "killed"), crowded)) == []
+    assert list(differences(outcome(folder, "images", "killed"), crowded)) == []

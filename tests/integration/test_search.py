@@ -8,7 +8,7 @@ from math import log10
 from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
+from stored import all_runs, client_of
 from waiting import until
 
 pytestmark = pytest.mark.ray
@@ -58,9 +58,8 @@ search: {trials: 40, evaluate: "stand_in:curve", baseline: false, pruning: asha,
 
 
 def runs_of(folder: Path, name: str):
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    experiment = client.get_experiment_by_name(name)
-    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    client = client_of(folder)
+    runs = all_runs(client, name)
     parents = [run for run in runs if "taugrad.search" in run.data.tags]
     return client, parents, [run for run in runs if "mlflow.parentRunId" in run.data.tags]
 
@@ -169,8 +168,7 @@ def test_a_search_that_was_killed_goes_on_and_its_points_can_be_trained(one_ray,
     assert code == 0, said
     client, _, children = runs_of(one_ray.folder, "digits")
     nested = {run.info.run_id for run in children} | {parent.info.run_id}
-    experiment = client.get_experiment_by_name("digits").experiment_id
-    (run,) = [each for each in client.search_runs([experiment]) if each.info.run_id not in nested]
+    (run,) = [each for each in all_runs(client, "digits") if each.info.run_id not in nested]
     assert run.info.status == "FINISHED"
     assert 100 * run.data.metrics["eval/accuracy"] == pytest.approx(float(point["accuracy_percent"]))
     assert 1000 * run.data.metrics["total/wire_gb"] == pytest.approx(float(point["wire_mb"]), rel=1e-9)

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 from benchmarks.platform.faults.commands import HostedCommand, named
-from benchmarks.platform.faults.comparing import Outcome, differences, outcome_of
+from benchmarks.platform.faults.comparing import differences
 from benchmarks.platform.faults.kinds import damage
 from benchmarks.platform.faults.small_disk import SmallDisk
-from mlflow.tracking import MlflowClient
 from needs import missing
+from stored import outcome
 from waiting import until
 
 pytestmark = pytest.mark.ray
@@ -68,15 +68,8 @@ class Struck:
         return {each.parent for each in self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")}
 
 
-def outcome(folder: Path, name: str) -> Outcome:
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("soak")
-    (run,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{name}'")
-    return outcome_of(client, run, folder / "taugrad-runs")
-
-
 def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sharded):
-    whole = outcome(sharded.ray.folder, "whole")
+    whole = outcome(sharded.ray.folder, "soak", "whole")
     assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, sharded.iterations + 1))
 
     run = Struck(sharded, sharded.ray.folder / "small")
@@ -115,4 +108,4 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sh
     (run_id,) = re.findall(r"--resume (\w+)", said)
     resumed = run.train("--resume", run_id)
     assert resumed.wait() == 0, resumed.said
-    assert list(differences(outcome(run.folder, "struck"), whole)) == []
+    assert list(differences(outcome(run.folder, "soak", "struck"), whole)) == []

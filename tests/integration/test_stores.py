@@ -56,7 +56,7 @@ compressor: {kind: wgt, tau: {log: [1e-4, 1e-2]}}
 search: {trials: 4, concurrency: 2, baseline: false}
 """
 SEARCHED_ITERATIONS = 160
-WRITERS, STEPS, HALF = 3, 600, 350
+WRITERS, STEPS, HALF = 2, 600, 350
 
 
 def line_of_docs(beginning: str) -> str:

@@ -20,7 +20,9 @@ import pytest
 from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from waiting import TIMEOUT_S, until
+from specs import write_digits
+from stored import all_runs
+from waiting import TIMEOUT_S, ended, said_by, until
 
 from taugrad import cli
 from taugrad.platform.ports import free_port
@@ -28,25 +30,15 @@ from taugrad.platform.spec.reading import read_spec
 
 pytestmark = pytest.mark.ray
 
-SEARCH = """
-experiment: found
-data: {kind: digits}
-model: {kind: mlp, widths: [16]}
-training: {epochs: 1, batch_size: 128}
-sync: {mode: simulated}
-compressor: {kind: wgt, tau: {log: [1e-3, 1e-1]}}
-workers: {cpus: 0.5}
-search: {trials: 2}
-"""
-SPEC = """
-experiment: jobs
-name: {name}
-data: {{kind: digits}}
-model: {{kind: mlp, widths: [16]}}
-training: {{epochs: 1, batch_size: 128}}
-compressor: {{kind: qgt, tau: 1e-2}}
-workers: {{cpus: 0.5}}
-"""
+ROOT = Path(__file__).resolve().parents[2]
+
+SPEC = {"training": {"epochs": 1, "batch_size": 128}, "workers": {"cpus": 0.5}}
+SEARCHED = {
+    "experiment": "found",
+    "sync": {"mode": "simulated"},
+    "compressor": {"kind": "wgt", "tau": {"log": [1e-3, 1e-1]}},
+    "search": {"trials": 2},
+}
 PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-port"}
 """What a head takes where it is not told otherwise."""
 
@@ -82,16 +74,45 @@ def is_up(address: str) -> bool:
         return False
 
 
+class Shell:
+    """Starts commands in a bash that knows nothing but a copy of the repository, and our .venv in it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Copies the repository into a folder; beside it is the home."""
+        self.folder, self.home = folder / "taugrad", folder / "home"
+        for name in filter(None, said_by(["git", "ls-files", "-z"], cwd=ROOT).split("\0")):
+            if (ROOT / name).is_symlink() or (ROOT / name).exists():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name, follow_symlinks=False)
+        (self.folder / ".venv").symlink_to(sys.prefix)
+        self.home.mkdir()
+
+    def __call__(self, commands: str, log: Path, **variables: str) -> "subprocess.Popen[str]":
+        """Starts some."""
+        with log.open("w") as output:
+            return subprocess.Popen(
+                # Where the tests run in the background, Ctrl-C may be ignored, and that is inherited.
+                ["env", "--default-signal=INT", "bash", "-e", "-c", commands],
+                cwd=self.folder,
+                env={"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin"} | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,  # what Ctrl-C would reach
+            )
+
+
 @dataclass
 class Head:
     """The README's head of a cluster."""
 
+    shell: Shell
+    """Where lines are given; its home has the token, and what jobs keep."""
     process: subprocess.Popen[str]
     address: str
     jobs: str
     """The README's lines that give it jobs."""
-    folder: Path
-    """Where they are given; `home` beside it has the token, and what jobs keep."""
     quick: dict[str, str]
     family: list[psutil.Process] = field(default_factory=list)
     """What the head has started, when it was last looked at."""
@@ -102,18 +123,21 @@ class Head:
 
 
 @pytest.fixture(scope="module")
-def started(readme, fresh_shell):
+def started(tmp_path_factory):
     """The README's first lines. Ctrl-C ends it in the last test that needs it."""
-    head_lines, job_lines = with_free_ports(*readme("On a Ray cluster"))
+    _, _, section = (ROOT / "README.md").read_text().partition("\n## On a Ray cluster\n")
+    blocks = re.findall(r"^```\n(.*?)^```$", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    head_lines, job_lines = with_free_ports(*blocks)
     (address,) = set(re.findall(r"http://127.0.0.1:\d+", job_lines))
     # The lines stay as they are. Ray's folder is this test's own: in the common one a head that another test
     # starts meanwhile is taken for the head of these jobs. Its name is short, for the sockets in it.
     own = tempfile.mkdtemp(prefix="tg", dir="/tmp")
     quick = {"TAUGRAD_TRAINING__EPOCHS": "1", "RAY_TMPDIR": own}
     quick["RAY_worker_niceness"] = "0"  # as for all commands here
-    log = fresh_shell.folder.parent / "head.txt"
-    process = fresh_shell(head_lines, log, **quick)
-    head = Head(process, address, job_lines, fresh_shell.folder, quick)
+    shell = Shell(tmp_path_factory.mktemp("fresh"))
+    log = shell.home.with_name("head.txt")
+    process = shell(head_lines, log, **quick)
+    head = Head(shell, process, address, job_lines, quick)
     try:
         until(lambda: is_up(address), log.read_text, goes_on=lambda: process.poll() is None)
         yield head
@@ -130,7 +154,7 @@ def started(readme, fresh_shell):
 @pytest.fixture
 def head(started, environment):
     """Its job server's address, the environment to reach it with, and its home."""
-    home = started.folder.parent / "home"
+    home = started.shell.home
     variables = environment | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
         "HOME": str(home),  # jobs without a tracking URI keep their runs there; it has the token
@@ -141,31 +165,24 @@ def head(started, environment):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "submitted.yaml").write_text(SPEC.format(name="submitted"))
-    (tmp_path / "job.yaml").write_text(SPEC.format(name="job"))
-    (tmp_path / "find.yaml").write_text(SEARCH)
-    (tmp_path / "broken.yaml").write_text(SPEC.format(name="broken").replace("qgt", "custom-kind"))
+    for name in ("submitted", "job"):
+        write_digits(tmp_path, name, **SPEC, experiment="jobs", compressor="qgt(0.01)")
+    write_digits(tmp_path, "find", **SPEC, **SEARCHED)
     return tmp_path
-
-
-def run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
 
 
 def the_run(uri: str) -> Run:
     client = MlflowClient(uri)
-    (found,) = client.search_runs([client.get_experiment_by_name("quickstart").experiment_id])
+    (found,) = all_runs(client, "quickstart")
     fractions = client.get_metric_history(found.info.run_id, "comm/fraction")
     assert [p.step for p in fractions] == list(range(1, -(-4000 // 64) + 1))
     return found
 
 
 @pytest.mark.long
-def test_the_readmes_lines_work_as_they_stand(started, fresh_shell, tmp_path):
+def test_the_readmes_lines_work_as_they_stand(started, tmp_path):
     log = tmp_path / "jobs.txt"
-    jobs = fresh_shell(started.jobs, log, **started.quick)
+    jobs = started.shell(started.jobs, log, **started.quick)
     deadline, seen = time.monotonic() + 2 * TIMEOUT_S, set[str]()
     while jobs.poll() is None:
         assert time.monotonic() < deadline, log.read_text()
@@ -176,9 +193,9 @@ def test_the_readmes_lines_work_as_they_stand(started, fresh_shell, tmp_path):
     assert jobs.returncode == 0, said
     assert said.count("See the runs: mlflow ui") == 2, said  # our command's run, and Ray's
     # Ray deletes its job's folder; what it tracked lies in the home of the head. Ours is where we are.
-    uri = f"sqlite:///{started.folder.parent}/home/.taugrad/mlflow.db"
+    uri = f"sqlite:///{started.shell.home}/.taugrad/mlflow.db"
     assert f"Compare them: MLFLOW_TRACKING_URI={uri} taugrad dashboard quickstart --serve" in said
-    for store in (uri, f"sqlite:///{started.folder}/mlflow.db"):
+    for store in (uri, f"sqlite:///{started.shell.folder}/mlflow.db"):
         run = the_run(store)
         assert (run.info.run_name, run.info.status) == ("wgt", "FINISHED")
     assert seen <= LOOPBACK
@@ -191,20 +208,19 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
     left = home / ".taugrad" / "taugrad-runs" / "searches" / "found" / "find"
     ray = str(Path(sys.executable).with_name("ray"))
     command = [ray, "job", "submit", "--address", address, "--working-dir", "."]
-    answer = run([*command, "--", "taugrad", "search", "find.yaml"], folder, variables)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "trial 1  tau" in answer.stdout
+    said = said_by([*command, "--", "taugrad", "search", "find.yaml"], cwd=folder, env=variables)
+    assert "trial 1  tau" in said
     uri = f"sqlite:///{home}/.taugrad/mlflow.db"
-    (proposed,) = re.findall(r"^Train point (\d+), which .*: (.*)$", answer.stdout, re.MULTILINE)
+    (proposed,) = re.findall(r"^Train point (\d+), which .*: (.*)$", said, re.MULTILINE)
     point = left / "front" / f"{proposed[0]}.yaml"
     assert proposed[1] == f"MLFLOW_TRACKING_URI={uri} taugrad train {point}"
     assert read_spec(point, []).compressor.kind == "wgt"
 
     # The job's folder is gone; one that asks for more goes on where it ended, with our command too.
     command = [sys.executable, "-m", "taugrad", "submit", "search", "find.yaml", "--address", address]
-    more = run([*command, "--search.trials", "3"], folder, variables | {"MLFLOW_TRACKING_URI": uri})
-    assert more.returncode == 0, more.stdout + more.stderr
-    assert "3 trials, 2 of them done" in more.stdout
+    more = [*command, "--search.trials", "3"]
+    said = said_by(more, cwd=folder, env=variables | {"MLFLOW_TRACKING_URI": uri})
+    assert "3 trials, 2 of them done" in said
     assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
 
 
@@ -212,7 +228,8 @@ def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
 def test_a_failing_job_passes_on_its_exit_code(head, folder):
     address, variables, _ = head
     command = [sys.executable, "-m", "taugrad", "submit", "submitted.yaml", "--address", address]
-    answer = run([*command, "--data.kind", "mnist", "--data.path", "nowhere"], folder, variables)
+    nowhere = ["--data.kind", "mnist", "--data.path", "nowhere"]
+    answer = ended([*command, *nowhere], cwd=folder, env=variables)
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "nowhere" in answer.stdout
 

@@ -11,6 +11,8 @@ import yaml
 from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from specs import write_digits
+from stored import client_of, named_runs
 
 from taugrad.platform.tracking.timeline import Timeline
 
@@ -25,31 +27,16 @@ POINTS = 1.5
 SHARE = 0.1
 """Bytes and what follows from them may differ by this share of themselves."""
 BITS = {"wgt": 32, "bgt": 1, "qgt": 8}
-ASYNC = """
-experiment: links
-name: async
-data: {kind: digits}
-model: {kind: mlp, widths: [32]}
-training: {epochs: 2, batch_size: 64, optimizer: {lr: 0.1, momentum: 0}}
-sync: {mode: async}
-compressor: strom(density(0.02)) | golomb_rice
-"""
+ASYNC = {
+    "experiment": "links",
+    "training": {"epochs": 2, "batch_size": 64, "optimizer": {"lr": 0.1, "momentum": 0}},
+    "sync": {"mode": "async"},
+    "compressor": "strom(density(0.02)) | golomb_rice",
+}
 PER_ITERATION = [
-    "train/loss",
-    "comm/fraction",
-    "comm/elements",
-    "comm/paper_bytes",
-    "comm/wire_bytes",
-    "comm/bits_per_param",
-    "comm/compression_ratio",
-    "time/compute_s",
-    "time/compress_s",
-    "time/wait_s",
-    "time/decompress_s",
-    "time/step_s",
-    "time/exchange_s",
-    "time/overlap_s",
-    "net/mbit_s",
+    *("train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes"),
+    *("comm/bits_per_param", "comm/compression_ratio", "time/compute_s", "time/compress_s", "time/wait_s"),
+    *("time/decompress_s", "time/step_s", "time/exchange_s", "time/overlap_s", "net/mbit_s"),
     "net/received_mbit_s",
 ]
 ONLY_THRESHOLDED = ["comm/tau", "comm/residual_rms"]
@@ -86,8 +73,7 @@ def trained(one_ray, sharded, request):
     """
     folder, whole = one_ray.folder, request.config.getoption("all")
     specs = [str(path) for path in QUICKSTART if whole or path.stem == "2-wgt"]
-    (folder / "async.yaml").write_text(ASYNC)
-    more = ["async.yaml"] if whole else ["--training.epochs", "1"]
+    more = [write_digits(folder, "async", **ASYNC)] if whole else ["--training.epochs", "1"]
     command = one_ray.start(["train", *specs, *more], folder, compare=True)
     listened: set[str] = set()
     while command.runs:
@@ -95,19 +81,12 @@ def trained(one_ray, sharded, request):
         time.sleep(2)  # to look takes time from what is looked at
     output = command.said
     assert command.code == 0, output
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    runs, links = runs_of(client, "quickstart"), runs_of(client, "links")
-    links["sharded"] = runs_of(client, "soak")["whole"]
+    client = client_of(folder)
+    runs, links = named_runs(client, "quickstart"), named_runs(client, "links")
+    links["sharded"] = named_runs(client, "soak")["whole"]
     assert (len(runs), len(links)) == (len(specs), 1 + whole)
     assert {run.info.status for run in [*runs.values(), *links.values()]} == {"FINISHED"}
     return Trained(folder, output, listened, client, runs, links, 10 if whole else 1)
-
-
-def runs_of(client: MlflowClient, experiment: str) -> dict[str, Run]:
-    """An experiment's runs by name; none where it is not there."""
-    found = client.get_experiment_by_name(experiment)
-    runs = [] if found is None else client.search_runs([found.experiment_id])
-    return {run.info.run_name: run for run in runs}
 
 
 def test_nothing_listens_beyond_this_machine(trained):

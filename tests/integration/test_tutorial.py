@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from mlflow.tracking import MlflowClient
+from stored import client_of, named_runs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 import fences
@@ -64,9 +64,7 @@ def test_its_files_and_commands_do_what_it_says(one_ray, environment, command):
             code, said[words[0]] = one_ray(*words, compare=True)
             assert code == 0, said[words[0]]
 
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    experiment = client.get_experiment_by_name("tutorial")
-    runs = {run.info.run_name: run.data.metrics for run in client.search_runs([experiment.experiment_id])}
+    runs = {name: run.data.metrics for name, run in named_runs(client_of(folder), "tutorial").items()}
     assert runs.keys() == {"plain", "compressed"}
     assert runs["plain"]["total/compression_ratio"] == pytest.approx(1)
     assert runs["compressed"]["total/compression_ratio"] > 100

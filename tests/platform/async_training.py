@@ -1,6 +1,7 @@
 """A small training in the mode async, for tests: logistic regression on random examples, step by step."""
 
 import hashlib
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,6 +69,39 @@ def run(training: Synchronization, first: int, last: int, steps: int) -> list[It
 def weights(training: Synchronization) -> torch.Tensor:
     """All of the agreed ones, float32 [n], in the order in which they are sent."""
     return torch.cat([each.detach().flatten() for each in reversed(list(training.model.parameters()))])
+
+
+class Learnt:
+    """What the steps of workers here have come to, added up beside the code that is tested.
+
+    Attributes:
+        sum: float64 [n], in the order of `weights`.
+    """
+
+    def __init__(self, training: Any) -> None:
+        self.sum = torch.zeros(weights(training).numel()).double()
+        for replica in training._replicas:
+            replica.step = partial(self._add, replica, replica.step)
+
+    def _add(self, replica: Any, step: Any, position: object) -> None:
+        before = torch.cat(replica.weights()).double()
+        step(position)
+        self.sum += before - torch.cat(replica.weights()).double()
+
+
+def kept(training: Any) -> torch.Tensor:
+    """float64 [n], what a checkpoint has of workers here that they have not sent, and what they learnt since.
+
+    That is residuals, what waits, and how far they have moved in a round that is not closed.
+    """
+    state, total = training.own_state(), torch.zeros(weights(training).numel()).double()
+    for local, rank in enumerate(training.ranks):
+        total += torch.cat(training.local.handed_in(training.local.fragments[0], local)).double()
+        unsent = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
+        total += torch.cat([unsent[name] for name in training._names]).double() if unsent else 0
+        pending = state["replicas"][str(rank)]["pending"]
+        total += 0 if pending is None else torch.cat(pending).double()
+    return total
 
 
 def hashed(training: Synchronization) -> str:

@@ -1,7 +1,7 @@
 """What a run's batches are, from any iteration of an epoch on."""
 
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from bits import same
 
 from taugrad.platform.data import DataError, Draw
 from taugrad.platform.data.batches import iterations_per_epoch
-from taugrad.platform.data.feeding import Feed
+from taugrad.platform.data.feeding import feed
 from taugrad.platform.training.batch_plan import Position
 
 
@@ -32,8 +32,9 @@ def batches(data, *, first=0, epoch=0, seed=3, batch_size=8, workers=2, most=10*
         Position(epoch, iteration, count, iteration, batch_size)
         for iteration in range(first, min(count, first + most))
     ]
-    with Feed(data.train, Draw(seed, epoch), positions, range(workers), workers, torch.device("cpu")) as feed:
-        return [(batch.inputs, batch.targets) for _ in positions for batch in feed.next()]
+    cpu = torch.device("cpu")
+    with closing(feed(data.train, Draw(seed, epoch), positions, range(workers), workers, cpu)) as coming:
+        return [(batch.inputs, batch.targets) for each in coming for batch in each]
 
 
 def check_resumes(load):

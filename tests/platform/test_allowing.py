@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,14 +18,11 @@ SECTIONS = ("task", "data", "model")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(own_folder, monkeypatch):
     """The working folder, with a module beside the specs that says when it is imported."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    (tmp_path / "theirs.py").write_text(LEAVES_A_FILE)
-    yield tmp_path
+    monkeypatch.setattr(sys, "path", [str(own_folder), *sys.path])
+    (own_folder / "theirs.py").write_text(LEAVES_A_FILE)
+    yield own_folder
     sys.modules.pop("theirs", None)
 
 
@@ -125,9 +123,5 @@ def test_a_run_that_a_store_describes_is_a_file_like_any_other(monkeypatch, fold
     monkeypatch.setattr(command, "usable_store", lambda: None)
     monkeypatch.setattr(command, "_spec_of", lambda client, run_id: spec)
     with pytest.raises(SpecError, match=r"^run abc: model\.factory = theirs:made: names code"):
-        command.resume("abc", display=_Silent())
+        command.resume("abc", display=SimpleNamespace(console=None))
     assert not Path("ran").exists()
-
-
-class _Silent:
-    console = None

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import torch
 from feeds import refused
+from image_files import write_tree
 
 from taugrad.platform.data import DataError, DataSet, load
-from taugrad.platform.data.config import CustomData, Mnist, Mnist5k, Synthetic
+from taugrad.platform.data.config import CustomData, ImageFolder, Mnist, Mnist5k, Synthetic, Text
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
+from taugrad.platform.data.placing import FOLDER
 
 torch.set_num_threads(1)
 
@@ -188,3 +190,20 @@ def test_custom_data_come_from_the_users_function(tmp_path, monkeypatch):
     data = load(CustomData(factory="taugrad_user_data:make", arguments={"examples": 6, "scale": 0.5}))
     assert len(data.train) == 6
     assert data.train_inputs.unique().tolist() == [0.5]
+
+
+# Every kind.
+
+
+def test_relative_paths_refer_to_the_folder_of_the_command(tmp_path, monkeypatch):
+    write_tree(tmp_path / "images", {"a": 3, "b": 3})
+    (tmp_path / "input.txt").write_bytes(b"some text\n" * 99)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir("/")
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    assert len(load(ImageFolder(path="images", size=12)).train) == 4
+    for path in ("input.txt", ("*.txt",), str(tmp_path / "input.txt")):
+        assert len(load(Text(path=path)).train) > 5
+    monkeypatch.delenv(FOLDER)
+    with pytest.raises(DataError, match="is not a folder"):
+        load(ImageFolder(path="images"))

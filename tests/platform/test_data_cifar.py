@@ -1,4 +1,4 @@
-"""CIFAR's binary version, against records that the tests write byte by byte."""
+"""CIFAR's binary version, against records that the tests write."""
 
 import hashlib
 
@@ -11,75 +11,60 @@ from taugrad.platform.data import load
 from taugrad.platform.data.config import Cifar10, Cifar100
 
 torch.set_num_threads(1)
-TEN = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+TEN = {f"data_batch_{i}.bin": 3 for i in range(1, 6)} | {"test_batch.bin": 4}
+"""Examples by file."""
 
 
-def image(generator):
-    """Red, green and blue, each 32 rows of 32 bytes."""
-    return [[generator.integers(0, 256, 32).tolist() for _ in range(32)] for _ in range(3)]
+def record(*columns):
+    """Records of bytes: each example's labels, then its red, green and blue by rows."""
+    return np.hstack([np.reshape(each, (len(each), -1)) for each in columns]).tobytes()
 
 
-def record(labels, planes):
-    return bytes(labels) + b"".join(bytes(row) for plane in planes for row in plane)
+def images(generator, count):
+    return generator.integers(0, 256, (count, 3, 32, 32), np.uint8)
 
 
 @pytest.fixture
 def ten(tmp_path):
-    """The images and labels of six files."""
+    """The labels and images of six files."""
     generator = np.random.default_rng(0)
-    made = {name: [(i % 10, image(generator)) for i in range(3 + (name == "test_batch.bin"))] for name in TEN}
-    for name, examples in made.items():
-        (tmp_path / name).write_bytes(b"".join(record([label], planes) for label, planes in examples))
+    made = {name: (np.arange(n, dtype=np.uint8), images(generator, n)) for name, n in TEN.items()}
+    for name, columns in made.items():
+        (tmp_path / name).write_bytes(record(*columns))
     return tmp_path, made
 
 
-def normalised(train, test):
-    """In float64, by channel."""
-    mean, deviation = (
-        statistic.reshape(3, 1, 1) for statistic in (train.mean((0, 2, 3)), train.std((0, 2, 3)))
-    )
-    return (train - mean) / deviation, (test - mean) / deviation
-
-
 def check(data, train, test):
-    """Inputs and labels against [(label, planes)]."""
-    wanted = normalised(*(np.array([planes for _, planes in part], np.float64) for part in (train, test)))
-    for examples, inputs, part in zip((data.train, data.test), wanted, (train, test), strict=True):
-        found, labels = all_examples(examples)
-        assert found.dtype == torch.float32
-        assert labels.dtype == torch.int64
-        np.testing.assert_allclose(found.numpy(), inputs, rtol=1e-5, atol=1e-5)
-        assert labels.tolist() == [label for label, _ in part]
+    """Against labels and images of both parts; normalised by channel of the training part."""
+    pixels = train[1].astype(np.float64)
+    mean, deviation = (each.reshape(3, 1, 1) for each in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
+    for examples, (labels, own) in ((data.train, train), (data.test, test)):
+        inputs, found = all_examples(examples)
+        assert (inputs.dtype, found.dtype) == (torch.float32, torch.int64)
+        np.testing.assert_allclose(inputs.numpy(), (own - mean) / deviation, rtol=1e-5, atol=1e-5)
+        assert found.tolist() == labels.tolist()
 
 
 def test_cifar10_is_read(ten):
     folder, made = ten
     data = load(Cifar10(path=folder))
-    assert data.shape.inputs == (3, 32, 32)
-    assert data.shape.outputs == 10
-    check(data, [each for name in TEN[:5] for each in made[name]], made[TEN[5]])
-    assert (
-        data.fingerprint == hashlib.sha256(b"".join((folder / name).read_bytes() for name in TEN)).hexdigest()
-    )
+    assert (data.shape.inputs, data.shape.outputs) == ((3, 32, 32), 10)
+    *train, test = made.values()
+    check(data, [np.concatenate(each) for each in zip(*train, strict=True)], test)
+    assert data.fingerprint == hashlib.sha256(b"".join(record(*each) for each in made.values())).hexdigest()
 
 
 @pytest.mark.parametrize(("labels", "classes"), [("coarse", 20), ("fine", 100)])
 def test_cifar100_is_read(tmp_path, labels, classes):
-    generator = np.random.default_rng(1)
-    parts = {
-        name: [
-            (int(generator.integers(20)), int(generator.integers(100)), image(generator))
-            for _ in range(count)
-        ]
-        for name, count in (("train.bin", 7), ("test.bin", 3))
-    }
-    for name, examples in parts.items():
-        content = b"".join(record([coarse, fine], planes) for coarse, fine, planes in examples)
-        (tmp_path / name).write_bytes(content)
+    generator, parts = np.random.default_rng(1), []
+    for name, n in (("train.bin", 7), ("test.bin", 3)):
+        coarse, fine = (generator.integers(below, size=n, dtype=np.uint8) for below in (20, 100))
+        pixels = images(generator, n)
+        (tmp_path / name).write_bytes(record(coarse, fine, pixels))
+        parts.append((coarse if labels == "coarse" else fine, pixels))
     data = load(Cifar100(path=tmp_path, labels=labels))
     assert data.shape.outputs == classes
-    which = 0 if labels == "coarse" else 1
-    check(data, *([(each[which], each[2]) for each in part] for part in parts.values()))
+    check(data, *parts)
 
 
 @pytest.mark.parametrize("name", TEN)

@@ -1,6 +1,5 @@
 """What `taugrad doctor` says of machines that are not as they should be."""
 
-from collections import namedtuple
 from importlib import metadata
 
 import pytest
@@ -9,8 +8,6 @@ import torch
 from taugrad import cli
 from taugrad.platform import doctor
 
-Usage = namedtuple("Usage", "total used free")
-
 
 @pytest.fixture
 def findings(monkeypatch, tmp_path):
@@ -18,15 +15,13 @@ def findings(monkeypatch, tmp_path):
     return lambda: {finding.what: finding for finding in doctor.examine()}
 
 
-def versions(monkeypatch, **found):
+def versions(monkeypatch, found):
     real = metadata.version
 
     def version(name):
-        if name.startswith("cupy"):
-            if name.replace("-", "_") not in found:
-                raise metadata.PackageNotFoundError(name)
-            return found[name.replace("-", "_")]
-        return real(name)
+        if name.startswith("cupy") and name not in found:
+            raise metadata.PackageNotFoundError(name)
+        return found.get(name) or real(name)
 
     monkeypatch.setattr(metadata, "version", version)
 
@@ -66,15 +61,15 @@ def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findi
         ("GPU", "580.1", "13.0", True, {}, "ok", "H200"),
         ("CuPy", None, None, False, {}, "absent", ""),
         ("CuPy", None, "13.0", True, {}, "wrong", "taugrad[cuda13]"),
-        ("CuPy", None, "12.8", True, {"cupy_cuda12x": "13.6"}, "ok", ""),
-        ("CuPy", None, "13.0", True, {"cupy_cuda12x": "13.6"}, "wrong", "taugrad[cuda13]"),
-        ("CuPy", None, "13.0", True, {"cupy_cuda12x": "1", "cupy_cuda13x": "1"}, "wrong", "uninstall"),
+        ("CuPy", None, "12.8", True, {"cupy-cuda12x": "13.6"}, "ok", ""),
+        ("CuPy", None, "13.0", True, {"cupy-cuda12x": "13.6"}, "wrong", "taugrad[cuda13]"),
+        ("CuPy", None, "13.0", True, {"cupy-cuda12x": "1", "cupy-cuda13x": "1"}, "wrong", "uninstall"),
     ],
 )
 def test_driver_torch_and_cupy_must_fit(
     findings, monkeypatch, what, driver, cuda, available, installed, state, says
 ):
-    versions(monkeypatch, **installed)
+    versions(monkeypatch, installed)
     monkeypatch.setattr(doctor, "_driver", lambda: driver)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     for name, found in (("is_available", available), ("device_count", 1), ("get_device_name", "NVIDIA H200")):

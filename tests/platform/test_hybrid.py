@@ -10,19 +10,19 @@ import pytest
 import torch
 from cases import in_turn
 from mode_runs import same
-from mode_specs import BATCH, EPOCHS, EXAMPLES, HYBRID, ITERATIONS, MIDDLE, RATE, WORKERS, hybrid, simulating
+from mode_specs import BATCH, EXAMPLES, HYBRID, ITERATIONS, MIDDLE, RATE, WORKERS, hybrid, simulating
 from recorder import saved_by, trained, trainer_of
 
 from taugrad.platform.synchronization.ledger import Iteration
-from taugrad.platform.training.trainer import Trainer
 
 K = WORKERS
 P, F, H, C = 20 * 25 + 20 + 50 * 20 * 25 + 50, 50, 500, 10  # LeNet for 16 x 16
 FULLY_CONNECTED = F * H + H + H * C + C
 
 
-BATCHES = EPOCHS * ([BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH])
-"""Examples of each iteration."""
+BATCHES = [BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH]
+"""Examples of each iteration of an epoch."""
+ONE_EPOCH = {"epochs": 1}
 
 
 @in_turn("value_bytes", [4, 2])
@@ -30,7 +30,7 @@ BATCHES = EPOCHS * ([BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH])
 def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone):
     """docs/synchronization.md has them."""
     activations = {4: "fp32", 2: "bf16"}[value_bytes]
-    trainer, _ = trained(simulating(hybrid(scheme=scheme, activations=activations)))
+    trainer, _ = trained(simulating(hybrid(fields=ONE_EPOCH, scheme=scheme, activations=activations)))
     totals = trainer.sync.totals.state_dict()
     values = value_bytes * (2 * F + 2 * H + C)
     received = sum((K - 1) * (n * (values + 8) + 8 * K) for n in BATCHES)
@@ -38,47 +38,31 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     features = {"a": K * (K - 1), "b": K * (K - 1), "c": K * K * (K - 1)}[scheme]
     layers = 2
     messages = 2 * K * (K - 1) + 2 * features + turns * (2 * layers - 1) * K * (K - 1)
-    assert trainer.sync.activations.received_bytes == received
-    assert trainer.sync.activations.messages == ITERATIONS * messages
-    convolutions = ITERATIONS * 2 * K * (K - 1)
-    told = ITERATIONS * K * (K - 1) * 2 * 48
-    assert totals["messages"] == ITERATIONS * messages + convolutions
-    expected = received + told + ITERATIONS * 2 * (K - 1) * 4 * P + 28 * convolutions
-    assert totals["received_bytes"] == expected
-    assert totals["elements"] == ITERATIONS * K * (P + FULLY_CONNECTED)
-    assert totals["sent"] == ITERATIONS * K * P
+    steps = len(BATCHES)
+    assert trainer.sync.activations.sums.received_bytes == received
+    assert trainer.sync.activations.sums.messages == steps * messages
+    convolutions = steps * 2 * K * (K - 1)
+    told = steps * K * (K - 1) * 2 * 48
+    assert totals["messages"] == steps * messages + convolutions
+    assert totals["received_bytes"] == received + told + steps * 2 * (K - 1) * 4 * P + 28 * convolutions
+    assert totals["elements"] == steps * K * (P + FULLY_CONNECTED)
+    assert totals["sent"] == steps * K * P
     # What goes to all is handed over once: features, neurons' outputs, targets, counts.
     all_to_all = sum(n * (value_bytes * (F + H + C) + 8) + 8 * K for n in BATCHES)
     to_one = sum((K - 1) * n * value_bytes * (F + H) for n in BATCHES)
-    assert trainer.sync.activations.wire_bytes == all_to_all + to_one
+    assert trainer.sync.activations.sums.wire_bytes == all_to_all + to_one
     # Value bits: activations without targets and counts, gradients on their way out and sums on theirs back.
     values_sent = sum(n * value_bytes * (F + H + C) for n in BATCHES) + to_one
-    assert totals["paper_bits"] == 8 * values_sent + ITERATIONS * 32 * (K * P + P)
+    assert totals["paper_bits"] == 8 * values_sent + steps * 32 * (K * P + P)
 
 
-ONE = hybrid() | {"workers": {"count": 1}, "sync": {"mode": "simulated"}}
+ONE = hybrid(fields=ONE_EPOCH) | {"workers": {"count": 1}, "sync": {"mode": "simulated"}}
 """The same model in one process."""
-
-
-@in_turn("scheme, workers", [("a", 4), ("b", 1), ("b", 2), ("c", 4)])  # test_hybrid_schemes has all of them
-def test_without_compression_any_number_of_workers_trains_as_one_process_does(scheme, workers, one):
-    found, recorder = trained(simulating(hybrid(scheme=scheme), workers))
-    trainer, expected = one
-    assert_close(found, trainer)
-    assert recorder.evaluations[-1][1]["eval/loss"] == pytest.approx(
-        expected.evaluations[-1][1]["eval/loss"], rel=1e-4
-    )
 
 
 @pytest.fixture(scope="module")
 def one(alone):
     return trained(ONE)
-
-
-def assert_close(found: Trainer, expected: Trainer) -> None:
-    weights = found.model.state_dict()
-    for key, value in expected.model.state_dict().items():
-        torch.testing.assert_close(weights[key], value, rtol=1e-4, atol=2e-5, msg=key)
 
 
 def test_sixteen_bits_differ_from_thirty_two_by_rounding(alone):
@@ -107,13 +91,19 @@ def test_rates_of_both_parts_follow_their_own_batches(alone):
     assert sync.workers_here[0].optimizer.param_groups[0]["weight_decay"] == pytest.approx(1e-3)
 
 
-def test_workers_without_neurons_leave_checkpoints_that_others_reload(one, tmp_path):
+def test_any_number_of_workers_trains_as_one_process_and_reloads_what_others_saved(one, tmp_path):
     """12 workers, 10 classes: two have none of the last layer's neurons."""
-    many, _ = trained(simulating(hybrid(scheme="c"), 12), tmp_path)
+    spec = hybrid(fields=ONE_EPOCH, scheme="c")
+    many = trained(simulating(spec, 12), tmp_path)
     saved = saved_by(tmp_path / str(MIDDLE), 1)
-    fewer, _ = trained(simulating(hybrid(scheme="c"), 2), saved=saved)
-    for found in (many, fewer):
-        assert_close(found, one[0])
+    fewer = trained(simulating(spec, 2), saved=saved)
+    trainer, expected = one
+    for found, recorder in (many, fewer):
+        weights = found.model.state_dict()
+        for key, value in trainer.model.state_dict().items():
+            torch.testing.assert_close(weights[key], value, rtol=1e-4, atol=2e-5, msg=key)
+        loss = recorder.evaluations[-1][1]["eval/loss"]
+        assert loss == pytest.approx(expected.evaluations[-1][1]["eval/loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("scheme", ["a", "b"])

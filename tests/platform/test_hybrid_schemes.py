@@ -4,7 +4,7 @@ Legend: K workers, n examples of the whole batch, F features.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any, cast
@@ -64,12 +64,6 @@ def little() -> nn.Sequential:
     )
 
 
-MODELS = {
-    "little": little,
-    "lenet": lambda: lenet(LeNet(), 1, 16, 16, CLASSES),
-}
-
-
 class KnownDropout(nn.Module):
     """A dropout whose masks are given by example."""
 
@@ -96,9 +90,9 @@ def one_process(model: nn.Sequential) -> nn.Sequential:
     return copy
 
 
-def made(name: str) -> nn.Sequential:
+def made(build: Callable[[], nn.Sequential]) -> nn.Sequential:
     torch.manual_seed(3)
-    return cast(nn.Sequential, MODELS[name]().double())
+    return build().double()
 
 
 class Scores(ClassificationTask):
@@ -113,7 +107,7 @@ class Scores(ClassificationTask):
 
 
 def batch_of(counts: Sequence[int]) -> tuple[Tensor, Tensor, list[Batch]]:
-    """A whole batch and each worker's part; those without examples get the first one, as `Feed` gives it."""
+    """A whole batch and each worker's part; those without examples get the first one, as `feed` gives it."""
     torch.manual_seed(sum(counts))
     inputs = torch.randn(sum(counts), 1, 16, 16, dtype=torch.float64)
     targets = torch.randint(CLASSES, (sum(counts),))
@@ -191,11 +185,10 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 @in_turn("reduction", ["mean", "sum"])
 @in_turn("workers", [1, 2, 3, 4])
 @in_turn("scheme", ["a", "b", "c"])
-@pytest.mark.parametrize("name", MODELS)
-def test_every_scheme_is_one_process_forward_and_backward(name, scheme, workers, reduction):
+def test_every_scheme_is_one_process_forward_and_backward(scheme, workers, reduction):
     training = TRAINING.model_copy(update={"loss_reduction": reduction})
     for counts in COUNTS[workers]:
-        model = made(name)
+        model = made(little)
         inputs, targets, batches = batch_of(counts)
         n = len(targets)
         reference = one_process(model)
@@ -225,7 +218,7 @@ def test_every_scheme_is_one_process_forward_and_backward(name, scheme, workers,
 
 def test_a_workers_convolutions_get_the_gradient_of_its_own_weighted_loss_as_in_data_parallelism():
     counts = [3, 3, 2]
-    model = made("lenet")
+    model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of(counts)
     _, computed, _ = run(model, batches, "c")
     found = convolutional_gradients(model, computed)
@@ -241,7 +234,7 @@ def test_a_workers_convolutions_get_the_gradient_of_its_own_weighted_loss_as_in_
 def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_after_each_turn(scheme, workers):
     """The paper's variable batch: a turn's mean gradient moves them at once, the convolutions wait."""
     for counts in COUNTS[workers]:
-        model = made("little")
+        model = made(little)
         inputs, targets, batches = batch_of(counts)
         n = len(targets)
         reference = one_process(model)
@@ -268,7 +261,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
 
 
 def test_summed_gradients_are_those_of_all_workers():
-    model = made("lenet")
+    model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of([3, 3, 2])
     mean, summed = (whole(run(model, batches, "b", summed=each)[0]) for each in (False, True))
     assert_close(summed, {key: 3 * each for key, each in mean.items()})
@@ -290,37 +283,29 @@ def test_masks_do_not_depend_on_who_draws_them_and_drop_the_share_asked_for():
     assert not Examples(7, 3, rows).kept(0, 1.0, 0, 500).any()
 
 
+def in_parts(**after: nn.Module) -> nn.Sequential:
+    layers = {"conv": nn.Conv2d(1, 2, 3), "flatten": nn.Flatten()} | after
+    return nn.Sequential(OrderedDict[str, nn.Module](layers))
+
+
+TIED = in_parts(one=nn.Linear(8, 8), two=nn.Linear(8, 8))
+TIED.two.weight = TIED.one.weight
 REFUSED = {
     "MLP": (mlp(16, (8,), 10, "tanh", activate_outputs=False), "nothing before flatten is trained"),
     "NIN": (nin(NetworkInNetwork(), 3, 32, 32, 10), "is an nn.Linear: nothing can be sharded|does not name"),
     "linear": (nn.Linear(3, 2), "the model is a Linear that does not name its two parts"),
     "norm": (
-        nn.Sequential(
-            OrderedDict[str, nn.Module](
-                conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), fc=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)
-            )
-        ),
+        in_parts(fc=nn.Linear(8, 4), norm=nn.BatchNorm1d(4)),
         "norm is a BatchNorm1d: after flatten, each neuron must depend on the layer before it only",
     ),
+    "tied": (TIED, "two shares a parameter with another layer"),
 }
 
 
 @in_turn("name", REFUSED)
-def test_a_model_that_does_not_name_its_two_parts_is_refused_with_the_reason(name):
+def test_a_model_that_has_no_two_parts_is_refused_with_the_reason(name):
     model, reason = REFUSED[name]
     with pytest.raises(ValueError, match=reason):
-        two_parts(model)
-
-
-def test_a_parameter_in_two_layers_is_refused():
-    tied = nn.Linear(8, 8)
-    model = nn.Sequential(
-        OrderedDict[str, nn.Module](
-            conv=nn.Conv2d(1, 2, 3), flatten=nn.Flatten(), one=tied, two=nn.Linear(8, 8)
-        )
-    )
-    model.two.weight = tied.weight
-    with pytest.raises(ValueError, match="two shares a parameter with another layer"):
         two_parts(model)
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,9 +77,13 @@ def run(tmp_path, new_store):
     return uri, start_run(open_client(uri), RunSpec(name="one"))
 
 
-def of(store: Any, told: list[str], run_id: str = "run") -> Journal:
-    """A journal that a thread ships from."""
-    return Journal("fake", run_id, told.append, store)
+def of(store: Any, run_id: str = "run", steps: Iterable[int] = ()) -> tuple[Journal, list[str]]:
+    """A journal that a thread ships from, with a metric of these steps, and what the user is told."""
+    told: list[str] = []
+    journal = Journal("fake", run_id, told.append, store)
+    for step in steps:
+        journal.log(step, {"a": step})
+    return journal, told
 
 
 def record(step: int, time: int = 0, **metrics: float) -> Record:
@@ -145,14 +149,12 @@ def test_a_store_that_refuses_nan_gets_everything_else_and_the_user_hears_it_onc
 
 
 def test_a_store_that_refuses_everything_loses_nothing(fake):
-    told: list[str] = []
-
     def refuse(metrics: Sequence[Metric]) -> None:
         if metrics:
             raise MlflowException.invalid_parameter_value("a proxy says no")
 
     fake.before = refuse
-    journal = of(fake, told)
+    journal, told = of(fake)
     journal.log(0, {"a": 1, "b": 2})
     (line,) = journal.close(0.5)
     assert Record.model_validate_json(line).metrics == {"a": 1, "b": 2}
@@ -161,19 +163,17 @@ def test_a_store_that_refuses_everything_loses_nothing(fake):
 
 def test_a_deleted_run_keeps_its_metrics_until_it_is_restored(run, monkeypatch):
     monkeypatch.setattr(shipping, "_RETRY_S", 0.02)
-    (uri, run_id), told = run, list[str]()
+    uri, run_id = run
     client = open_client(uri)
     client.delete_run(run_id)
-    journal = of(client, told, run_id)
-    journal.log(0, {"a": 0})
+    journal, told = of(client, run_id, [0])
     assert not journal.flush(2)
     assert len(journal.unshipped()) == 1
     assert "deleted" in told[0]
     client.restore_run(run_id)
     assert journal.close(LONG_S) == []
     assert steps(uri, run_id, "a") == [0]
-    never = of(client, told, "0" * 32)
-    never.log(0, {"a": 1})
+    never, told = of(client, "0" * 32, [0])
     assert len(never.close(2)) == 1
     assert "not found" in told[-1]
 
@@ -189,9 +189,7 @@ def test_training_does_not_wait_for_a_store_that_hangs(fake):
         release.wait()
 
     fake.before = hang
-    journal = of(fake, [])
-    for step in range(4000):
-        journal.log(step, {"a": step})
+    journal, _ = of(fake, steps=range(4000))
     began = time.monotonic()
     assert not journal.flush(0.5)
     assert entered.wait(LONG_S)
@@ -204,8 +202,7 @@ def test_training_does_not_wait_for_a_store_that_hangs(fake):
 
 
 def test_an_outage_loses_nothing_and_is_told_once_each_way(fake):
-    told: list[str] = []
-    journal = of(fake, told)
+    journal, told = of(fake)
     for outage in range(2):
         fake.before = away
         for step in range(50 * outage, 50 * outage + 50):
@@ -232,7 +229,7 @@ def test_a_lost_answer_doubles_nothing_in_any_store(fake):
             raise TimeoutError("no answer")
 
     fake.after = lose
-    journal = of(fake, [])
+    journal, _ = of(fake)
     for step in range(20):
         journal.log(step, {"a": step})
         journal.flush(LONG_S)
@@ -242,20 +239,18 @@ def test_a_lost_answer_doubles_nothing_in_any_store(fake):
 
 def test_a_checkpoint_carries_the_rest_to_another_machine(fake):
     fake.before = away
-    first = of(fake, [])
-    for step in range(6):
-        first.log(step, {"a": step})
+    first, _ = of(fake, steps=range(6))
     kept = json.loads(json.dumps(first.unshipped()))
     fake.before = lambda _: None
     assert first.close(LONG_S) == []  # these arrived after all, behind the checkpoint
-    second = of(fake, [])
+    second, _ = of(fake)
     second.restore(kept)
     second.log(4, {"a": 4})  # a step that the checkpoint does not have
     second.log(6, {"a": 6})
     assert second.close(LONG_S) == []
     assert [step for _, step, _ in fake.accepted] == list(range(7))
     fake.calls.clear()
-    third = of(fake, [])
+    third, _ = of(fake)
     third.restore(kept)
     assert third.close(LONG_S) == []
     times = [metric.timestamp for call in fake.calls for metric in call]
@@ -283,7 +278,7 @@ def test_a_long_journal_begins_anew_once_it_is_shipped(fake, monkeypatch):
     for module in (journals, shipping):
         monkeypatch.setattr(module, "LARGE", 2000)
     monkeypatch.setattr(journals, "_RESTART_S", 0.02)
-    journal = of(fake, [])
+    journal, _ = of(fake)
     for step in range(300):
         journal.log(step, {"a" * 100: step})
         if step % 50 == 49:
@@ -294,7 +289,7 @@ def test_a_long_journal_begins_anew_once_it_is_shipped(fake, monkeypatch):
 
 
 def test_on_a_full_disk_records_wait_in_memory(fake):
-    journal = of(fake, [])
+    journal, _ = of(fake)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     fake.before = away

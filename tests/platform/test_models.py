@@ -62,7 +62,7 @@ PARAMETERS = [
     # He et al., table 6, in millions.
     *(
         (ResNet(depth=depth), CIFAR, pytest.approx(millions * 1e6, abs=5e3 if millions < 1 else 5e4))
-        for depth, millions in ((20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7), (1202, 19.4))
+        for depth, millions in ((20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85), (110, 1.7))
     ),
     # Strom, table 4, in millions; the paper gives neither widths nor outputs, see docs/models.md.
     *(
@@ -97,46 +97,30 @@ def test_a_gpt_is_its_formula(bias, tied):
     for parameter in model.parameters():  # zeros and ones would hide what is left out
         nn.init.normal_(parameter, std=0.5)
     tokens = torch.randint(11, (3, 5))
-    torch.testing.assert_close(model(tokens), slow_gpt(dict(model.state_dict()), config, tokens))
+    torch.testing.assert_close(model(tokens), plain_gpt(dict(model.state_dict()), config, tokens))
 
 
-def slow_gpt(weights, config, tokens_NT):
-    """The formulas of GPT-2, one position and one head after the other."""
-    texts, length = tokens_NT.shape
-    size = config.width // config.heads
+def plain_gpt(weights, config, tokens_NT):
+    """The formulas of GPT-2, with every matrix of attention as a whole."""
+    (texts, length), size = tokens_NT.shape, config.width // config.heads
 
     def linear(name, x):
-        y = weights[f"{name}.weight"] @ x
-        return y + weights[f"{name}.bias"] if config.bias else y
+        return nn.functional.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
     def norm(name, x):
-        y = (x - x.mean()) / (((x - x.mean()) ** 2).mean() + 1e-5).sqrt() * weights[f"{name}.weight"]
-        return y + weights[f"{name}.bias"] if config.bias else y
+        y = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+        return y * weights[f"{name}.weight"] + weights.get(f"{name}.bias", 0)
 
-    scores = []
-    for n in range(texts):
-        stream = [
-            weights["tokens.weight"][tokens_NT[n, t]] + weights["positions.weight"][t] for t in range(length)
-        ]
-        for number in range(config.layers):
-            at = f"blocks.{number}"
-            qkv = [
-                linear(f"{at}.attention.qkv", norm(f"{at}.norm1", x)).view(3, config.heads, size)
-                for x in stream
-            ]
-            for t in range(length):
-                mixed = []
-                for h in range(config.heads):
-                    match = torch.stack([qkv[t][0, h] @ qkv[s][1, h] for s in range(t + 1)]) / size**0.5
-                    share = match.exp() / match.exp().sum()
-                    mixed.append(sum(share[s] * qkv[s][2, h] for s in range(t + 1)))
-                stream[t] = stream[t] + linear(f"{at}.attention.out", torch.cat(mixed))
-            for t in range(length):
-                z = linear(f"{at}.mlp.fc", norm(f"{at}.norm2", stream[t]))
-                z = z * (1 + torch.erf(z / 2**0.5)) / 2
-                stream[t] = stream[t] + linear(f"{at}.mlp.out", z)
-        scores.append(torch.stack([weights["head.weight"] @ norm("norm", x) for x in stream]))
-    return torch.stack(scores)
+    stream = weights["tokens.weight"][tokens_NT] + weights["positions.weight"][:length]
+    for at in (f"blocks.{number}" for number in range(config.layers)):
+        qkv = linear(f"{at}.attention.qkv", norm(f"{at}.norm1", stream))
+        q, k, v = qkv.view(texts, length, 3, config.heads, size).permute(2, 0, 3, 1, 4)
+        match = (q @ k.mT / size**0.5).exp().tril()  # nobody looks ahead
+        mixed = match / match.sum(-1, keepdim=True) @ v
+        stream = stream + linear(f"{at}.attention.out", mixed.transpose(1, 2).flatten(2))
+        z = linear(f"{at}.mlp.fc", norm(f"{at}.norm2", stream))
+        stream = stream + linear(f"{at}.mlp.out", z * (1 + torch.erf(z / 2**0.5)) / 2)
+    return linear("head", norm("norm", stream))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +162,6 @@ def test_a_custom_model_gets_the_sizes_and_its_arguments(user_module):
     [
         ("function", {}, "of type function; a model's factory takes channels, height, width, classes"),
         ("make", {"classes": 3, "hidden": 4}, "model.arguments has classes; these come from the data"),
-        ("make", {"hiden": 4}, "make(channels, height, width, classes, hidden=2) cannot be called with"),
-        ("make", {"hidden": "a"}, "hidden='a' it raised TypeError: "),
     ],
 )
 def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function, arguments, said):

@@ -1,5 +1,7 @@
 """LAMB, LARS and the frozen Adam against their papers' equations, in float64."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from taugrad.platform.training.config import Adam, Lamb, Lars
 from taugrad.platform.training.optimizer import build_optimizer
 
 STEPS = 30
+Memory = dict[str, np.ndarray]
+Step = Callable[[np.ndarray, np.ndarray, int, Memory], np.ndarray]
 
 
 def parameters() -> list[torch.nn.Parameter]:
@@ -42,9 +46,23 @@ def trained(settings: Adam | Lamb | Lars, spread: float = 0) -> list[np.ndarray]
     return [weight.detach().numpy() for weight in weights]
 
 
+def written_out(step: Step, spread: float = 0) -> list[np.ndarray]:
+    """The same by a formula, tensor by tensor."""
+    found = [each.detach().numpy() for each in parameters()]
+    memories = [{name: np.zeros_like(each) for name in ("m", "v")} for each in found]
+    for t in range(1, STEPS + 1):
+        for i, gradient in enumerate(gradients(t - 1, spread)):
+            found[i] = step(found[i], gradient.numpy(), t, memories[i])
+    return found
+
+
 def assert_close(found: list[np.ndarray], expected: list[np.ndarray], rtol: float = 1e-9) -> None:
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=1e-12)
+
+
+def norm(x: np.ndarray) -> float:
+    return np.sqrt((x**2).sum())
 
 
 SMALL = 8
@@ -54,60 +72,44 @@ SMALL = 8
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_lamb_is_its_papers_formula(decay):
     """You et al., algorithm 2, with phi(z) = min(z, 10)."""
-    lr, weights = 0.02, [each.detach().numpy() for each in parameters()]
-    m, v = ([np.zeros_like(each) for each in weights] for _ in range(2))
-    for t in range(1, STEPS + 1):
-        for i, gradient in enumerate(gradients(t - 1, SMALL)):
-            g = gradient.numpy()
-            m[i] = 0.9 * m[i] + 0.1 * g
-            v[i] = 0.999 * v[i] + 0.001 * g**2
-            r = (m[i] / (1 - 0.9**t)) / (np.sqrt(v[i] / (1 - 0.999**t)) + 1e-6) + decay * weights[i]
-            norm, length = np.sqrt((weights[i] ** 2).sum()), np.sqrt((r**2).sum())
-            trust = min(norm, 10.0) / length if norm > 0 and length > 0 else 1.0
-            weights[i] = weights[i] - lr * trust * r
-    assert_close(trained(Lamb(lr=lr, weight_decay=decay), SMALL), weights)
+
+    def step(w: np.ndarray, g: np.ndarray, t: int, memory: Memory) -> np.ndarray:
+        m = memory["m"] = 0.9 * memory["m"] + 0.1 * g
+        v = memory["v"] = 0.999 * memory["v"] + 0.001 * g**2
+        r = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + decay * w
+        trust = min(norm(w), 10.0) / norm(r) if norm(w) > 0 and norm(r) > 0 else 1.0
+        return w - 0.02 * trust * r
+
+    assert_close(trained(Lamb(lr=0.02, weight_decay=decay), SMALL), written_out(step, SMALL))
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_lars_is_its_papers(nesterov):
     lr, momentum, decay, trust = 0.5, 0.9, 0.01, 0.02
-    weights = [weight.detach() for weight in parameters()]
-    velocities = [torch.zeros_like(weight) for weight in weights]
-    for step in range(STEPS):
-        for i, gradient in enumerate(gradients(step)):
-            change = gradient  # vectors: plain SGD without decay
-            if weights[i].ndim > 1:
-                local = trust * weights[i].norm() / (gradient.norm() + decay * weights[i].norm())
-                change = local * (gradient + decay * weights[i])
-            velocities[i] = momentum * velocities[i] + change
-            weights[i] = weights[i] - lr * (change + momentum * velocities[i] if nesterov else velocities[i])
+
+    def step(w: np.ndarray, g: np.ndarray, _: int, memory: Memory) -> np.ndarray:
+        change = g  # vectors: plain SGD without decay
+        if w.ndim > 1:
+            change = trust * norm(w) / (norm(g) + decay * norm(w)) * (g + decay * w)
+        v = memory["v"] = momentum * memory["v"] + change
+        return w - lr * (change + momentum * v if nesterov else v)
+
     settings = Lars(lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, trust=trust)
-    assert_close(trained(settings), [each.numpy() for each in weights])
-
-
-def frozen_adam(kind: str, freeze: int) -> list[np.ndarray]:
-    """Weights after STEPS steps, tensor by tensor."""
-    found = [each.detach().numpy().copy() for each in parameters()]
-    for i in range(len(found)):
-        m, v = np.zeros_like(found[i]), np.zeros_like(found[i])
-        for t in range(1, STEPS + 1):
-            g = gradients(t - 1)[i].numpy()
-            if kind == "adam":
-                g = g + 0.1 * found[i]
-            else:
-                found[i] = found[i] * (1 - 0.02 * 0.1)
-            m = 0.9 * m + 0.1 * g
-            if t <= freeze:
-                v = 0.99 * v + 0.01 * g * g
-            found[i] = found[i] - 0.02 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.99 ** min(t, freeze))) + 1e-6)
-    return found
+    assert_close(trained(settings), written_out(step))
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 @pytest.mark.parametrize("freeze", [1, 7, STEPS])
 def test_a_frozen_adam_takes_no_new_squares_after_its_warm_up(kind, freeze):
+    def step(w: np.ndarray, g: np.ndarray, t: int, memory: Memory) -> np.ndarray:
+        g, w = (g + 0.1 * w, w) if kind == "adam" else (g, w * (1 - 0.02 * 0.1))
+        m = memory["m"] = 0.9 * memory["m"] + 0.1 * g
+        if t <= freeze:
+            memory["v"] = 0.99 * memory["v"] + 0.01 * g * g
+        return w - 0.02 * m / (1 - 0.9**t) / (np.sqrt(memory["v"] / (1 - 0.99 ** min(t, freeze))) + 1e-6)
+
     settings = {"lr": 0.02, "weight_decay": 0.1, "betas": (0.9, 0.99), "eps": 1e-6}
     found = trained(Adam(kind=kind, freeze=freeze, **settings))
-    assert_close(found, frozen_adam(kind, freeze), rtol=1e-11)
+    assert_close(found, written_out(step), rtol=1e-11)
     if freeze == STEPS:  # then it is torch's
         assert_close(found, trained(Adam(kind=kind, **settings)), rtol=1e-11)

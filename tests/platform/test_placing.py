@@ -42,16 +42,11 @@ def test_sites_that_the_spec_names_stay():
     assert with_sites(named) == named
 
 
+SITES = {"exchange": "hierarchical", "sites": [[0, 1, 2, 3, 4]]}
+
+
 @pytest.mark.parametrize(
-    "sync",
-    [
-        {},
-        {"mode": "ring"},
-        {
-            "mode": "simulated",
-            "of": {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1, 2, 3, 4]]},
-        },
-    ],
+    "sync", [{}, {"mode": "ring"}, {"mode": "simulated", "of": {"mode": "allgather", **SITES}}]
 )
 def test_who_asks_for_no_sites_has_none(sync):
     assert with_sites(spec(**sync)) == spec(**sync)

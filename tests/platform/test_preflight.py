@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +14,10 @@ import grpc
 import pytest
 from servers import answering, http
 
-from taugrad import cli
 from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server
 from taugrad.platform.preflight import check
-from taugrad.platform.spec import RunSpec, SpecError
-
-SPEC = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [8]}}
-
+from taugrad.platform.spec import SpecError
+from taugrad.platform.spec.reading import read_spec
 
 TOKEN = "0123456789abcdef"
 
@@ -67,18 +63,16 @@ def job_server():
 
 
 @pytest.fixture
-def no_token(tmp_path, monkeypatch):
+def no_token(own_folder, monkeypatch):
     """Where a user keeps the token, who has none."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".ray").mkdir()
-    return tmp_path / ".ray" / "auth_token"
+    monkeypatch.setenv("HOME", str(own_folder))
+    (own_folder / ".ray").mkdir()
+    return own_folder / ".ray" / "auth_token"
 
 
 @pytest.mark.parametrize("address", ["{}", "ray://{}"])
 def test_a_cluster_must_answer(address, no_token, monkeypatch):
-    spec = RunSpec.model_validate(SPEC)
+    spec = read_spec(Path("spec.yaml"))
     with head() as there:
         named = address.format(there)
         monkeypatch.setenv("RAY_ADDRESS", named)
@@ -100,13 +94,16 @@ def test_what_takes_connections_and_never_answers_is_no_cluster(no_token):
         assert time.monotonic() - begun < 100
 
 
-def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monkeypatch):
-    def said_of(ask: Callable[[str], None], address: str) -> str:
-        with pytest.raises(SpecError) as refused:
-            ask(address)
-        (problem,) = refused.value.problems
-        return problem
+def refused(address: str, ask: Callable[[str], None] = check_cluster) -> str:
+    with pytest.raises(SpecError) as error:
+        ask(address)
+    assert ask is not check_cluster or error.value.source == "RAY_ADDRESS"
+    (problem,) = error.value.problems
+    assert "\n" not in problem
+    return problem
 
+
+def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monkeypatch):
     copy = "copy ~/.ray/auth_token of the cluster's head to ~/.ray here"
     with head(TOKEN) as there:
         for ask, address in ((check_cluster, there), (check_job_server, job_server)):
@@ -115,18 +112,18 @@ def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monk
                 if mode:
                     monkeypatch.setenv("RAY_AUTH_MODE", mode)
                 no_token.unlink(missing_ok=True)
-                assert said_of(ask, address).endswith(f"wants a token, and there is none here; {copy}")
+                assert refused(address, ask).endswith(f"wants a token, and there is none here; {copy}")
                 no_token.write_text("another")
-                assert said_of(ask, address).endswith(f"refuses the token that is used here; {copy}")
+                assert refused(address, ask).endswith(f"refuses the token that is used here; {copy}")
                 assert os.environ.get("RAY_AUTH_MODE") == mode
                 no_token.write_text(TOKEN + "\n")
                 ask(address)  # is taken
                 assert os.environ["RAY_AUTH_MODE"] == "token"  # for Ray, which sends it from now on
             monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
             wanted = "the cluster wants a token: export RAY_AUTH_MODE=token"
-            assert said_of(ask, address).endswith(wanted)
+            assert refused(address, ask).endswith(wanted)
             no_token.unlink()
-            assert said_of(ask, address).endswith(f"{wanted}, and {copy}")
+            assert refused(address, ask).endswith(f"{wanted}, and {copy}")
 
 
 def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
@@ -141,19 +138,10 @@ def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
     assert given == [None, TOKEN]
 
 
-@dataclass
-class Here:
-    """What `auto` finds on this machine."""
-
-    noted: Path
-    """The address that `ray start` has written last."""
-    running: list[str]
-    """Those of the Rays that run."""
-
-
 @pytest.fixture
 def here(no_token, tmp_path, monkeypatch):
-    found = Here(tmp_path / "ray" / "ray_current_cluster", [])
+    """What `auto` finds: the address that `ray start` has written last, and those of the Rays that run."""
+    found = SimpleNamespace(noted=tmp_path / "ray" / "ray_current_cluster", running=[])
     found.noted.parent.mkdir()
 
     def processes(_: list[str]) -> list[SimpleNamespace]:
@@ -165,15 +153,6 @@ def here(no_token, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     return found
-
-
-def refused(address: str) -> str:
-    with pytest.raises(SpecError) as error:
-        check_cluster(address)
-    assert error.value.source == "RAY_ADDRESS"
-    (problem,) = error.value.problems
-    assert "\n" not in problem
-    return problem
 
 
 def test_auto_is_checked_as_an_address_is(here):
@@ -199,15 +178,8 @@ def test_what_is_no_address_is_refused(address):
     assert refused(address).startswith(f"{address}: must look like HOST:6379 or ray://HOST:10001, ")
 
 
-@pytest.mark.parametrize("command", ["train", "search", "auto"])
-def test_every_command_says_so_before_it_starts(command, tmp_path, monkeypatch, capsys):
-    tau = "{log: [1e-3, 1e-1]}" if command == "search" else "0.1"
-    text = (
-        f"data: {{kind: digits}}\nmodel: {{kind: mlp, widths: [8]}}\ncompressor: {{kind: wgt, tau: {tau}}}\n"
-    )
-    (tmp_path / "spec.yaml").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+@pytest.mark.parametrize("command", ["train spec.yaml", "search search.yaml", "auto spec.yaml"])
+def test_every_command_says_so_before_it_starts(command, own_folder, new_store, said, monkeypatch):
+    new_store(own_folder)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert cli.main([command, "spec.yaml"]) == cli.WRONG_INPUT
-    assert "127.0.0.1:1: no cluster answers there" in capsys.readouterr().err
+    assert "127.0.0.1:1: no cluster answers there" in said(command)

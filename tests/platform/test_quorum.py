@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from async_training import batch, moment, run, training_of, weights
+from async_training import Learnt, batch, kept, moment, run, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,39 +28,6 @@ def simulating(**more: Any) -> dict[str, Any]:
     return {"mode": "simulated", "of": QUORUM | more}
 
 
-class Learnt:
-    """What workers' steps have come to, added up beside the code that is tested; float64 [P] each."""
-
-    def __init__(self, training: QuorumTraining, patch: pytest.MonkeyPatch) -> None:
-        self.by_worker = [torch.zeros(weights(training).numel()).double() for _ in range(N)]
-        for total, replica in zip(self.by_worker, training._replicas, strict=True):
-            patch.setattr(replica, "step", self._adding(replica, replica.step, total))
-
-    @staticmethod
-    def _adding(replica: Any, step: Any, total: torch.Tensor) -> Any:
-        def stepped(position: object) -> None:
-            before = torch.cat(replica.weights()).double()
-            step(position)
-            total.add_(before - torch.cat(replica.weights()).double())
-
-        return stepped
-
-    @property
-    def sum(self) -> torch.Tensor:
-        return sum(self.by_worker, torch.zeros_like(self.by_worker[0]))
-
-
-def kept(training: QuorumTraining) -> torch.Tensor:
-    """float64 [P], what all workers have not sent: residuals, what waits, and what they have just learnt."""
-    total = torch.zeros(weights(training).numel()).double()
-    for local, (member, pattern) in enumerate(zip(training._members, training._patterns, strict=True)):
-        total += torch.cat(pattern.unsent()).double()
-        total += torch.cat(training.local.handed_in(training.local.fragments[0], local)).double()
-        if member.pending is not None:
-            total += torch.cat(member.pending).double()
-    return total
-
-
 @settings(max_examples=25)
 @given(
     line=st.sampled_from(
@@ -76,10 +43,8 @@ def kept(training: QuorumTraining) -> torch.Tensor:
 def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longest, seed, steps):
     schedule = {"late": late, "away": away, "lost": lost, "rounds": [1, longest], "seed": seed}
     training = training_of(N, simulating(schedule=schedule), line)
-    start = weights(training).double()
-    with pytest.MonkeyPatch.context() as patch:
-        learnt = Learnt(training, patch)
-        entries = run(training, 0, steps, 9 * H)
+    learnt, start = Learnt(training), weights(training).double()
+    entries = run(training, 0, steps, 9 * H)
     # What was applied is how far the agreed weights have come: updates are added up, and the rate is 1.
     missing = learnt.sum - (start - weights(training).double()) - kept(training)
     workers_lost = sum(each.metrics.get("round/lost", 0) for each in entries)
@@ -110,16 +75,9 @@ class Listed:
         self.rounds = rounds
 
     def fates(self, number: int) -> list[Any]:
-        kinds = {
-            ".": Kind.HERE,
-            "l": Kind.LATE,
-            "A": Kind.AWAY,
-            "a": Kind.AWAY,
-            "X": Kind.LOST,
-            "x": Kind.LOST,
-        }
+        kinds = {".": Kind.HERE, "l": Kind.LATE, "a": Kind.AWAY, "x": Kind.LOST}
         said = self.rounds[number] if number < len(self.rounds) else "." * N
-        return [Fate(kinds[each], 2 if each in "lAX" else 0, begins=each.isupper()) for each in said]
+        return [Fate(kinds[each.lower()], 2 if each in "lAX" else 0, begins=each.isupper()) for each in said]
 
 
 def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, list[dict[str, float]]]:
@@ -134,34 +92,23 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
     late, metrics = listed(["...l"], "none", 2 * H)
     by_hand = training_of(N, simulating(), "none")
     agreed = weights(by_hand).clone()
-    waiting = torch.zeros_like(agreed)
-    for number in range(2):  # rounds
-        mean, members = torch.zeros_like(agreed), 3 if number == 0 else 4
-        for rank in range(N):
-            replica = by_hand._replicas[rank]
-            if number == 1 and rank == 3:
-                mean += waiting / members
-                continue
-            for parameter, start in zip(replica.parameters, _cut(agreed, replica.parameters), strict=True):
-                parameter.data.copy_(start)
-            for place in range(2 if rank == 3 else H):
-                replica.backward(batch(rank, number * H + place))
-                replica.step(moment(0, 100).position)
-            moved = agreed - torch.cat(replica.weights())
-            if rank == 3:
-                waiting = moved
-            else:
-                mean += moved / members
-        agreed = agreed - mean
+
+    def moved(rank: int, number: int, steps: int) -> torch.Tensor:
+        """How far a worker comes in a round."""
+        replica = by_hand._replicas[rank]
+        torch.nn.utils.vector_to_parameters(agreed.clone(), replica.parameters)
+        for place in range(steps):
+            replica.backward(batch(rank, number * H + place))
+            replica.step(moment(0, 100).position)
+        return agreed - torch.cat(replica.weights())
+
+    waiting = moved(3, 0, 2)
+    agreed = agreed - sum(moved(rank, 0, H) for rank in range(3)) / 3
+    agreed = agreed - (sum(moved(rank, 1, H) for rank in range(3)) + waiting) / 4
     torch.testing.assert_close(weights(late), agreed, rtol=1e-5, atol=1e-6)
     assert [each.get("round/members") for each in metrics] == [None, None, 3, None, None, 4]
     assert [each.get("round/left_out") for each in metrics] == [None, None, 1, None, None, 0]
     assert metrics[-1]["worker/3/left_out"] == 1
-
-
-def _cut(flat: torch.Tensor, like: Any) -> list[torch.Tensor]:
-    parts = torch.split(flat, [each.numel() for each in like])
-    return [part.view_as(each) for part, each in zip(parts, like, strict=True)]
 
 
 def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.optim import SGD
-from torch.optim.lr_scheduler import ExponentialLR, LinearLR, StepLR
+from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LinearLR, StepLR
 
 from taugrad.platform.training.batch_plan import BatchPlan, Position
 from taugrad.platform.training.config import TrainingConfig
@@ -20,62 +20,42 @@ def curve(workers: int = 2, **changes: object) -> list[float]:
     return [rate_at(settings, plan.position(done), workers).lr for done in range(plan.iterations)]
 
 
-def optimizer_of(lr: float = 0.01):
-    return SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
-
-
-def torch_curve(by_epoch=None, by_iteration=None) -> list[float]:
+def torch_curve(by_epoch, by_iteration) -> list[float]:
     """The rates of torch's schedulers, stepped where their names say."""
-    optimizer = optimizer_of()
-    epochs = by_epoch(optimizer) if by_epoch else None
-    iterations = by_iteration(optimizer) if by_iteration else None
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    epochs, iterations = (each(optimizer) for each in (by_epoch, by_iteration))
     rates = []
     for _ in range(EPOCHS):
         for _ in range(4):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
-            if iterations:
-                iterations.step()
-        if epochs:
-            epochs.step()
+            iterations.step()
+        epochs.step()
     return rates
 
 
+def constant(optimizer):
+    return ConstantLR(optimizer, 1.0)
+
+
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "by_epoch", "by_iteration"),
     [
-        ({}, torch_curve),
-        (
-            {"schedule": {"kind": "step", "epochs": 3, "factor": 0.2}},
-            lambda: torch_curve(lambda optimizer: StepLR(optimizer, 3, 0.2)),
-        ),
-        (
-            {"schedule": {"kind": "halving", "epochs": 2}},
-            lambda: torch_curve(lambda optimizer: StepLR(optimizer, 2, 0.5)),
-        ),
-        (
-            {"schedule": {"kind": "exponential", "factor": 0.7}},
-            lambda: torch_curve(lambda optimizer: ExponentialLR(optimizer, 0.7)),
-        ),
-        (
-            {"warmup": {"iterations": 6, "start": 0.25}},
-            lambda: torch_curve(None, lambda optimizer: LinearLR(optimizer, 0.25, total_iters=6)),
-        ),
-        (
-            {"warmup": {"epochs": 1.5, "start": 0.25}},
-            lambda: torch_curve(None, lambda optimizer: LinearLR(optimizer, 0.25, total_iters=6)),
-        ),
+        ({}, constant, constant),
+        ({"schedule": {"kind": "step", "epochs": 3, "factor": 0.2}}, lambda o: StepLR(o, 3, 0.2), constant),
+        ({"schedule": {"kind": "halving", "epochs": 2}}, lambda o: StepLR(o, 2, 0.5), constant),
+        ({"schedule": {"kind": "exponential", "factor": 0.7}}, lambda o: ExponentialLR(o, 0.7), constant),
+        ({"warmup": {"iterations": 6, "start": 0.25}}, constant, lambda o: LinearLR(o, 0.25, total_iters=6)),
+        ({"warmup": {"epochs": 1.5, "start": 0.25}}, constant, lambda o: LinearLR(o, 0.25, total_iters=6)),
         (
             {"warmup": {"epochs": 3}, "schedule": {"kind": "halving", "epochs": 2}},
-            lambda: torch_curve(
-                lambda optimizer: StepLR(optimizer, 2, 0.5),
-                lambda optimizer: LinearLR(optimizer, 0.1, total_iters=12),
-            ),
+            lambda o: StepLR(o, 2, 0.5),
+            lambda o: LinearLR(o, 0.1, total_iters=12),
         ),
     ],
 )
-def test_the_rates_are_those_of_torchs_schedulers(changes, expected):
-    assert curve(**changes) == pytest.approx(expected(), rel=1e-12)
+def test_the_rates_are_those_of_torchs_schedulers(changes, by_epoch, by_iteration):
+    assert curve(**changes) == pytest.approx(torch_curve(by_epoch, by_iteration), rel=1e-12)
 
 
 @pytest.mark.parametrize(("kind", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
@@ -90,14 +70,9 @@ def test_the_rate_is_multiplied_by_k_or_its_root(kind, factor):
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_k_decaying_steps_of_torchs_optimizers_equal_one_scaled_step(kind):
     """Without a gradient only the decay moves a weight."""
-    settings = TrainingConfig.model_validate(
-        {
-            "batch_size": 90,
-            "optimizer": {"kind": kind, "lr": 0.1, "weight_decay": 0.5}
-            | ({"momentum": 0.0} if kind == "sgd" else {}),
-            "scaling": {"kind": "sqrt", "reference": 10},
-        }
-    )
+    optimizer = {"kind": kind, "lr": 0.1, "weight_decay": 0.5} | ({"momentum": 0.0} if kind == "sgd" else {})
+    scaling = {"kind": "sqrt", "reference": 10}
+    settings = TrainingConfig.model_validate({"batch_size": 90, "optimizer": optimizer, "scaling": scaling})
     small, large = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
     plain = build_optimizer(settings.optimizer, [small])
     scaled = build_optimizer(settings.optimizer, [large])

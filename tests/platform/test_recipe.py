@@ -84,9 +84,8 @@ DEEP: dict[str, Any] = {"kind": "mlp", "widths": [10, 8, 6], "activation": "sigm
 
 def test_pretraining_is_that_of_a_plain_loop(alone):
     wanted = {"iterations": 7, "examples": 0.3, "batch_size": 25, "lr": 0.5}
-    spec = spec_of(pretraining=wanted).model_copy(
-        update={"model": RunSpec.model_validate({"model": DEEP}).model}
-    )
+    training = BASE["training"] | {"pretraining": wanted}
+    spec = RunSpec.model_validate(BASE | {"training": training, "model": DEEP})
     data = load(spec.data)
     torch.manual_seed(spec.seed)
     whole = list(build(spec.model, data.shape))  # flatten, then four times linear and, but the last, sigmoid

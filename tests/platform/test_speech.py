@@ -1,6 +1,5 @@
 """Speech: its parts by themselves, and whole folders where espeak-ng is installed."""
 
-import cmath
 import ctypes.util
 import hashlib
 import json
@@ -10,58 +9,36 @@ import numpy as np
 import pytest
 
 from taugrad import cli
-from taugrad.platform.data.speech import espeak, making
+from taugrad.platform.data.speech import command, espeak
 from taugrad.platform.data.speech.features import log_mel
-from taugrad.platform.data.speech.phonemes import CLASSES
-from taugrad.platform.data.speech.utterances import PARTS, labels_at
+from taugrad.platform.data.speech.utterances import CLASSES, labels_at
 
 try:
     espeak.loaded()
     MISSING = ""
 except espeak.SpeechError as error:
     MISSING = str(error)
+MINUTES = 0.2
 needs_espeak = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
-def slow_log_mel(samples, rate):
-    """The definition, one frame, band and frequency after the other."""
+def plain_log_mel(samples, rate):
+    """The definition, with the Fourier transform and the triangles of the bands as matrices."""
 
     def mel(frequency):
-        return 2595 * math.log10(1 + frequency / 700)
+        return 2595 * np.log10(1 + frequency / 700)
 
-    length, size = rate * 25 // 1000, 1
-    while size < length:
-        size *= 2
-    low, high = mel(64), mel(8000)
-    corners = [low + (high - low) * i / 21 for i in range(22)]
-    rows, frame = [], 0
-    while True:
-        start = frame * 10 * rate // 1000
-        if start + length > len(samples):
-            return np.array(rows, dtype=np.float32)
-        weighted = [
-            samples[start + n] * (0.54 - 0.46 * math.cos(2 * math.pi * n / (length - 1)))
-            for n in range(length)
-        ]
-        power = []
-        for k in range(size // 2 + 1):
-            total = sum(
-                x * cmath.exp(-2j * math.pi * ((k * n) % size) / size) for n, x in enumerate(weighted)
-            )
-            power.append(abs(total) ** 2 / size)
-        row = []
-        for band in range(20):
-            left, middle, right = corners[band : band + 3]
-            energy = 0.0
-            for k, strength in enumerate(power):
-                at = mel(k * rate / size)
-                if left < at <= middle:
-                    energy += strength * (at - left) / (middle - left)
-                elif middle < at < right:
-                    energy += strength * (right - at) / (right - middle)
-            row.append(math.log(max(energy, 1e-3)))
-        rows.append(row)
-        frame += 1
+    length = rate * 25 // 1000
+    size = 2 ** math.ceil(math.log2(length))
+    starts = [frame * rate // 100 for frame in range(100) if frame * rate // 100 + length <= len(samples)]
+    n, k = np.arange(length), np.arange(size // 2 + 1)
+    window = 0.54 - 0.46 * np.cos(2 * np.pi * n / (length - 1))
+    frames = np.array([samples[start : start + length] * window for start in starts])
+    power = np.abs(frames @ np.exp(-2j * np.pi * np.outer(n, k) / size)) ** 2 / size
+    left, middle, right = np.linspace(mel(64), mel(8000), 22)[np.arange(20)[:, np.newaxis] + [0, 1, 2]].T
+    at = mel(k * rate / size)[:, np.newaxis]
+    triangles = np.minimum((at - left) / (middle - left), (right - at) / (right - middle)).clip(0)
+    return np.log(np.maximum(power @ triangles, 1e-3))
 
 
 @pytest.mark.parametrize("rate", [16000, 22050])
@@ -71,7 +48,7 @@ def test_features_are_their_definition(rate):
     features = log_mel(samples, rate)
     assert features.dtype == np.float32
     assert features.shape == (2, 20)
-    np.testing.assert_allclose(features, slow_log_mel(samples.tolist(), rate), rtol=1e-6)
+    np.testing.assert_allclose(features, plain_log_mel(samples, rate), rtol=1e-6)
     assert log_mel(np.zeros(rate // 10), rate) == pytest.approx(math.log(1e-3))
 
 
@@ -116,9 +93,9 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory):
-    """Half a minute of speech."""
+    """Some seconds of speech."""
     folder = tmp_path_factory.mktemp("speech") / "out"
-    assert speech("--minutes", 0.5, "--out", folder) == 0
+    assert speech("--minutes", MINUTES, "--out", folder) == 0
     return folder
 
 
@@ -131,12 +108,12 @@ def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
         "frame_ms": 10,
         "classes": list(CLASSES),
     }
-    files = {f"{part}/{name}.npy" for part in PARTS for name in ("features", "labels", "offsets")}
+    files = {f"{part}/{name}.npy" for part in command.SHARES for name in ("features", "labels", "offsets")}
     assert set(contents(spoken)) == files | {"frames.json"}
     assert manifest["sha256"] == {
         name: hashlib.sha256((spoken / name).read_bytes()).hexdigest() for name in sorted(files)
     }
-    assert manifest["made"]["minutes"] == 0.5
+    assert manifest["made"]["minutes"] == MINUTES
     for part, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
         features, labels, offsets = (
             np.load(spoken / part / f"{name}.npy") for name in ("features", "labels", "offsets")
@@ -148,16 +125,16 @@ def test_a_folder_of_speech_is_as_its_manifest_says(spoken):
         assert offsets[0] == 0
         assert offsets[-1] == len(labels)
         assert (np.diff(offsets) > 50).all()  # half a second
-        wanted = share * 0.5 * 6000
+        wanted = share * MINUTES * 6000
         assert offsets[-2] < wanted <= offsets[-1]
 
 
 @needs_espeak
 def test_the_same_seed_gives_the_same_bytes_and_another_one_others(spoken, tmp_path, monkeypatch):
-    monkeypatch.setattr(making.os, "sched_getaffinity", lambda _: {0})  # one block after the other
-    assert speech("--minutes", 0.5, "--out", tmp_path / "again") == 0
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: {0})  # one block after the other
+    assert speech("--minutes", MINUTES, "--out", tmp_path / "again") == 0
     assert contents(tmp_path / "again") == contents(spoken)
-    assert speech("--minutes", 0.5, "--out", tmp_path / "other", "--seed", 1) == 0
+    assert speech("--minutes", MINUTES, "--out", tmp_path / "other", "--seed", 1) == 0
     one, other = (np.load(folder / "test" / "features.npy") for folder in (spoken, tmp_path / "other"))
     assert one.shape != other.shape or not np.allclose(one, other)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "other"]

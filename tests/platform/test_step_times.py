@@ -34,9 +34,10 @@ MODES: dict[str, dict[str, Any]] = {
     "none": BASE,
     "allgather": BASE | {"compressor": LINE},
     "powersgd": BASE | {"compressor": "powersgd(1, start=2)"},
-    "ring": BASE | {"compressor": LINE, "sync": {"mode": "ring"}},
-    "parameter_server": BASE | {"compressor": LINE, "sync": {"mode": "parameter_server"}},
-    "sharded": BASE | {"compressor": LINE, "sync": {"mode": "sharded"}},
+    **{
+        mode: BASE | {"compressor": LINE, "sync": {"mode": mode}}
+        for mode in ("ring", "parameter_server", "sharded")
+    },
     "weights": BASE | {"compressor": LINE, "sync": {"mode": "weights", "every": 2}},
     "hybrid": HYBRID | {"sync": {"mode": "hybrid"}},
     "async": BASE | {"compressor": LINE, "sync": {"mode": "async", "most_behind": 0}},

@@ -1,13 +1,15 @@
-"""The trainer against single-process SGD."""
+"""The trainer against single-process SGD that is written out, with batches that grow, too."""
 
-import json
-from functools import partial
+import itertools
+import math
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import recorder
 import torch
+from bits import same
 from group import run_group
 from plain import plain_loop, sgd, small
 
@@ -15,6 +17,7 @@ from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.data.examples import Tensors
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.builtin import ClassificationTask
+from taugrad.platform.training import trainer as trainers
 from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.trainer import Trainer
 
@@ -27,32 +30,42 @@ SPEC = small(
     optimizer=sgd(0.1, 0.9, 1e-3),
     schedule={"kind": "step", "epochs": 1, "factor": 0.5},
 ) | {"tracking": {"flush_interval": 4, "layer_interval": 5}, "checkpoint": {"interval": 10}}
-SPECS: dict[int, dict[str, dict]] = {
-    1: {"base": SPEC} | {f"seed {seed}": SPEC | {"compressor": "bgt(0.01)", "seed": seed} for seed in (7, 8)},
-    2: {"base": SPEC},
-    3: {"base": SPEC},
+GROWN_EPOCHS, FIRST, MOST, RATE, DECAY, WARMUP = 5, 10, 60, 0.02, 5e-3, 20
+GROWN = small(
+    EXAMPLES,
+    101,
+    epochs=GROWN_EPOCHS,
+    batch_size=FIRST,
+    batch_growth={"kind": "adabatch", "most": MOST},
+    optimizer=sgd(RATE, 0.9, DECAY),
+    schedule={"kind": "halving", "epochs": 2},
+    warmup={"iterations": WARMUP},
+    scaling={"kind": "sqrt"},
+)
+RESUMED = GROWN | {
+    "training": GROWN["training"]
+    | {"optimizer": {"kind": "lamb", "lr": 0.05, "weight_decay": 0.01}, "warmup": {"epochs": 1}},
+    "compressor": "bgt(0.02)",
+    "checkpoint": {"interval": 1},
 }
-"""By the number of workers."""
-TIMEOUT_S = 240
-
-Results = list[dict[str, dict]]
-"""By rank and name."""
+SEEDS = {f"seed {seed}": SPEC | {"compressor": "bgt(0.01)", "seed": seed} for seed in (7, 8)}
+WORKERS = 1, 3
 
 
-def train(workers: int, folder: Path, specs: dict[str, dict]) -> Results:
-    """Trains specs with so many real workers."""
-    return run_group("test_trainer", "work", workers, folder, json.dumps(specs), timeout_s=TIMEOUT_S)
-
-
-def work(rank: int, workers: int, _folder: Path, specs: str) -> dict[str, dict]:
-    """In each worker: every spec's training, since to start a process takes longer."""
-    found = {name: _outcome(*recorder.trained(spec)) for name, spec in json.loads(specs).items()}
+def work(rank: int, workers: int, folder: Path) -> dict[str, dict]:
+    """In each worker: every training; of several also one that grows, and one resumed in an epoch."""
+    specs = {"base": SPEC} | (SEEDS if workers == 1 else {"grown": GROWN})
+    found = {name: _outcome(*recorder.trained(spec)) for name, spec in specs.items()}
+    if workers > 1:
+        found["whole"] = _outcome(*recorder.trained(RESUMED, folder))
+        saved = recorder.saved_in(folder / str(found["whole"]["evaluations"][-2][0] + 1), rank)
+        found["resumed"] = _outcome(*recorder.trained(RESUMED, folder / "resumed", saved))
     return found | {"evaluation": evaluation(rank, workers)}
 
 
 def _outcome(trainer: Trainer, heard: recorder.Recorder) -> dict:
-    kept = {name: getattr(heard, name) for name in ("logged", "evaluations", "checkpoints")}
-    return kept | {"weights": trainer.model.state_dict(), "totals": trainer.totals()}
+    kept = {name: getattr(heard, name) for name in ("logged", "losses", "evaluations", "checkpoints")}
+    return kept | {"weights": trainer.model.state_dict(), "own": trainer.sync.own_state()}
 
 
 def evaluation(rank: int, workers: int) -> dict:
@@ -75,14 +88,9 @@ def evaluation(rank: int, workers: int) -> dict:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """What workers of a number brought back; each number trains once."""
-    done: dict[int, Results] = {}
-
-    def of(workers: int) -> Results:
-        if workers not in done:
-            done[workers] = train(workers, tmp_path_factory.mktemp(f"workers-{workers}"), SPECS[workers])
-        return done[workers]
-
-    return of
+    return cache(
+        lambda workers: run_group("test_trainer", "work", workers, tmp_path_factory.mktemp("workers"))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +111,7 @@ def plain():
     return {"weights": model.state_dict(), "losses": losses, "accuracies": accuracies}
 
 
-@pytest.fixture(params=SPECS)
+@pytest.fixture(params=WORKERS)
 def trained(request, results):
     return [each["base"] for each in results(request.param)]
 
@@ -128,14 +136,14 @@ def test_the_evaluation_counts_every_test_example_once(trained, plain):
 
 
 def test_no_bit_of_an_evaluation_depends_on_the_number_of_workers(results):
-    found = [each["evaluation"] for workers in SPECS for each in results(workers)]
-    assert len(found) == 1 + 2 + 3
+    found = [each["evaluation"] for workers in WORKERS for each in results(workers)]
+    assert len(found) == sum(WORKERS)
     assert len({(each["accuracy"], each["loss"]) for each in found}) == 1
     assert all(each["training"] for each in found)
 
 
 def test_an_evaluation_is_that_of_the_formula_in_float64(results):
-    found = results(2)[1]["evaluation"]
+    found = results(3)[1]["evaluation"]
     w1, b1, w2, b2 = (each.double().numpy() for each in found["weights"].values())
     scores = np.tanh(found["inputs"].double().numpy() @ w1.T + b1) @ w2.T + b2
     truth = found["labels"].numpy()
@@ -150,10 +158,95 @@ def test_only_worker_0_logs_and_all_write_checkpoints(trained):
         assert result["checkpoints"] == [10, 20, 27]
 
 
-def test_another_seed_trains_other_weights_and_the_same_seed_the_same(results, tmp_path):
+def test_another_seed_trains_other_weights_and_the_same_seed_the_same(results, alone):
     (found,) = results(1)
     first, other = (found[f"seed {seed}"]["weights"] for seed in (7, 8))
-    (elsewhere,) = train(1, tmp_path, {"again": SPECS[1]["seed 7"]})  # in a process of its own
-    again = elsewhere["again"]["weights"]
+    again = recorder.trained(SEEDS["seed 7"])[0].model.state_dict()  # in another process
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+# Batches and rates that change.
+
+
+@pytest.fixture(scope="module")
+def plain_grown():
+    """AdaBatch, sqrt(k) and the decay of k steps, halving and warm-up, in one process."""
+    spec, sizes, ends = RunSpec.model_validate(GROWN), [], []
+
+    def wrong(model, data) -> int:
+        with torch.no_grad():
+            return int((model(data.test_inputs).argmax(1) != data.test_labels).sum())
+
+    def batches(model, data):
+        untrained, present, done = wrong(model, data), wrong(model, data), 0
+        for epoch in range(GROWN_EPOCHS):
+            size = min(MOST, FIRST * 2 ** max(0, untrained // present - 1)) if present else MOST
+            k = size / FIRST
+            order = epoch_order(EXAMPLES, spec.seed, epoch)
+            for start in range(0, EXAMPLES, size):
+                plain_rate = RATE * 0.5 ** (epoch // 2) * min(1, 0.1 + 0.9 * done / WARMUP)
+                rate = plain_rate * math.sqrt(k)
+                decay = (1 - (1 - plain_rate * DECAY) ** k) / rate
+                yield order[start : start + size], {"lr": rate, "weight_decay": decay}
+                done += 1
+            present = wrong(model, data)
+            sizes.append(size)
+            ends.append(done)
+
+    model, losses = plain_loop(spec, batches, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
+    return {"weights": model.state_dict(), "losses": losses, "sizes": sizes, "ends": ends}
+
+
+@pytest.fixture
+def grown(results):
+    return [each["grown"] for each in results(3)]
+
+
+def test_a_run_with_growing_batches_is_the_one_written_out(grown, plain_grown):
+    assert len(set(plain_grown["sizes"])) >= 3
+    assert plain_grown["sizes"][0] == FIRST
+    assert grown[0]["losses"] == pytest.approx(plain_grown["losses"], rel=1e-4)
+    for name, expected in plain_grown["weights"].items():
+        torch.testing.assert_close(grown[0]["weights"][name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_every_worker_decides_the_same_batches_and_every_fifth_of_the_epochs_ends_with_a_checkpoint(
+    grown, plain_grown
+):
+    for result in grown:
+        assert [step for step, _ in result["evaluations"]] == result["checkpoints"] == plain_grown["ends"]
+        assert [metrics["epoch"] for _, metrics in result["evaluations"]] == [1, 2, 3, 4, 5]
+        assert same(result["weights"], grown[0]["weights"])
+
+
+def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(results):
+    ranks = results(3)
+    whole = ranks[0]["whole"]
+    losses, ends = whole["losses"], [step for step, _ in whole["evaluations"]]
+    assert ends[-1] < GROWN_EPOCHS * ends[0]  # it has grown
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])  # and learnt
+    start = ends[-2] + 1
+    for rank in ranks:
+        resumed = rank["resumed"]
+        assert resumed["checkpoints"] == list(range(start + 1, ends[-1] + 1))
+        assert same(rank["whole"]["weights"], resumed["weights"])
+        assert same(rank["whole"]["own"], resumed["own"])
+    assert ranks[0]["resumed"]["losses"] == losses[start:]
+
+
+# What is shown.
+
+
+@pytest.mark.parametrize(
+    ("sync", "own_models"),
+    [({"mode": "simulated"}, False), ({"mode": "simulated", "of": {"mode": "weights", "every": 20}}, True)],
+)
+def test_slow_iterations_are_shown_before_they_are_averaged(sync, own_models, monkeypatch, alone):
+    seconds = itertools.count(step=10.0)  # between any two looks at the clock
+    monkeypatch.setattr(trainers, "perf_counter", lambda: next(seconds))
+    spec = small(240, 10, epochs=1, batch_size=10) | {"tracking": {"flush_interval": 1000}, "sync": sync}
+    _, shown = recorder.trained(spec | {"workers": {"count": 2}})
+    # Averages at checkpoints show some of them once more.
+    assert list(dict.fromkeys(each.iteration for each in shown.progresses)) == list(range(1, 25))
+    assert {each.own_models for each in shown.progresses} == {own_models}

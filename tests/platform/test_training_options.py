@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 from plain import plain_loop, small
-from recorder import saved_in, trained, trainer_of
+from recorder import trained, trainer_of
 from torch import nn
 
+from taugrad.compressors.observe import GradientStatistics
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.builtin import ClassificationTask
+from taugrad.platform.training.replica import Replica
 
 pytestmark = pytest.mark.usefixtures("alone")
 EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
@@ -127,18 +130,6 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
         assert [done for done, elements in sent.items() if elements] == steps
 
 
-def test_a_run_by_iterations_goes_on_exactly_in_the_middle_of_an_epoch(tmp_path):
-    spec = RunSpec.model_validate(
-        BASE | {"training": TRAINING | {"evaluate_every": 4}, "compressor": "wgt(density(0.1))"}
-    )
-    whole, recorder = trained(spec, tmp_path)
-    assert [number for number, _ in recorder.evaluations] == [4, 8, 12, 16, 17]
-    resumed, again = trained(spec, saved=saved_in(tmp_path / "10", 0))
-    assert again.evaluations[-1][1]["eval/loss"] == recorder.evaluations[-1][1]["eval/loss"]
-    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     spec = spec_of(iterations=200, evaluate_every=5, until={"accuracy": 0.9})
     trainer, recorder = trained(spec, tmp_path)
@@ -146,3 +137,13 @@ def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     assert found[-1] >= 0.9 > max(found[:-1])
     assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(found) < 200
     assert (tmp_path / str(trainer.done)).is_dir()
+
+
+def test_a_parameter_without_a_gradient_is_recorded_as_zeros():
+    """Not as its weights, which a worker that takes local steps has there."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    replica = Replica(model, ClassificationTask(), RunSpec().training, workers=1)
+    model[1].weight.grad = torch.full((2, 3), 0.5)
+    found = replica.statistics()
+    assert found["1.weight"] == GradientStatistics(0.5, 0.5, 0.5, 0.5, rms=0.5, zeros=0.0)
+    assert found["0.weight"] == GradientStatistics(0, 0, 0, 0, rms=0.0, zeros=1.0)

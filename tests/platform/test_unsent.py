@@ -79,11 +79,3 @@ def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_
     *_, rms = recorder.values("comm/residual_rms")
     parameters = sum(each.numel() for each in trainer.model.parameters())
     assert parameters * rms**2 == pytest.approx(float(squares), rel=1e-3)
-
-
-def test_where_nothing_is_kept_nothing_changes():
-    bits = [
-        [each.clone() for each in with_unsent("none", unsent=part)[0].model.parameters()]
-        for part in (0.0, 0.7)
-    ]
-    assert all(torch.equal(a, b) for a, b in zip(*bits, strict=True))

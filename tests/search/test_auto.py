@@ -1,4 +1,4 @@
-"""`taugrad auto`: refusals, the way to a tolerance, a budget."""
+"""`taugrad auto`: its specs, refusals, the way to a tolerance, a budget."""
 
 import math
 
@@ -6,6 +6,7 @@ import pytest
 from finished import StandIn, leave
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from specs import digits
 
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.synchronization.config import SimulatedSync, real
@@ -13,41 +14,23 @@ from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 from taugrad.search.attempts import MARGIN, lawful
-from taugrad.search.auto import (
-    DENSITIES,
-    FAILED,
-    OK,
-    Goal,
-    run_auto,
-)
-from taugrad.search.auto_specs import at_density, by_law
+from taugrad.search.auto import DENSITIES, FAILED, OK, Goal, run_auto
+from taugrad.search.auto_specs import at_density, by_law, without_compression
 from taugrad.search.costs import cost_of
 from taugrad.search.finished import finished
 from taugrad.search.law.fitting import write_law
-
-DIGITS = {
-    "experiment": "auto",
-    "data": {"kind": "digits"},
-    "model": {"kind": "mlp", "widths": [64]},
-    "training": {"epochs": 2, "batch_size": 64},
-    "sync": {"mode": "simulated"},
-}
-
-
-def spec(**fields) -> RunSpec:
-    return RunSpec.model_validate(DIGITS | fields)
 
 
 @settings(max_examples=50)
 @given(tolerance=st.floats(0.1, 20), lost=st.floats(0.1, 90))
 def test_the_next_threshold_should_lose_half_of_the_tolerance(a_law, tolerance, lost):
     """Where what is lost is proportional to tau, and a bit more of a floor halves it."""
-    last = at_density(spec(), 0.03)
+    last = at_density(digits(), 0.03)
     for kind, field, base in (("strom", "tau", math.e), ("entropy", "floor", 0.5)):
         law = a_law(kind)
-        further = lawful(spec(), law, tolerance, last)
+        further = lawful(digits(), law, tolerance, last)
         first, again = next(further), further.send(lost)
-        assert first == by_law(spec(), law, tolerance)
+        assert first == by_law(digits(), law, tolerance)
         assert further.send(lost) is last
         assert next(further, None) is None
         before, after = (getattr(one.compressor, field) for one in (first, again))
@@ -87,7 +70,7 @@ WEIGHTS = {"mode": "simulated", "of": {"mode": "weights"}}
 
 def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
     train = Trainer(uri, {"none": 0.9, "law": 0.8, HIGH: 0.896})
-    assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == OK
+    assert run_auto(digits(), "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", "law", "law", HIGH]
     first, second = (one.compressor.tau.constant for one in train.specs[1:3])
     assert second < first  # a stricter tau
@@ -95,13 +78,13 @@ def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
     assert "within 0.5 points" in said
     told = [line for line in said.splitlines() if line.startswith("training ")]
     assert told == [f"training {i} of at most 4: {one.title}" for i, one in enumerate(train.specs, start=1)]
-    assert run_auto(spec(), "spec.yaml", Goal(None, 0.5), train) == OK
+    assert run_auto(digits(), "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", "law", "law", HIGH]
     assert capsys.readouterr().out.count("finished before") == 4
     # Another tolerance is other taus by the law; the other two runs are known.
-    assert run_auto(spec(), "spec.yaml", Goal(None, 1.0), train) == OK
+    assert run_auto(digits(), "spec.yaml", Goal(None, 1.0), train) == OK
     assert train.trained[4:] == ["law", "law"]
-    assert run_auto(spec(seed=1), "spec.yaml", Goal(None, 20.0), train) == OK
+    assert run_auto(digits(seed=1), "spec.yaml", Goal(None, 20.0), train) == OK
     assert train.trained[6:] == ["none", "law"]
 
 
@@ -110,7 +93,7 @@ def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
 )
 def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, law, allocate, nearest, over):
     train = Trainer(uri, {"none": 0.9, "law": law, HIGH: allocate})
-    assert run_auto(spec(compressor="strom(0.3)"), "spec.yaml", Goal(None, 0.5), train) == FAILED
+    assert run_auto(digits(compressor="strom(0.3)"), "spec.yaml", Goal(None, 0.5), train) == FAILED
     assert train.trained == ["none", "law", "law", HIGH]
     title = train.specs[nearest].title
     said = f"no training lost 0.5 points or less: {title} comes nearest, {over} points beyond that"
@@ -134,7 +117,7 @@ def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, la
 )
 def test_where_the_law_that_ships_does_not_hold_densities_are_tried(uri, capsys, fields, reason, kind):
     train = Trainer(uri, {"none": 0.9, LOW: 0.7, HIGH: 0.9})
-    assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5), train) == OK
+    assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", LOW, HIGH]
     assert [one.compressor.kind for one in train.specs[1:]] == [kind, kind]
     said = capsys.readouterr().out
@@ -149,7 +132,7 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
 ):
     train = Trainer(uri, {"none": 0.9, 0.1: 0.8999})
     sync = {"mode": "simulated"} if simulated else {"mode": "allgather"}
-    given_spec = spec(training=ADAM, sync=sync, compressor=line, workers={"count": 4, "cpus": 0.25})
+    given_spec = digits(training=ADAM, sync=sync, compressor=line, workers={"count": 4, "cpus": 0.25})
     assert run_auto(given_spec, "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", 0.02, 0.1]
     bare, first, second = train.specs
@@ -170,10 +153,10 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
 def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, fields, threshold):
     monkeypatch.setattr("taugrad.search.auto.finished", lambda *_: pytest.fail("asked MLflow"))
     train = Trainer(uri, {})
-    assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == OK
+    assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == OK
     assert train.trained == [threshold]
     train.status = "FAILED"
-    assert run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == FAILED
+    assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == FAILED
 
 
 def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(a_law, uri, tmp_path):
@@ -182,16 +165,16 @@ def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(a_law, uri
     train = Trainer(uri, {})
     for fields in ({"compressor": "strom(0.1)"}, {"training": ADAM}, {"sync": WEIGHTS}):
         with pytest.raises(SpecError, match="law") as refused:
-            run_auto(spec(**fields), "spec.yaml", Goal(None, 0.5, path), train)
+            run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, path), train)
         assert refused.value.source == "spec.yaml"
     assert train.trained == []
 
 
 def test_a_budget_is_one_training(uri, capsys):
     train = Trainer(uri, {})
-    assert run_auto(spec(compressor="linear"), "spec.yaml", Goal(0.03, 0.5), train) == OK
+    assert run_auto(digits(compressor="linear"), "spec.yaml", Goal(0.03, 0.5), train) == OK
     (density,) = train.trained
-    cost = cost_of(at_density(spec(), density))
+    cost = cost_of(at_density(digits(), density))
     assert cost.wire_bytes(density) <= 0.03e6 < cost.wire_bytes(1.02 * density)
     out = capsys.readouterr().out
     assert "linear has no threshold" in out
@@ -199,13 +182,56 @@ def test_a_budget_is_one_training(uri, capsys):
 
 
 def test_only_the_same_computation_that_came_to_its_end_counts(uri):
-    client, one = open_client(uri), spec(name="a", storage="elsewhere")
+    client, one = open_client(uri), digits(name="a", storage="elsewhere")
     assert finished(client, one, ACCURACY) is None
     leave(client, one, metrics_of(0.1), "FAILED")
-    leave(client, spec(seed=1), metrics_of(0.2))
+    leave(client, digits(seed=1), metrics_of(0.2))
     leave(client, one, metrics_of(0.3), **{names.TAG_TRIAL: "4"})
-    leave(client, spec(experiment="other"), metrics_of(0.4))
+    leave(client, digits(experiment="other"), metrics_of(0.4))
     assert finished(client, one, ACCURACY) is None
-    run_id = leave(client, spec(), metrics_of(0.5))
+    run_id = leave(client, digits(), metrics_of(0.5))
     found = finished(client, one, ACCURACY)
     assert (found.run_id, found.value, found.wire_bytes) == (run_id, 0.5, 2e6)
+
+
+# The runs' specs
+
+
+def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():
+    method = {"kind": "wgt", "tau": 0.1, "momentum": 0.7, "reduction": "sum"}
+    training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
+    back = {"mode": "simulated", "of": {"mode": "sharded", "back": {"kind": "fp16"}}}
+    bare = without_compression(digits(name="mine", compressor=method, training=training, sync=back))
+    assert bare.compressor.model_dump() == {"kind": "none", "reduction": "sum", "nonfinite": "refuse"}
+    assert bare.training.optimizer.momentum == 0.7
+    assert bare.sync.of.back is None
+    assert bare.name.startswith("mine: none")
+
+
+@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom", "entropy"])
+def test_a_law_replaces_the_number_and_nothing_else_of_its_own_method(a_law, kind):
+    law, line = a_law(kind), {"kind": kind, "decay": 0.5, "reduction": "sum"}
+    given_spec = digits(compressor=line | ({} if kind == "entropy" else {"tau": 0.1}), name="mine")
+    found = by_law(given_spec, law, 2.0)
+    assert getattr(found.compressor, law.looked_for) == law.of(given_spec, 2.0)
+    kept = found.compressor.model_dump(exclude={law.looked_for})
+    assert kept == given_spec.compressor.model_dump(exclude={law.looked_for})
+    assert found.training == given_spec.training
+    assert found.name.startswith(f"mine: {kind}(")
+    assert by_law(digits(), law, 2.0).compressor.kind == kind  # in place of none
+
+
+def test_where_the_laws_runs_had_momentum_in_the_compressor_it_goes_there(a_law):
+    moving = a_law("strom", momentum_in="compressor")
+    optimizer = {"kind": "sgd", "lr": 0.05, "momentum": 0.8, "weight_decay": 0.001}
+    given_spec = digits(compressor="strom(0.1)", training={"optimizer": optimizer}, name="mine")
+    found = by_law(given_spec, moving, 2.0)
+    assert found.compressor.momentum == 0.8
+    changed = found.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
+    assert changed == given_spec.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
+    assert (found.training.optimizer.momentum, found.training.optimizer.weight_decay) == (0, 0.005)
+    assert found.name.startswith("mine: strom(tau=law(")
+    still = moving.of(given_spec, 2.0).constant  # of a run whose compressor has none
+    assert found.compressor.tau.constant == pytest.approx(still - math.log(0.2), rel=1e-3)
+    assert by_law(found, moving, 2.0) == found.model_copy(update={"name": by_law(found, moving, 2.0).name})
+    assert without_compression(found).fingerprint() == without_compression(given_spec).fingerprint()

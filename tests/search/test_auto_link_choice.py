@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, OuterOptimizer, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
-from taugrad.search.auto_link.choice import (
-    Run,
-    choose,
-    shortlist,
-)
+from taugrad.search.auto_link.choice import Run, choose, shortlist
 from taugrad.search.auto_link.shortlist import (
     MOST_WORTH,
     MOST_WORTH_LONGER,

@@ -7,11 +7,11 @@ import yaml
 from calibrations import calibration as measured
 from calibrations import work
 from finished import StandIn
+from specs import digits
 
 from taugrad import cli
 from taugrad.platform.data import load
 from taugrad.platform.exit_codes import FAILED, OK
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tracking import names
@@ -23,27 +23,18 @@ from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.link import Link
 from taugrad.search.ways import ways_of
 
-DIGITS = {
-    "experiment": "auto link",
-    "data": {"kind": "digits"},
-    "model": {"kind": "mlp", "widths": [32]},
-    "training": {"iterations": 240, "batch_per_worker": 16, "optimizer": {"kind": "sgd", "lr": 0.05}},
-    "sync": {"mode": "simulated"},
-}
+TRAINING = {"iterations": 240, "batch_per_worker": 16, "optimizer": {"kind": "sgd", "lr": 0.05}}
+SPEC = digits(model={"kind": "mlp", "widths": [32]}, training=TRAINING)
 PARAMETERS = 64 * 32 + 32 + 32 * 10 + 10
 DENSE = "none"
 EACH_STEP = "strom(tau=density(target=0.1)) | golomb_rice"
 LOCAL = "strom(tau=density(target=0.1, every=1)) | golomb_rice"
 
 
-def spec(**fields) -> RunSpec:
-    return RunSpec.model_validate(DIGITS | fields)
-
-
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "digits.yaml"
-    path.write_text(yaml.safe_dump(DIGITS))
+    path.write_text(yaml.safe_dump(SPEC.model_dump(mode="json")))
     return str(path)
 
 
@@ -117,7 +108,7 @@ def request(calibration, **fields) -> Request:
 @pytest.mark.usefixtures("probed_once")
 def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     trained = train(uri)
-    assert run_auto_link(spec(), "digits.yaml", request(calibration), trained) == OK
+    assert run_auto_link(SPEC, "digits.yaml", request(calibration), trained) == OK
     (one,) = trained.specs
     assert one.training.until == {"loss": 0.3}
     assert one.compressor.kind == "strom"
@@ -137,7 +128,7 @@ def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     ("fields", "said"), [({"steps": None}, "was not reached"), ({"status": "FAILED"}, "")]
 )
 def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, capsys, fields, said):
-    assert run_auto_link(spec(), "digits.yaml", request(calibration), train(uri, **fields)) == FAILED
+    assert run_auto_link(SPEC, "digits.yaml", request(calibration), train(uri, **fields)) == FAILED
     assert said in capsys.readouterr().out
 
 
@@ -146,7 +137,7 @@ def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, cap
 
 def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
     """Residuals, momentum, random numbers and the order of the examples go on where they were."""
-    one = spec()
+    one = SPEC
     data = load(one.data)
     local = next(way for way in ways_of(one) if way.every == 4).spec
     with probe_runs_of(one, data) as probe_runs:

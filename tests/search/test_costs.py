@@ -8,22 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorder import trained
+from specs import digits
 
 from taugrad.compressors.wire.update import Update
-from taugrad.platform.spec import RunSpec
 from taugrad.search.costs import DENSEST, SPARSEST, CannotEstimate, Cost, cost_of
 
 DENSITY = 0.01
-DIGITS = {
-    "data": {"kind": "digits"},
-    "model": {"kind": "mlp", "widths": [64]},
-    "training": {"epochs": 2, "batch_size": 64},
-    "sync": {"mode": "simulated"},
-}
-
-
-def digits(**fields) -> RunSpec:
-    return RunSpec.model_validate(DIGITS | fields)
 
 
 costs = st.builds(
@@ -88,11 +78,7 @@ def test_what_cannot_be_estimated_is_named(fields, problem):
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_a_training_takes_somewhat_less_than_is_expected(alone, workers):
-    one = digits(
-        compressor=f"strom(allocate({DENSITY})) | golomb_rice",
-        workers={"count": workers},
-        sync={"mode": "simulated"},
-    )
+    one = digits(compressor=f"strom(allocate({DENSITY})) | golomb_rice", workers={"count": workers})
     cost, totals = cost_of(one), trained(one)[0].sync.totals
     assert totals.steps * workers == cost.sendings
     expected = cost.wire_bytes(DENSITY)

@@ -7,10 +7,11 @@ from typing import Any
 
 import finished
 import pytest
+from specs import digits
 
 from taugrad import cli
 from taugrad.compressors.tau.by_law import LayerSeen, features
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import open_client
@@ -22,12 +23,6 @@ from taugrad.search.objective import Outcome
 Layers = Mapping[str, tuple[float, float, float, float]]
 """Elements, root mean square and two percentiles, by name."""
 
-BASE: dict[str, Any] = {
-    "experiment": "past",
-    "data": {"kind": "digits"},
-    "model": {"kind": "mlp", "widths": [16]},
-    "sync": {"mode": "simulated"},
-}
 FIRST: Layers = {"a.weight": (1024.0, 0.02, 0.08, 0.1), "b.bias": (10.0, 0.3, 0.5, 0.5)}
 LATER: Layers = {"a.weight": (1024.0, 2.0, 3.0, 4.0), "b.bias": (10.0, 2.0, 3.0, 4.0)}
 MOVED = {"training": {"optimizer": {"kind": "sgd", "momentum": 0.0, "weight_decay": 0.005}}}
@@ -56,7 +51,7 @@ def leave(
         }
         for step, each in (layers or {}).items()
     }
-    spec = RunSpec.model_validate(BASE | {"compressor": line} | fields)
+    spec = digits(**{"experiment": "past", "compressor": line, "training": {}} | fields)
     return finished.leave(client, spec, final, status, seen, **(tags or {}))
 
 

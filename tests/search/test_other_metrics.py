@@ -7,12 +7,11 @@ import statistics
 
 import pytest
 from finished import StandIn
-from rich.console import Console
 from scipy import stats
-from trials import report
+from specs import digits
+from trials import report, told
 
-from taugrad import cli
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
@@ -21,7 +20,6 @@ from taugrad.search.law.fitting import SHIPPED
 from taugrad.search.objective import Objective
 from taugrad.search.outputs import front_csv
 from taugrad.search.trial import Surroundings, Task, run_task
-from taugrad.search.verdict import tell
 
 LANGUAGE = ("--task.kind", "language_model")
 
@@ -31,12 +29,6 @@ def train(progress, values, megabytes, tau=0.01):
     at = {"compressor.kind": "wgt", "compressor.tau": tau}
     task = progress.begin(at) if tau else progress.begin_baseline()
     report(progress, task.number, values, megabytes)
-
-
-def said(progress) -> str:
-    console = Console(file=io.StringIO(), width=132)
-    tell(console, progress, "", "sqlite:///mlflow.db")
-    return console.file.getvalue()
 
 
 def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
@@ -57,7 +49,7 @@ def test_the_front_of_a_loss_is_low_and_a_lucky_seed_does_not_make_it(start):
     interval = stats.t.interval(0.95, 2, 2.01, statistics.stdev([2.00, 2.01, 2.02]) / 3**0.5)
     assert (float(rows[2]["loss_low_nats"]), float(rows[2]["loss_high_nats"])) == pytest.approx(interval)
     assert not any("accuracy" in name for name in rows[0])
-    text = said(progress)
+    _, text = told(progress)
     assert "1.9852 to 2.0348" in text
     assert "Intervals: seeds (Student's t)\n" in text
     assert "accuracy" not in text
@@ -69,67 +61,35 @@ from taugrad.platform.tasks.builtin import ClassificationTask
 
 class ByLoss(ClassificationTask):
     metrics = sorted(ClassificationTask.metrics, key=lambda metric: metric.name != "loss")
-
-def diverging(spec):
-    yield 3.0, 10.0
-    yield float("nan"), 20.0
 """
+BY_LOSS = {"kind": "custom", "factory": "mine_of_metrics:ByLoss"}
 
 
 @pytest.fixture
 def surroundings(tmp_path, monkeypatch, uri):
     (tmp_path / "mine_of_metrics.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return lambda evaluate=None: Surroundings(uri, "parent", Objective("front", LOSS), evaluate)
-
-
-def run_of(**fields) -> Task:
-    base = {"data": {"kind": "digits"}, "model": {"kind": "mlp", "widths": [8]}}
-    spec = RunSpec.model_validate(base | fields)
-    return Task(number=0, label="trial 0", specs=[spec.model_dump_json()])
+    return Surroundings(uri, "parent", Objective("front", LOSS), None)
 
 
 def test_a_training_by_iterations_reports_its_loss_at_each_evaluation(surroundings):
     training = {"iterations": 5, "evaluate_every": 2, "batch_size": 64}
-    task = run_of(
-        training=training,
-        sync={"mode": "simulated"},
-        task={"kind": "custom", "factory": "mine_of_metrics:ByLoss"},
-        compressor="strom(0.05)",
-    )
+    spec = digits(training=training, task=BY_LOSS, compressor="strom(0.05)")
+    task = Task(number=0, label="trial 0", specs=[spec.model_dump_json()])
     reports: list[dict] = []
-    run_task(task, surroundings(), reports.append)
+    run_task(task, surroundings, reports.append)
     assert [each["evaluation"] for each in reports] == [1, 2, 3, 0]
     assert [each["share"] for each in reports] == [0.4, 0.8, 1.0, 1.0]
     first, last = reports[0], reports[-1]
     assert first["objective_2"] == pytest.approx(math.log10(first["wire_bytes"] / 0.4))
-    client = open_client(surroundings().tracking_uri)
+    client = open_client(surroundings.tracking_uri)
     run = client.get_run(last["training"]["run_id"])
     assert last["value"] == run.data.metrics["eval/loss"] == last["objective_1"]
     assert last["value"] != run.data.metrics["eval/accuracy"]
     assert last["training"]["examples"] == run.data.metrics["eval/examples"] > 0
 
 
-def test_accuracy_per_byte_of_a_loss_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("taugrad.search.command.check", lambda *_, **__: None)
-    text = "task: {kind: language_model}\ncompressor: 'strom({''log'': [0.1, 1]})'\n"
-    (tmp_path / "find.yaml").write_text(text)
-    arguments = ["search", "find.yaml", "--search.objective", "accuracy_per_wire_gb"]
-    assert cli.main(arguments) == cli.WRONG_INPUT
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "search.objective = accuracy_per_wire_gb: runs are judged by test loss" in line
-
-
 # taugrad auto
-
-DIGITS = {
-    "experiment": "auto",
-    "data": {"kind": "digits"},
-    "model": {"kind": "mlp", "widths": [8]},
-    "sync": {"mode": "simulated"},
-    "task": {"kind": "custom", "factory": "mine_of_metrics:ByLoss"},
-}
 
 
 @pytest.mark.usefixtures("surroundings")
@@ -137,7 +97,7 @@ def test_auto_goes_by_densities_where_a_loss_counts(capsys, uri):
     # Less is better: 2.10 would be within the tolerance if a higher value were.
     losses = iter([1.94, 2.10, 1.95])
     trained = StandIn(uri, lambda _: {"eval/loss": next(losses), names.TOTAL_WIRE_GB: 0.002}, "FINISHED")
-    spec = RunSpec.model_validate(DIGITS)
+    spec = digits(task=BY_LOSS)
     assert run_auto(spec, "spec.yaml", Goal(None, None), trained) == OK
     text = capsys.readouterr().out
     assert "by density: the law predicts lost accuracy, but this run is judged by test loss" in text

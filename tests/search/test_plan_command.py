@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
 from calibrations import calibration, work
+from specs import DIGITS, write_digits
 
 from taugrad import cli
 from taugrad.compressors.method import read_config
@@ -15,20 +15,8 @@ from taugrad.search.plan import calibration as kept
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.probing import answer, measure, slowest
 
-DIGITS = {
-    "data": {"kind": "digits"},
-    "model": {"kind": "mlp", "widths": [64]},
-    "training": {"batch_size": 64},
-    "compressor": "wgt(0.001)",
-}
 PARAMETERS = 64 * 64 + 64 + 64 * 10 + 10
 SPARSE = "topk(density=0.01) | packed32"
-
-
-def spec_file(folder: Path) -> str:
-    path = folder / "digits.yaml"
-    path.write_text(yaml.safe_dump(DIGITS))
-    return str(path)
 
 
 def given(folder: Path) -> str:
@@ -46,9 +34,10 @@ def given(folder: Path) -> str:
 
 
 def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
+    spec = str(tmp_path / write_digits(tmp_path, "digits", compressor="wgt(0.001)"))
     code = cli.main(
         [
-            *("plan", spec_file(tmp_path), "--link", "10mbit,5ms", "--link", "100gbit"),
+            *("plan", spec, "--link", "10mbit,5ms", "--link", "100gbit"),
             *("--workers", "16,4", "--candidates", SPARSE, "--calibration", given(tmp_path)),
             *("-o", str(tmp_path / "out")),
         ]
@@ -75,7 +64,7 @@ def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
 
 def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    spec = RunSpec.model_validate(DIGITS)
+    spec = RunSpec.model_validate(DIGITS | {"compressor": "wgt(0.001)"})
     line, peer = str(read_config(SPARSE)), str(read_config("powersgd(rank=1)"))
     first = kept.calibrate(spec, ["none", line, peer], seconds=0.2)
     assert first.parameters == PARAMETERS

@@ -1,4 +1,4 @@
-"""Seconds of an exchange, by hand and against a simulation of every message."""
+"""Links as people write them; seconds of an exchange, by hand and against a simulation of every message."""
 
 import itertools
 import math
@@ -117,3 +117,30 @@ def test_more_bandwidth_and_less_delay_are_never_slower_and_more_workers_never_f
         seconds = [exchange(link, workers).seconds for workers in (1, *WORKERS)]
         assert seconds[0] == 0
         assert all(few <= many for few, many in itertools.pairwise(seconds))
+
+
+# Links as people write them
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "delay", "loss"),
+    [
+        ("100mbit", 1e8, 0, 0),
+        ("1gbit", 1e9, 0, 0),
+        ("50mbit,10ms,0.1%", 5e7, 0.01, 0.001),
+        ("512 kbit, 250us", 5.12e5, 2.5e-4, 0),
+        ("2.5GBIT,1s", 2.5e9, 1, 0),
+    ],
+)
+def test_a_link_is_rate_delay_and_loss(text, rate, delay, loss):
+    link = Link.parse(text)
+    assert (link.rate, link.delay, link.loss) == pytest.approx((rate, delay, loss))
+    assert Link.parse(str(link)) == link
+
+
+def test_loss_limits_a_connection_and_not_the_link():
+    # Mathis et al.: 1448 bytes * sqrt(3/2) / (0.1 s * sqrt(0.01)) = 177 kB/s
+    link = Link.parse("100mbit,50ms,1%")
+    assert link.payload_rate() == pytest.approx(177_343, rel=1e-3)
+    assert link.payload_rate(3) == pytest.approx(3 * 177_343, rel=1e-3)
+    assert link.payload_rate(1000) == pytest.approx(1e8 * 0.95 / 8)

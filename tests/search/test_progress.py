@@ -1,15 +1,21 @@
-"""What a search has done and has left to do, from its journal alone; and the files that it leaves."""
+"""What a search has done and has left to do, from its journal alone; what it leaves in files, and says."""
 
 import csv
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trials import report
+from rich.console import Console
+from trials import report, told
 
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
+from taugrad.search.lost import MOST, run_all
 from taugrad.search.outputs import folder_of, picked, write_outputs
+from taugrad.search.progress import Progress
 from taugrad.search.sampling import make_sampler
+from taugrad.search.tables import printed
 from taugrad.search.trial import Task
 
 
@@ -133,3 +139,71 @@ def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
     assert read_spec(files[3]).fingerprint() == wanted.fingerprint()
     with pytest.raises(SpecError, match="--pick 3: the front of search find has points 1 to 2"):
         picked(spec_file, 3, [])
+
+
+# Trials that Ray Tune ends without a word
+
+
+TAUS = [0.01, 0.02, 0.03]
+
+
+def tune(progress: Progress, loses: Callable[[int, int], bool]) -> tuple[Callable[[], None], list[list[int]]]:
+    """A stand-in for a Tune run; `loses` tells of a trial and a run whether no end is heard of."""
+    runs: list[list[int]] = []
+
+    def run() -> None:
+        waiting = [trial.params["compressor.tau"] for trial in progress.record.interrupted]
+        done = {trial.params["compressor.tau"] for trial in progress.record.ended}
+        runs.append([])
+        for tau in [*waiting, *(tau for tau in TAUS if tau not in {*waiting, *done})]:
+            number = progress.begin({"compressor.kind": "wgt", "compressor.tau": tau}).number
+            runs[-1].append(number)
+            if not loses(number, len(runs)):
+                progress.end(number, "failed", "told")
+
+    return run, runs
+
+
+def test_a_trial_without_an_end_is_run_again(start):
+    progress = start("--search.trials", "3")
+    run, runs = tune(progress, lambda number, attempt: number == 1 and attempt == 1)
+    run_all(progress, run, lambda: {"print": "run"})
+    assert runs == [[0, 1, 2], [1]]
+    assert [trial.reason for trial in progress.record.ended] == ["told"] * 3
+    assert (progress.left, progress.running, progress.unfinished) == (0, {}, {"print": "run"})
+
+
+def test_a_trial_that_is_lost_again_and_again_has_failed(start):
+    progress = start("--search.trials", "3")
+    run, runs = tune(progress, lambda number, attempt: number == 1)
+    run_all(progress, run, dict)
+    assert runs == [[0, 1, 2], *[[1]] * (MOST - 1)]
+    assert "never told how it ended" in progress.record.trials[1].reason
+    assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
+
+
+def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
+    progress = start("--search.trials", "4", "--search.name", "mine")
+    run, runs = tune(progress, lambda *_: False)
+    run_all(progress, run, dict)
+    assert runs == [[0, 1, 2], []]  # the second did nothing, and a third would do no more
+    progress.give_up(0, "")
+    report(progress, 2, [0.9], 1)
+    code, text = told(progress)
+    assert code == 1
+    assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
+    assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
+    assert text.count("find.yaml --search.name mine --pick 1") == 1
+
+
+def test_words_of_a_search_stay_whole_in_80_columns():
+    row = {
+        **{"point": "* 1", "accuracy": "93.04%", "95% interval": "89.92 to 95.24", "wire MB": "0.01997"},
+        **{"times smaller": "443.2x", "than 16 bits": "221.6x", "trial": "10"},
+        "at": "compressor wgt, tau 0.00347",
+    }
+    out = io.StringIO()
+    Console(width=80, file=out).print(printed(list(row), [tuple(row.values())], text=(7,)))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(" ".join(row.values()).split()) <= set(out.getvalue().split())

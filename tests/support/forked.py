@@ -13,6 +13,7 @@ from multiprocessing import forkserver, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,21 @@ _FORKED.set_forkserver_preload(["preloaded"])
 _ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
-def _start_server() -> None:
-    """Starts it, if it does not run; it finds what it is to import as this process does."""
+def _start(
+    script: Path | str, arguments: Sequence[object], out: Path, errors: Path, *, daemon: bool, **more: Any
+) -> BaseProcess:
+    process = _FORKED.Process(
+        target=_work,
+        args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
+        kwargs=more,
+        daemon=daemon,
+    )
+    # The server finds what it is to import as this process does.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
+    process.start()
+    return process
 
 
 def start(
@@ -36,15 +47,8 @@ def start(
     more: Mapping[str, str] | None = None,
 ) -> BaseProcess:
     """Starts `python SCRIPT ARGUMENTS` in the environment of workers; what it prints goes to two files."""
-    process = _FORKED.Process(
-        target=_work,
-        args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
-        kwargs={"environment": dict(os.environ) | _ENVIRONMENT | (more or {"CUDA_VISIBLE_DEVICES": ""})},
-        daemon=True,
-    )
-    _start_server()
-    process.start()
-    return process
+    environment = dict(os.environ) | _ENVIRONMENT | (more or {"CUDA_VISIBLE_DEVICES": ""})
+    return _start(script, arguments, out, errors, daemon=True, environment=environment)
 
 
 def run_workers(
@@ -144,13 +148,8 @@ def run_script(script: Path | str, arguments: Sequence[object], folder: Path, *,
     """
     with tempfile.TemporaryDirectory(prefix="taugrad-script-") as logs:
         out, errors = Path(logs) / "out", Path(logs) / "errors"
-        process = _FORKED.Process(
-            target=_work,
-            args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
-            kwargs={"environment": dict(os.environ), "folder": str(folder)},
-        )
-        _start_server()
-        process.start()
+        of_its_own = {"environment": dict(os.environ), "folder": str(folder)}
+        process = _start(script, arguments, out, errors, daemon=False, **of_its_own)
         process.join(timeout_s)
         code = process.exitcode
         process.kill()

@@ -46,9 +46,6 @@ def forged(
     flags: int = 0,
     bits: int = 0,
     length: int | None = None,
-    magic: bytes = b"tg",
-    version: int = 2,
-    reserved: int = 0,
 ) -> bytes:
     """A message with a valid checksum, whatever it holds; of forms with tau, tau comes before the body."""
     form_code = FORM_CODE[form] if isinstance(form, str) else form
@@ -56,5 +53,5 @@ def forged(
     if form_code in (2, 3, 4) and tau is not None:
         body = struct.pack("<f", tau) + body
     size = len(body) if length is None else length
-    head = magic + bytes([version, form_code, codec_code, flags, bits, reserved])
+    head = b"tg" + bytes([2, form_code, codec_code, flags, bits, 0])
     return sealed(head + struct.pack("<IIQI", n, k, size, 0) + body)

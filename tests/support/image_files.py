@@ -1,36 +1,27 @@
-"""Image files, written byte by byte as their formats say."""
+"""Image files: usual ones by Pillow, and TIFFs byte by byte, as the format says."""
 
+import io
 import struct
-import zlib
 
 import numpy as np
+from PIL import Image
+
+
+def _encoded(pixels, kind):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
 
 
 def png(pixels):
-    """A PNG (ISO/IEC 15948) of pixels [height, width, 3], or [height, width] for grey; 16 bits of uint16."""
+    """A PNG of pixels [height, width, 3], or [height, width] for grey, which may be uint16."""
     pixels = np.asarray(pixels)
-    bits = 16 if pixels.dtype == np.uint16 else 8
-    pixels = pixels.astype(">u2" if bits == 16 else np.uint8)
-    height, width = pixels.shape[:2]
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    colour = 2 if pixels.ndim == 3 else 0
-    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # filter 0: none
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    return _encoded(pixels if pixels.dtype == np.uint16 else pixels.astype(np.uint8), "PNG")
 
 
 def ppm(pixels):
-    """A binary PPM of pixels uint8 [height, width, 3]."""
-    pixels = np.asarray(pixels, np.uint8)
-    return b"P6\n%d %d\n255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
+    """A binary PPM of pixels [height, width, 3]."""
+    return _encoded(np.asarray(pixels, np.uint8), "PPM")
 
 
 def noise(seed, height, width):
@@ -53,23 +44,13 @@ def write_tree(root, counts, *, height=12, width=12):
 def tiff(data, height, width, bits, *, sample_format=1, photometric=1, big=False):
     """A grey TIFF 6.0 of one strip, whose samples are given as bytes; `photometric` 0: white is 0."""
     end = ">" if big else "<"
-    short, long = 3, 4
-    tags = [
-        (256, long, width),
-        (257, long, height),
-        (258, short, bits),
-        (259, short, 1),
-        (262, short, photometric),
-        (273, long, 8),
-        (277, short, 1),
-        (278, long, height),
-        (279, long, len(data)),
-        (339, short, sample_format),
-    ]
+    fields = {256: ("I", width), 257: ("I", height), 258: ("H", bits), 259: ("H", 1)}
+    fields |= {262: ("H", photometric), 273: ("I", 8), 277: ("H", 1), 278: ("I", height)}
+    fields |= {279: ("I", len(data)), 339: ("H", sample_format)}
     entries = b"".join(
-        struct.pack(f"{end}HHI", tag, kind, 1)
-        + (struct.pack(f"{end}HH", value, 0) if kind == short else struct.pack(f"{end}I", value))
-        for tag, kind, value in tags
+        struct.pack(f"{end}HHI", tag, {"H": 3, "I": 4}[form], 1)
+        + struct.pack(f"{end}{form}", value).ljust(4, b"\0")
+        for tag, (form, value) in fields.items()
     )
     begin = (b"MM" if big else b"II") + struct.pack(f"{end}HI", 42, 8 + len(data))
-    return begin + data + struct.pack(f"{end}H", len(tags)) + entries + bytes(4)
+    return begin + data + struct.pack(f"{end}H", len(fields)) + entries + bytes(4)

@@ -1,6 +1,6 @@
 """What the tests of messages and quantizers share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,19 @@ def segments_of(sizes: Sequence[int]) -> Segments:
     """Parameters that fill a bucket."""
     lengths = np.array(sizes, np.int64)
     return Segments(tuple(range(len(sizes))), np.cumsum(lengths) - lengths, lengths)
+
+
+def words_of(positions: Sequence[int]) -> NDArray[np.uint32]:
+    """Packed words, all with plus."""
+    return np.array(positions, np.uint32) << np.uint32(1)
+
+
+def fenced(size: int, write: Callable[[Bytes], object]) -> Bytes:
+    """What is written over bytes that must not be trusted, at an odd address, between others to be left."""
+    room = np.full(size + 18, 0xA5, np.uint8)
+    write(room[9 : size + 9])
+    assert (np.delete(room, np.s_[9 : size + 9]) == 0xA5).all()
+    return room[9 : size + 9]
 
 
 def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: int = 1) -> Bytes:

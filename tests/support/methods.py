@@ -56,9 +56,6 @@ METHODS: dict[str, int | None] = {
 }
 """By line, the value bits of an element sent, as Anoosheh counts them; None where the data decide them."""
 
-KINDS = {line.partition("(")[0].partition(" ")[0]: line for line in reversed(METHODS)}
-"""The first line of each kind: for what a method's policy, quantizer and codec never see."""
-
 CONSERVING = (
     "qgt(layers(0.001, patterns={'*bias': 0.002}))",
     "topk(0.1)",

@@ -8,11 +8,8 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 BUCKET = "taugrad-test"
-_EVERYTHING = {
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}],
-}
-_REGION = "us-east-1"
+_ALLOWED = [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]
+_EVERYTHING = {"Version": "2012-10-17", "Statement": _ALLOWED}
 
 
 class Objects:
@@ -28,7 +25,7 @@ class Objects:
         self._post("reset")  # what a server has is the process's, and an earlier one may have left something
         self._administrator = {
             "endpoint_url": self.url,
-            "region_name": _REGION,
+            "region_name": "us-east-1",
             "aws_access_key_id": "administrator",
             "aws_secret_access_key": "-",
         }
@@ -63,14 +60,9 @@ class Objects:
 
     def client(self) -> "boto3.client":
         """Amazon's own client, which is not the one that taugrad uses."""
-        key, secret = (self.variables[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name=_REGION,
-            aws_access_key_id=key,
-            aws_secret_access_key=secret,
-        )
+        names = ("aws_access_key_id", "aws_secret_access_key")
+        keys = {name: self.variables[name.upper()] for name in names}
+        return boto3.client("s3", **self._administrator | keys)
 
     def names(self, prefix: str) -> list[str]:
         """Of the objects below a folder, without the empty ones that stand for folders."""

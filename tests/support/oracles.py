@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+import page_decoder
 import torch
 from numpy.typing import NDArray
 
@@ -128,16 +129,8 @@ def quantile(a: Floats, bits: int) -> Quantized:
     return Quantized(symbols, (np.array([exponent], np.int8), means.view(np.uint16)), values)
 
 
-def _magnitudes() -> list[Fraction]:
-    """The finite magnitudes of e4m3fn in order of their bits: 4 bits of exponent, bias 7, 3 of mantissa."""
-    numbers = []
-    for short in range(0x7F):
-        exponent, mantissa = short >> 3, short & 7
-        numbers.append(Fraction(mantissa + 8 * (exponent > 0)) * Fraction(2) ** (max(exponent, 1) - 10))
-    return numbers
-
-
-_E4M3 = _magnitudes()
+_E4M3 = [Fraction(page_decoder.e4m3(short)) for short in range(0x7F)]
+"""The finite magnitudes, in order of their bits."""
 
 
 def fp8(a: Floats, _: int = 8) -> Quantized:

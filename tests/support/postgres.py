@@ -5,12 +5,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 from needs import missing
+from waiting import said_by, until
 
 from taugrad.platform.ports import free_port
 
@@ -47,23 +47,9 @@ class Postgres:
         if os.getuid() == 0:
             for path in (self._folder, self._folder / "password"):
                 shutil.chown(path, "nobody", "nogroup")
-        made = subprocess.run(
-            [
-                *_as_nobody(),
-                initdb,
-                f"--pgdata={self._folder / 'data'}",
-                f"--username={USER}",
-                "--auth=scram-sha-256",
-                f"--pwfile={self._folder / 'password'}",
-                "--no-sync",
-                "--locale=C.UTF-8",
-            ],
-            cwd=self._folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert made.returncode == 0, made.stdout + made.stderr
+        options = [f"--pgdata={self._folder / 'data'}", f"--pwfile={self._folder / 'password'}"]
+        options += [f"--username={USER}", "--auth=scram-sha-256", "--no-sync", "--locale=C.UTF-8"]
+        said_by([*_as_nobody(), initdb, *options], cwd=self._folder)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
         with self.connect("postgres") as connection:
@@ -71,14 +57,8 @@ class Postgres:
 
     def connect(self, database: str = "runs") -> psycopg.Connection:
         """A connection of the test's own."""
-        return psycopg.connect(
-            host="127.0.0.1",
-            port=self.port,
-            user=USER,
-            password=PASSWORD,
-            dbname=database,
-            autocommit=True,
-        )
+        where = {"host": "127.0.0.1", "port": self.port, "dbname": database}
+        return psycopg.connect(**where, user=USER, password=PASSWORD, autocommit=True)
 
     def rows(self, query: str, *values: object) -> list[tuple]:
         """What a query gives."""
@@ -90,21 +70,15 @@ class Postgres:
         options = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"]
         line = [*_as_nobody(), self._server, "-D", str(self._folder / "data")]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                line + [part for option in options for part in ("-c", option)],
-                cwd=self._folder,
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + _TIMEOUT_S
-        while True:
-            try:
-                self.connect("postgres").close()
-                return
-            except psycopg.OperationalError:
-                assert self._process.poll() is None, (self._folder / "log").read_text()
-                assert time.monotonic() < deadline, (self._folder / "log").read_text()
-                time.sleep(0.1)
+            line += [part for option in options for part in ("-c", option)]
+            process = subprocess.Popen(line, cwd=self._folder, stdout=log, stderr=log)
+        self._process = process
+        until(self._answers, (self._folder / "log").read_text, goes_on=lambda: process.poll() is None)
+
+    def _answers(self) -> bool:
+        with suppress(psycopg.OperationalError), self.connect("postgres"):
+            return True
+        return False
 
     def stop(self) -> None:
         """Ends the server at once, with all its connections."""

@@ -1,9 +1,13 @@
-"""Trials of a search that were run, without running them."""
+"""Trials of a search that were run, without running them, and what is said of them."""
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
+
 from taugrad.search.progress import Progress
+from taugrad.search.verdict import tell
 
 
 def report(progress: Progress, number: int, values: Sequence[float], megabytes: float, **more: Any) -> None:
@@ -23,3 +27,10 @@ def report(progress: Progress, number: int, values: Sequence[float], megabytes: 
         training = {"fingerprint": f"{number}-{seed}", "seed": seed, "run_id": f"run{seed}", **told, **more}
         full = seed + 1 == len(values)
         progress.report(number, {"evaluation": 0, "full": full, "training": training, **seen})
+
+
+def told(progress: Progress) -> tuple[int, str]:
+    """The exit code of a search that has ended, and what it says."""
+    console = Console(file=io.StringIO(), width=132)
+    code = tell(console, progress, "", "sqlite:///mlflow.db")
+    return code, console.file.getvalue()

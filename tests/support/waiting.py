@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psutil
 
 TIMEOUT_S = 480  # other tests run at the same time
+GENEROUS_S = 50  # ten times what is promised of a refusal: this machine may be busy
 Found = TypeVar("Found")
 
 
@@ -43,6 +44,19 @@ def until(
 def lives(process: psutil.Process) -> bool:
     """Whether a process runs, and is not only waiting for its parent to ask how it ended."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def ended(command: Sequence[object], **options: Any) -> "subprocess.CompletedProcess[str]":
+    """A command that has come to its end, and what it has said."""
+    usual = {"capture_output": True, "text": True, "timeout": TIMEOUT_S}
+    return subprocess.run([*map(str, command)], check=False, **usual | options)
+
+
+def said_by(command: Sequence[object], **options: Any) -> str:
+    """What a command says that must end well."""
+    answer = ended(command, **options)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
 
 
 @contextmanager

@@ -3,34 +3,16 @@
 from ...method import Method
 from ..sites import Sites
 from .allgather import AllGather
-from .base import Pattern, Setting, Spent
+from .base import Pattern, Setting
 from .hierarchical import Hierarchical
 from .ring import Ring
 from .sharded import Sharded
 
-__all__ = [
-    "AllGather",
-    "Hierarchical",
-    "Pattern",
-    "Ring",
-    "Setting",
-    "Sharded",
-    "Spent",
-    "pattern_for",
-    "returning",
-    "self_contained",
-]
-
 
 def pattern_for(name: str, method: Method, back: Method, setting: Setting, sites: Sites | None) -> Pattern:
-    """A worker's side of a pattern.
+    """A worker's side of allgather, hierarchical (between sites), ring, parameter_server or sharded.
 
-    Args:
-        name: allgather, hierarchical, ring, parameter_server; sharded, and whatever has its way.
-        method: what workers send by.
-        back: what owners of shards send by.
-        setting: see there.
-        sites: for hierarchical, where the workers are.
+    Workers send by the method, owners of shards by `back`.
     """
     match name:
         case "allgather":

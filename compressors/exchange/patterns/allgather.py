@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ...method import Method
-from ..pieces import cut
 from ..rounds import Result, Rounds, Sending
-from .base import Parts, Pattern, Setting, refused_by
+from .base import Part, Pattern, Setting
 
 
 class AllGather(Pattern):
@@ -16,8 +14,7 @@ class AllGather(Pattern):
 
     def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
-        (self._whole,) = cut(setting.sizes, 1)
-        self._own = self._compressor(method, self._whole)
+        (self._whole,) = self._cut(method, 1)
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         sending = self._first(gradients, iteration)
@@ -27,23 +24,21 @@ class AllGather(Pattern):
 
     def _first(self, gradients: Sequence[Tensor], iteration: int) -> Sending:
         """What this worker sends, to all."""
-        own = self._compress(self._own, self._whole.of(gradients), iteration)
+        self._refused = None
+        own = self._compress(self._whole, self._whole.shard.of(gradients), iteration)
         self.spent.tallies = own.tallies
         return Sending(
             to_all=own.payload,
             elements=sum(tally.sent for tally in own.tallies),
             paper_bits=sum(tally.paper_bits for tally in own.tallies),
-            refused=refused_by(own, self._own, self._whole.ordinals),
+            refused=self._refused,
         )
 
     def assemble(self, agreed: Result) -> Tensor:
         with self._clock("decode"):
             # The mean is over all workers, or over the members of a round that closed with a quorum.
-            incoming = [self._read(self._own, rank, agreed[rank]) for rank in sorted(agreed)]
-            total = torch.empty(self._whole.stop, device=self.setting.like[0].device)
             divisor = len(agreed) if self.reduction == "mean" else 1
-            self._own.compressor.total(incoming, divisor, total)
-        return total
+            return self._sum(self._whole, dict(sorted(agreed.items())), divisor)
 
-    def parts(self) -> Parts:
-        return {"0": (self._whole, self._own)}
+    def parts(self) -> dict[str, Part]:
+        return {"0": self._whole}

@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...bucket.adding import Received
 from ...bucket.compressor import Outgoing
 from ...bucket.feedback import FeedbackCompressor
 from ...bucket.layout import PartTally
@@ -19,14 +19,50 @@ from ...method import CompressedMethod, Method, PowerSGD, read_config
 from ...spans import RECORDER
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload
-from ..pieces import Shard
 from ..resizing import merged, model_of, share_of
 from ..rounds import Result, Rounds
 
 BACK = "back"
 """The part of a pattern that keeps what an owner owes to all."""
-Parts = dict[str, tuple[Shard, FeedbackCompressor]]
-"""What keeps residuals from one synchronization to the next, and of which elements."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one parameter's elements."""
+
+    ordinal: int
+    """Of the parameter."""
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A contiguous range of all elements, where one parameter follows the other (Krizhevsky's 1/K shards)."""
+
+    start: int
+    stop: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def ordinals(self) -> list[int]:
+        """Of the parameters that it has a piece of."""
+        return [piece.ordinal for piece in self.pieces]
+
+    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Its pieces of flat tensors [numel], one a parameter; views."""
+        return [tensors[piece.ordinal][piece.start : piece.stop] for piece in self.pieces]
+
+    def split(self, values: Tensor) -> list[Tensor]:
+        """Its pieces of all its elements; views."""
+        return list(torch.split(values, [piece.stop - piece.start for piece in self.pieces]))
+
+
+class Part(NamedTuple):
+    """Some elements, and what keeps their residuals from one synchronization to the next."""
+
+    shard: Shard
+    compressor: FeedbackCompressor
 
 
 @dataclass(frozen=True)
@@ -70,26 +106,22 @@ class Pattern(ABC):
         self.spent = Spent()
         self.rms: dict[str, float] | None = None
         """By parameter, root mean squares of the loss's gradients; set if weights are exchanged instead."""
+        self._refused: int | None = None
+        """Ordinal of the first parameter that was not finite in this synchronization."""
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """The worker's side of one synchronization.
-
-        Args:
-            gradients: flat and contiguous, one for each parameter.
-            iteration: number of synchronizations before this one.
-        """
+        """The worker's side of one synchronization of gradients, flat and contiguous, one a parameter."""
 
     @abstractmethod
     def assemble(self, agreed: Result) -> Tensor:
         """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
 
-        Raises:
-            CorruptMessage: a payload is damaged or does not fit.
+        Raises CorruptMessage where a payload is damaged or does not fit.
         """
 
     @abstractmethod
-    def parts(self) -> Parts:
+    def parts(self) -> dict[str, Part]:
         """What keeps what the worker owes by itself, by number; `BACK` keeps what it owes as an owner."""
 
     def compressors(self) -> list[FeedbackCompressor]:
@@ -102,11 +134,10 @@ class Pattern(ABC):
         What a ring's worker keeps also holds what others sent.
         """
         whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
-        for key, (shard, compressor) in self.parts().items():
+        for shard, compressor in (part for key, part in self.parts().items() if key != BACK):
             for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
-                residual = compressor.feedback.residuals.get(self.setting.names[piece.ordinal])
-                if residual is not None and key != BACK:
-                    values.copy_(residual)
+                if (name := self.setting.names[piece.ordinal]) in compressor.feedback.residuals:
+                    values.copy_(compressor.feedback.residuals[name])
         return whole
 
     def commit(self) -> None:
@@ -139,12 +170,9 @@ class Pattern(ABC):
             compressor.load_state_dict(state[key])
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
-        """Restores this worker's part of what another number of workers had (`exchange/resizing.py`).
+        """Restores this worker's part of what `state_dict` gave to another number of workers, by rank.
 
         Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
-
-        Args:
-            former: what `state_dict` returned, by rank.
         """
         rank, workers, names = self.setting.rank, self.setting.workers, self.setting.names
         share, sizes = share_of(len(former), workers, self.reduction), self.setting.sizes
@@ -159,17 +187,15 @@ class Pattern(ABC):
             whole = returns if key == BACK else owes
             states = backs if key == BACK else [state for each, state in model.items() if each != BACK]
             memories = {name: each for state in states[::-1] for name, each in state["memories"].items()}
-            here = {names[ordinal] for ordinal in shard.ordinals}
-            cut_out: dict[str, Any] = {
-                what: {
-                    names[piece.ordinal]: tensors[names[piece.ordinal]][piece.start : piece.stop]
-                    for piece in shard.pieces
-                    if names[piece.ordinal] in tensors
-                }
+            here = {names[piece.ordinal]: slice(piece.start, piece.stop) for piece in shard.pieces}
+            kept: dict[str, Any] = {
+                what: {name: tensors[name][own] for name, own in here.items() if name in tensors}
                 for what, tensors in whole.items()
             }
-            kept = {name: each for name, each in memories.items() if name in here or name not in names}
-            compressor.load_state_dict({**cut_out, "memories": kept})
+            kept["memories"] = {
+                name: each for name, each in memories.items() if name in here or name not in names
+            }
+            compressor.load_state_dict(kept)
 
     @property
     def keeps_residuals(self) -> bool:
@@ -180,35 +206,58 @@ class Pattern(ABC):
         """Sum of squares of all that the worker has not sent yet."""
         return sum(each.residual_squares() for each in self.compressors())
 
-    def _compressor(self, method: Method, shard: Shard) -> FeedbackCompressor:
-        """One for the pieces of a shard."""
-        return FeedbackCompressor(
-            compressed(method),
-            [self.setting.names[ordinal] for ordinal in shard.ordinals],
-            shard.of(self.setting.like),
-            threads=self.setting.threads,
-            hold_back_zeros=self.setting.hold_back_zeros,
-        )
+    @property
+    def _divisor(self) -> int:
+        """What a sum over all workers is divided by."""
+        return self.setting.workers if self.reduction == "mean" else 1
 
-    def _compress(
-        self, compressor: FeedbackCompressor, gradients: Sequence[Tensor], iteration: int
-    ) -> Outgoing:
+    def _cut(self, method: Method, shards: int) -> list[Part]:
+        """All elements, in parts that are compressed by themselves."""
+        setting, parts = self.setting, []
+        for shard in cut(setting.sizes, shards):
+            compressor = FeedbackCompressor(
+                compressed(method),
+                [setting.names[ordinal] for ordinal in shard.ordinals],
+                shard.of(setting.like),
+                threads=setting.threads,
+                hold_back_zeros=setting.hold_back_zeros,
+            )
+            parts.append(Part(shard, compressor))
+        return parts
+
+    def _compress(self, part: Part, pieces: Sequence[Tensor], iteration: int) -> Outgoing:
         with self._clock("compress"):
-            return compressor.compress(gradients, iteration, self.rms)
+            own = part.compressor.compress(pieces, iteration, self.rms)
+        if self._refused is None and is_refusal(own.payload):
+            refusal = part.compressor.read(own.payload)
+            assert isinstance(refusal, NonFinite)
+            self._refused = part.shard.ordinals[refusal.ordinal]
+        return own
 
-    def _read(self, compressor: FeedbackCompressor, sender: int, payload: Payload) -> Received:
-        """What a worker sent of a shard; raises CorruptMessage."""
-        try:
-            incoming = compressor.read(payload)
-        except CorruptMessage as reason:
-            raise CorruptMessage(f"the message of worker {sender}: {reason}") from None
-        if isinstance(incoming, NonFinite):
-            raise CorruptMessage(f"the message of worker {sender} says that there is no update")
-        return incoming
+    def _sum(
+        self, part: Part, payloads: Mapping[int, Payload], divisor: int = 1, total: Tensor | None = None
+    ) -> Tensor:
+        """What workers sent of a part, added in this order, over a divisor; raises CorruptMessage."""
+        shard, compressor = part
+        incoming = compressor.compressor.read_all(payloads, compressor.layout)
+        for sender, each in zip(payloads, incoming, strict=True):
+            if isinstance(each, NonFinite):
+                raise CorruptMessage(f"the message of worker {sender} says that there is no update")
+        total = self._empty(shard.stop - shard.start) if total is None else total
+        compressor.compressor.total(incoming, divisor, total)
+        return total
 
-    def _add(self, compressor: FeedbackCompressor, sender: int, payload: Payload, total: Tensor) -> None:
-        """Adds what a worker sent of a shard; if it is not valid, adds nothing and raises."""
-        compressor.compressor.add(self._read(compressor, sender, payload), total)
+    def _joined(self, parts: Sequence[Part], agreed: Result, divisor: int = 1) -> Tensor:
+        """The payload of each part, over a divisor."""
+        with self._clock("decode"):
+            total = self._empty(parts[-1].shard.stop)
+            for number, part in enumerate(parts):
+                own = total[part.shard.start : part.shard.stop]
+                self._sum(part, {number: agreed[number]}, divisor, own)
+        return total
+
+    def _empty(self, elements: int) -> Tensor:
+        return torch.empty(elements, device=self.setting.like[0].device)
 
     @contextmanager
     def _clock(self, what: Literal["compress", "decode"]) -> Iterator[None]:
@@ -243,19 +292,19 @@ def _whole(
     return whole
 
 
-def refused_by(own: Outgoing, compressor: FeedbackCompressor, ordinals: Sequence[int]) -> int | None:
-    """If a worker sends a refusal, the ordinal of the parameter that was not finite; otherwise None."""
-    if not is_refusal(own.payload):
-        return None
-    refusal = compressor.read(own.payload)
-    assert isinstance(refusal, NonFinite)
-    return ordinals[refusal.ordinal]
-
-
-def divide(total: Tensor, workers: int) -> None:
-    """The mean of a sum over workers, in place."""
-    # A tensor, not a number: a GPU would multiply by the number's reciprocal, which rounds differently.
-    total.div_(torch.tensor(workers, dtype=torch.float32, device=total.device))
+def cut(sizes: Sequence[int], shards: int) -> list[Shard]:
+    """Cuts parameters of these sizes into ranges whose lengths differ by at most one."""
+    starts = [0, *accumulate(sizes)]
+    bounds = [starts[-1] * i // shards for i in range(shards + 1)]
+    found = []
+    for low, high in pairwise(bounds):
+        pieces = [
+            Piece(ordinal, max(low - start, 0), min(high - start, size))
+            for ordinal, (start, size) in enumerate(zip(starts, sizes, strict=False))
+            if size and start < high and start + size > low
+        ]
+        found.append(Shard(low, high, tuple(pieces)))
+    return found
 
 
 def compressed(method: Method) -> CompressedMethod:

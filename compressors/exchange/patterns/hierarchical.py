@@ -24,13 +24,6 @@ class Hierarchical(AllGather):
     """
 
     def __init__(self, method: Method, setting: Setting, sites: Sites) -> None:
-        """Finds out who sends to whom.
-
-        Args:
-            method: what workers send by.
-            setting: see there.
-            sites: where the workers are.
-        """
         super().__init__(method, setting)
         hops, rank = sites.hops.tolist(), setting.rank
         self._receivers = [to for source, by, to in hops if source == by == rank]

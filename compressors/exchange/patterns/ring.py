@@ -5,20 +5,18 @@ goes round once: every worker adds its own gradient to the partial sum that it r
 on. In the second half (all-gather) the finished sums go round unchanged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
 from ...method import Method
 from ...wire.message import is_refusal
 from ..carrier import Payload
-from ..pieces import cut
-from ..rounds import Passed, Passing, Result, Rounds
-from ..traffic import HEAD, Head, Heads, Known
-from .base import Parts, Pattern, Setting, divide, refused_by
+from ..rounds import Passing, Result, Rounds
+from ..traffic import HEAD, Head, Known
+from .base import Part, Pattern, Setting
 
 
 class Ring(Pattern):
@@ -30,10 +28,7 @@ class Ring(Pattern):
 
     def __init__(self, method: Method, setting: Setting) -> None:
         super().__init__(method, setting)
-        self._chunks = cut(setting.sizes, setting.workers)
-        self._hops = [self._compressor(method, chunk) for chunk in self._chunks]
-        self._refused: int | None = None
-        """Ordinal of the first parameter that this worker refused in the current synchronization."""
+        self._chunks = self._cut(method, setting.workers)
 
     def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
         """See `Pattern.rounds`.
@@ -50,20 +45,24 @@ class Ring(Pattern):
         sizes = []
         for hop in range(workers - 1):
             sizes.append(own.payload.size)
-            passed = yield Passing(after, before, own.payload)
-            assert isinstance(passed, Passed)
-            own = self._pass_on((rank - hop - 1) % workers, gradients, (before, passed[before]), iteration)
+            received = yield Passing(after, before, own.payload)
+            partial = before, received[before]
+            own = self._pass_on((rank - hop - 1) % workers, gradients, partial, iteration)
         del gradients
         agreed = {(rank + 1) % workers: own.payload}
-        heads: dict[int, Sequence[int]] = {rank: self._head(sizes)}
-        payload, note = own.payload, heads[rank]
+        heads = np.zeros(workers, HEAD)
+        heads[rank] = self._head(sizes)
+        message = np.concatenate([heads[rank : rank + 1].view(np.uint8), own.payload])
         for hop in range(workers - 1):
-            passed = yield Passing(after, before, payload, note)
-            assert isinstance(passed, Passed)
-            payload, note = passed[before], passed.note
-            agreed[(rank - hop) % workers] = payload
-            heads[(rank - hop - 1) % workers] = note
-        yield Known(self._heads_of_both_halves(heads, agreed), workers * (workers - 1) * HEAD.itemsize)
+            received = yield Passing(after, before, message, HEAD.itemsize)
+            message = received[before]
+            agreed[(rank - hop) % workers] = message[HEAD.itemsize :]
+            heads[(rank - hop - 1) % workers] = message[: HEAD.itemsize].view(HEAD)[0]
+        # Each worker's sum was sent once for each hop of the second half.
+        sums = np.array([agreed[(each + 1) % workers].size for each in range(workers)])
+        heads["single_bytes"] += sums * (workers - 1)
+        heads["single_messages"] += (sums > 0) * (workers - 1)
+        yield Known(heads, workers * (workers - 1) * HEAD.itemsize)
         return agreed
 
     def _head(self, sizes: Sequence[int]) -> Head:
@@ -77,43 +76,24 @@ class Ring(Pattern):
             single_messages=sum(size > 0 for size in sizes),
         )
 
-    def _heads_of_both_halves(self, heads: Mapping[int, Sequence[int]], agreed: Result) -> Heads:
-        """Adds the counts of the second half: each worker's sum, once for each hop."""
-        workers = self.setting.workers
-        both = np.array([tuple(heads[rank]) for rank in range(workers)], HEAD)
-        sums = np.array([agreed[(rank + 1) % workers].size for rank in range(workers)])
-        both["single_bytes"] += sums * (workers - 1)
-        both["single_messages"] += (sums > 0) * (workers - 1)
-        return both
-
     def _pass_on(
         self, chunk: int, gradients: Sequence[Tensor], partial: tuple[int, Payload] | None, iteration: int
     ) -> Outgoing:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
-        compressor, pieces = self._hops[chunk], self._chunks[chunk].of(gradients)
+        part = self._chunks[chunk]
+        pieces = part.shard.of(gradients)
         if partial is not None:
             if is_refusal(partial[1]):
-                return Outgoing(partial[1], compressor.layout, [])
+                return Outgoing(partial[1], part.compressor.layout, [])
             with self._clock("decode"):
-                shard = self._chunks[chunk]
-                total = torch.zeros(shard.stop - shard.start, device=self.setting.like[0].device)
-                self._add(compressor, *partial, total)
-                sums = torch.split(total, [piece.stop - piece.start for piece in shard.pieces])
+                sums = part.shard.split(self._sum(part, dict([partial])))
                 pieces = [received + own for received, own in zip(sums, pieces, strict=True)]
-        own = self._compress(compressor, pieces, iteration)
+        own = self._compress(part, pieces, iteration)
         self.spent.tallies += own.tallies
-        if self._refused is None:
-            self._refused = refused_by(own, compressor, self._chunks[chunk].ordinals)
         return own
 
     def assemble(self, agreed: Result) -> Tensor:
-        with self._clock("decode"):
-            total = torch.zeros(self._chunks[-1].stop, device=self.setting.like[0].device)
-            for number, chunk in enumerate(self._chunks):
-                self._add(self._hops[number], number, agreed[number], total[chunk.start : chunk.stop])
-            if self.reduction == "mean":
-                divide(total, self.setting.workers)
-        return total
+        return self._joined(self._chunks, agreed, self._divisor)
 
-    def parts(self) -> Parts:
-        return {str(i): part for i, part in enumerate(zip(self._chunks, self._hops, strict=True))}
+    def parts(self) -> dict[str, Part]:
+        return {str(i): part for i, part in enumerate(self._chunks)}

@@ -2,9 +2,7 @@
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,23 +22,15 @@ class SpeechError(RuntimeError):
     """Speech that cannot be made; the message says why, and what would help."""
 
 
-@dataclass(frozen=True)
-class Speech:
-    """What was spoken.
-
-    Attributes:
-        samples: int16 [n].
-        phonemes: espeak's names, in order.
-        starts: int64, the sample at which each of them begins, ascending, below n.
-    """
+class Speech(NamedTuple):
+    """What was spoken."""
 
     samples: NDArray[np.int16]
+    """[n]"""
     phonemes: list[str]
+    """espeak's names, in order."""
     starts: NDArray[np.int64]
-
-
-class _Value(ctypes.Union):
-    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
+    """The sample at which each of them begins, ascending, below n."""
 
 
 class _Event(ctypes.Structure):
@@ -52,7 +42,7 @@ class _Event(ctypes.Structure):
         ("audio_position", ctypes.c_int),
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
-        ("id", _Value),
+        ("phoneme", ctypes.c_char * 8),  # of a union of 8 bytes
     )
 
 
@@ -62,23 +52,20 @@ _Callback = ctypes.CFUNCTYPE(
 
 
 def loaded() -> ctypes.CDLL:
-    """The library.
-
-    Raises:
-        SpeechError: it is not installed, or cannot be loaded.
-    """
+    """The library; raises SpeechError where it is not installed, or cannot be loaded."""
     found = ctypes.util.find_library("espeak-ng")
     if found is None:
         raise SpeechError(f"libespeak-ng is missing; on Debian: apt-get install {PACKAGES}")
     try:
-        return ctypes.CDLL(found)
+        library = ctypes.CDLL(found)
     except OSError as error:
         raise SpeechError(f"{found} cannot be loaded ({error}); it needs {PACKAGES}") from error
+    library.espeak_Info.restype = ctypes.c_char_p
+    return library
 
 
 def version_of(library: ctypes.CDLL) -> str:
     """The version of the loaded library."""
-    library.espeak_Info.restype = ctypes.c_char_p
     version: bytes = library.espeak_Info(None)
     return version.decode()
 
@@ -91,30 +78,20 @@ class Speaker:
 
     Attributes:
         rate: samples a second.
-        version: of the library.
     """
 
     def __init__(self) -> None:
-        """Loads the library.
-
-        Raises:
-            SpeechError: it is not installed, or finds no voices.
-        """
+        """Loads the library; raises SpeechError where it is not installed, or finds no voices."""
         self._library = loaded()
-        self._samples: list[bytes] = []
-        self._phonemes: list[str] = []
-        self._starts: list[int] = []
-        self.rate: int = self._library.espeak_Initialize(
-            _SYNCHRONOUS, 0, None, _PHONEME_EVENTS | _RETURN_ON_ERROR
-        )
+        options = _PHONEME_EVENTS | _RETURN_ON_ERROR
+        self.rate: int = self._library.espeak_Initialize(_SYNCHRONOUS, 0, None, options)
         if self.rate <= 0:
             raise SpeechError(f"espeak-ng finds no voices; on Debian: apt-get install --reinstall {PACKAGES}")
-        self.version = version_of(self._library)
-        self._callback: Callable[..., Any] = _Callback(self._take)  # must live as long as the library
+        self._callback = _Callback(self._take)  # must live as long as the library
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(self, text: str, voice: str, *, words_a_minute: int, pitch: int, pitch_range: int) -> Speech:
-        """Speaks a text.
+        """Speaks a text; raises SpeechError: there is no such voice, or the library failed.
 
         Args:
             text: what to say.
@@ -122,11 +99,8 @@ class Speaker:
             words_a_minute: 80 to 450.
             pitch: 0 to 100, 50 as the voice has it.
             pitch_range: 0 (monotone) to 100.
-
-        Raises:
-            SpeechError: there is no such voice, or the library failed.
         """
-        self._samples, self._phonemes, self._starts = [], [], []
+        self._samples, self._phonemes = list[bytes](), list[tuple[str, int]]()
         self._must("voice", voice, self._library.espeak_SetVoiceByName(voice.encode()))
         for parameter, value in ((_RATE, words_a_minute), (_PITCH, pitch), (_RANGE, pitch_range)):
             self._must("parameter", value, self._library.espeak_SetParameter(parameter, value, 0))
@@ -135,31 +109,25 @@ class Speaker:
         self._must("text", text, self._library.espeak_Synth(spoken, size, 0, 1, 0, _UTF8, None, None))
         self._must("text", text, self._library.espeak_Synchronize())
         samples = np.frombuffer(b"".join(self._samples), dtype=np.int16)
-        starts = np.array(self._starts, dtype=np.int64)
-        inside = starts < len(samples)  # the last pause may begin where the samples end
-        return Speech(
-            samples, [p for p, kept in zip(self._phonemes, inside, strict=True) if kept], starts[inside]
-        )
+        # The last pause may begin where the samples end.
+        inside = [(name, start) for name, start in self._phonemes if start < len(samples)]
+        starts = np.array([start for _, start in inside], dtype=np.int64)
+        return Speech(samples, [name for name, _ in inside], starts)
 
     def _take(self, samples: Any, count: int, events: Any) -> int:
         """Keeps what the library hands over; 0 lets it go on."""
         if samples and count:
             self._samples.append(ctypes.string_at(samples, count * ctypes.sizeof(ctypes.c_short)))
-        for event in _until_end(events):
+        number = 0
+        while (event := events[number]).type != _END_OF_LIST:
             if event.type == _PHONEME:
-                self._phonemes.append(bytes(event.id)[: _Value.string.size].partition(b"\0")[0].decode())
-                self._starts.append(event.sample)
+                self._phonemes.append((event.phoneme.decode(), event.sample))
+            number += 1
         return 0
 
     def _must(self, what: str, value: object, code: int) -> None:
         if code:
+            version = version_of(self._library)
             raise SpeechError(
-                f"espeak-ng {self.version} refuses {what} {value!r} (error {code}); it needs {PACKAGES}"
+                f"espeak-ng {version} refuses {what} {value!r} (error {code}); it needs {PACKAGES}"
             )
-
-
-def _until_end(events: Any) -> Any:
-    number = 0
-    while events[number].type != _END_OF_LIST:
-        yield events[number]
-        number += 1

@@ -10,24 +10,15 @@ _FLOOR = 1e-3
 """Of an energy; that of a sample of 1 in 32,768 is about 1."""
 
 
-def frame_starts(samples: int, rate: int) -> NDArray[np.int64]:
-    """Where frames begin: every 10 ms, rounded down to a sample, as long as a whole window fits.
-
-    Args:
-        samples: how many there are.
-        rate: samples a second.
-
-    Returns:
-        int64 [frames]; none where the samples are shorter than a window.
-    """
-    frames = max(0, (samples - window_length(rate)) * 1000 // (FRAME_MS * rate) + 1)
-    starts = np.arange(frames, dtype=np.int64) * (FRAME_MS * rate) // 1000
-    return starts[starts + window_length(rate) <= samples]
-
-
 def window_length(rate: int) -> int:
     """Samples of a window of 25 ms, rounded down."""
     return WINDOW_MS * rate // 1000
+
+
+def frame_starts(samples: int, rate: int) -> NDArray[np.int64]:
+    """Where frames begin, int64 [frames]: every 10 ms, rounded down, as long as a whole window fits."""
+    starts = np.arange(samples * 1000 // (FRAME_MS * rate) + 1) * (FRAME_MS * rate) // 1000
+    return starts[starts + window_length(rate) <= samples]
 
 
 def log_mel(samples: NDArray[np.float64], rate: int) -> NDArray[np.float32]:
@@ -40,34 +31,26 @@ def log_mel(samples: NDArray[np.float64], rate: int) -> NDArray[np.float32]:
     to its right neighbour's. The logarithm is natural, of at least 1e-3.
 
     Args:
-        samples: float64 [n], in units of 16-bit samples.
+        samples: float64 [n], in units of 16-bit samples; a window's at least.
         rate: samples a second, at least 16,000.
 
     Returns:
         float32 [frames, 20]; see `frame_starts`.
     """
-    length = window_length(rate)
-    starts = frame_starts(len(samples), rate)
-    if not len(starts):
-        return np.zeros((0, FEATURES), dtype=np.float32)
+    length, starts = window_length(rate), frame_starts(len(samples), rate)
     windows = np.lib.stride_tricks.sliding_window_view(samples, length)[starts] * np.hamming(length)
     size = 1 << (length - 1).bit_length()
     spectrum = np.fft.rfft(windows, size)
     power = (np.square(spectrum.real) + np.square(spectrum.imag)) / size
-    # Not BLAS, whose order of additions may depend on the number of threads.
-    energies = np.einsum("fk,bk->fb", power, _triangles(size, rate))
-    logarithms: NDArray[np.float32] = np.log(np.maximum(energies, _FLOOR)).astype(np.float32)
-    return logarithms
-
-
-def _triangles(size: int, rate: int) -> NDArray[np.float64]:
-    """Each band's weights of frequencies, [20, size / 2 + 1]."""
     mel = _mel(np.arange(size // 2 + 1) * (rate / size))
     corners = np.linspace(_mel(LOWEST_HZ), _mel(HIGHEST_HZ), FEATURES + 2)
     left, middle, right = (corners[i : i + FEATURES, np.newaxis] for i in range(3))
     rising, falling = (mel - left) / (middle - left), (right - mel) / (right - middle)
-    weights: NDArray[np.float64] = np.maximum(np.minimum(rising, falling), 0)
-    return weights
+    triangles = np.maximum(np.minimum(rising, falling), 0)
+    # Not BLAS, whose order of additions may depend on the number of threads.
+    energies = np.einsum("fk,bk->fb", power, triangles)
+    logarithms: NDArray[np.float32] = np.log(np.maximum(energies, _FLOOR)).astype(np.float32)
+    return logarithms
 
 
 def _mel(frequency: NDArray[np.floating] | float) -> NDArray[np.float64]:

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from taugrad.compressors import Step
+from taugrad.compressors.errors import reaching
 from taugrad.compressors.exchange.addresses import transport_of
-from taugrad.compressors.exchange.lost_peers import reaching
 from taugrad.compressors.method import Method
 from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
@@ -90,15 +90,9 @@ class Adapter:
         self._held: object = None  # freed by gloo's thread, tensors would want Python's lock at a bad moment
 
     def finish_step(self, step: Step, seconds: float, *, last: bool) -> dict[str, float]:
-        """Takes note of a step, and decides if it is time to; all workers call it after each step.
+        """Takes note of a step and its seconds, and decides if it is time to; all workers call it each time.
 
-        Args:
-            step: its ledger.
-            seconds: that it took.
-            last: whether it is the run's last one.
-
-        Returns:
-            What was decided, by MLflow name; empty where nothing was.
+        Returns what was decided, by MLflow name; nothing where nothing was.
         """
         self._steps += 1
         self.hear()
@@ -130,11 +124,7 @@ class Adapter:
         self._seen, self._steps = [], 0
 
     def hear(self) -> None:
-        """Waits for what the others told, if that is on its way; all workers must call this together.
-
-        Raises:
-            PeerLost: another worker is gone, or has been silent for too long.
-        """
+        """Waits for what the others told, if that is on its way; all call this together. Raises PeerLost."""
         if self._told is None:
             return
         work, everybody = self._told
@@ -201,14 +191,9 @@ def adapter_for(
     aim_at: Callable[[float], float],
     local_steps: int = 1,
 ) -> Adapter | None:
-    """What follows the link as the spec says; None where it says nothing.
+    """What follows the link as the spec says, see `Adapter`; None where it says nothing.
 
-    Args:
-        adapt: the bounds.
-        method: whose share of elements is changed; `validation` has seen it.
-        device: where this process trains.
-        aim_at: changes it, and returns what it comes to.
-        local_steps: steps from one exchange to the next; 0 where epochs decide.
+    `validation` has seen the method. `local_steps` is 0 where epochs decide.
     """
     if adapt is None:
         return None

@@ -51,11 +51,9 @@ class Chooser:
         return self.adapt.wait / (1 - self.adapt.wait)
 
     def choose(self, link: LinkEstimate, now: Choice) -> Choice:
-        """What to go on with.
+        """What to go on with after `now`.
 
-        Args:
-            link: as the latest windows show it, the last of them with `now`.
-            now: what has been in force.
+        The link is as the latest windows show it, the last of them with `now`.
         """
         nbytes = link.mean(lambda each: each.nbytes)
         compute_s = link.mean(lambda each: each.compute_s)

@@ -84,8 +84,7 @@ class Accumulator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave.
 
-        Raises:
-            ValueError: it is of another model or of another number of workers.
+        Raises ValueError: it is of another model or of another number of workers.
         """
         units, messages = state["units"].numpy(), [int(each) for each in state["messages"]]
         if units.shape != self._units.shape or units.dtype != np.int64:
@@ -104,12 +103,7 @@ class Accumulator:
         if last > self._units.size:
             raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
         amounts = _units(update.amounts(CPU), factor)
-        return [(where, self._sums(where, amounts[own])) for where, own in update.places()]
-
-    def _sums(self, where: slice | NDArray[np.int64], amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        sums: NDArray[np.int64] = self._units[where] + amounts
-        _check(sums, MOST / UNIT)
-        return sums
+        return [(where, _checked(self._units[where] + amounts[own])) for where, own in update.places()]
 
 
 def _units(values: NDArray[np.float32], factor: float) -> NDArray[np.int64]:
@@ -117,18 +111,19 @@ def _units(values: NDArray[np.float32], factor: float) -> NDArray[np.int64]:
     with np.errstate(over="ignore", invalid="ignore"):  # what is no number is refused
         counts: NDArray[np.float64] = np.multiply(values, factor / UNIT, dtype=np.float64)
         np.rint(counts, out=counts)
-    _check(counts, MOST / UNIT)
-    return counts.astype(np.int64)
+    return _checked(counts).astype(np.int64)
 
 
 def _floats(units: NDArray[np.int64]) -> NDArray[np.float32]:
     return (units * UNIT).astype(np.float32)
 
 
-def _check(counts: NDArray[Any], most: float) -> None:
+def _checked(counts: NDArray[Any]) -> NDArray[Any]:
     # Not `> most`: what is no number is refused too.
+    most = MOST / UNIT
     if counts.size and not (counts.max() <= most and counts.min() >= -most):
         raise Diverged(
             f"a weight, or what is added to one, is beyond {MOST:,.0f} or is not a number: "
             "the training diverges"
         )
+    return counts

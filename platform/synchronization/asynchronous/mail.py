@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import is_refusal
 
@@ -43,9 +42,7 @@ class Mail:
     def begin(self, step: int, schedule: Schedule | None) -> None:
         """Called when all workers are drained and continue with this step; senders may already be further.
 
-        Args:
-            step: the first.
-            schedule: says from here on what is applied when; without it, whatever has arrived.
+        The schedule says from here on what is applied when; without it, whatever has arrived.
         """
         self._first, self._schedule = step, schedule
         self._arrived = [max(each, step) for each in self._arrived]
@@ -64,10 +61,7 @@ class Mail:
             self._carrier.send(other, _TAG, payload)
 
     def receive(self, step: int) -> list[Message] | None:
-        """The messages that this worker must apply before a step.
-
-        Args:
-            step: the number of its steps before.
+        """The messages that this worker must apply before a step; `step` is the number of its steps before.
 
         Returns:
             Those of each sender in order; None if simulated workers must make steps first.

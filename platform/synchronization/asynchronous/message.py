@@ -52,11 +52,7 @@ def ended(number: int) -> Payload:
 
 
 def read(sender: int, arrived: Payload, workers: int) -> Message | int:
-    """An update; or the step before which its sender ends.
-
-    Raises:
-        CorruptMessage: the bytes are neither.
-    """
+    """An update; or the step before which its sender ends. Raises CorruptMessage: the bytes are neither."""
     kind, nothing, number, factor, size = HEAD.unpack(arrived[: HEAD.size].tobytes().ljust(HEAD.size, b"\0"))
     expected = HEAD.size + (_COUNT.itemsize * workers if kind == UPDATE else 0) + size
     if kind not in (UPDATE, ENDED) or nothing or arrived.size != expected or not np.isfinite(factor):

@@ -9,7 +9,7 @@ import torch
 
 from taugrad.compressors import Totals
 from taugrad.compressors.exchange.averaging import require_own
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.rounds import Runner
 from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.spans import RECORDER
 
@@ -48,14 +48,10 @@ class AsynchronousTraining(Synchronization):
         most_behind: int,
         course: Course | None,
     ) -> None:
-        """Takes charge.
+        """Takes charge of a worker for each of the runner's ranks, whose models have the same weights.
 
-        Args:
-            runner: of the workers; for what all do together.
-            workers: one for each of the runner's ranks, with models of the same weights on every worker.
-            randomness: theirs.
-            most_behind: how many steps a worker may be ahead of what it has received from any other one.
-            course: makes the schedule that workers follow; without it, they apply whatever has arrived.
+        `most_behind` is how many steps a worker may be ahead of what it has received from any other one. A
+        `course` makes the schedule that workers follow; without it, they apply whatever has arrived.
         """
         self.ranks, self.workers = runner.ranks, runner.workers
         self._runner, self._course, self._randomness = runner, course, randomness
@@ -194,7 +190,6 @@ class AsynchronousTraining(Synchronization):
 
     @property
     def totals(self) -> Totals:
-        """See `Synchronization.totals`."""
         return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links:
@@ -203,7 +198,6 @@ class AsynchronousTraining(Synchronization):
         return Links(traffic.link_messages.copy(), traffic.link_bytes.copy())
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             "model": self.model.state_dict(),
             "received": self.workers_here[0].received.state_dict(),
@@ -212,12 +206,10 @@ class AsynchronousTraining(Synchronization):
         }
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         states = {str(worker.rank): worker.state_dict() for worker in self.workers_here}
         return {"version": _STATE_VERSION, "workers": self.workers, "ranks": states}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         require_own(own, self.ranks, self.workers, _STATE_VERSION)
         for worker in self.workers_here:
             worker.replica.model.load_state_dict(shared["model"])

@@ -4,7 +4,9 @@ It is the same wherever it is computed. Legend: K workers; a row has a value for
 link, at one step.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +40,7 @@ class Schedule:
     def __init__(self, course: Course, first: int) -> None:
         """Begins at time 0, when all workers have applied everything.
 
-        Args:
-            course: how fast workers and links are.
-            first: every worker's steps before this in the whole run; delays are drawn from it.
+        `first` are every worker's steps before this in the whole run; delays are drawn from it.
         """
         self._course, self._first = course, first
         self._times = np.array(course.step_times)
@@ -52,32 +52,19 @@ class Schedule:
     def received(self, worker: int, step: int) -> list[int]:
         """By sender, how many of its messages a worker has applied before a step of its own.
 
-        Args:
-            worker: the receiver.
-            step: counted from 0 since the schedule began.
-
-        Returns:
-            Counted since the schedule began. A sender that ends earlier counts as if it continued.
+        Steps and messages count from the schedule's beginning. A sender that ends earlier counts as if it
+        continued.
         """
         self._extend(step)
         start = self._starts[step][worker]
         while self._arrivals[-1][:, worker].min() <= start:
             self._extend(len(self._starts))
         return [
-            step if sender == worker else self._arrived(sender, worker, start)
+            step
+            if sender == worker
+            else bisect_right(self._arrivals, start, key=itemgetter((sender, worker)))
             for sender in range(len(self._times))
         ]
-
-    def _arrived(self, sender: int, receiver: int, time: float) -> int:
-        """By bisection, because the arrivals of one sender ascend."""
-        low, high = 0, len(self._arrivals)
-        while low < high:
-            middle = (low + high) // 2
-            if self._arrivals[middle][sender, receiver] <= time:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _extend(self, step: int) -> None:
         while len(self._starts) <= step:

@@ -16,7 +16,7 @@ from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.method import Method
-from taugrad.compressors.observe import GradientStatistics, gradient_statistics
+from taugrad.compressors.observe import GradientStatistics
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
 
@@ -103,14 +103,10 @@ class Worker:
         self._shown = True
 
     def apply(self, messages: Sequence[Message], note: np.void) -> None:
-        """Adds what others sent.
+        """Adds what others sent, and notes how many messages, the sum of their ages, and the largest age.
 
         The age of a message is the number of updates, by any workers, that were in the receiver's weights but
         not in the weights at which the sender computed its gradient.
-
-        Args:
-            messages: theirs.
-            note: gets the number of messages applied, the sum of their ages, and the largest age.
 
         Raises:
             NonFiniteGradient: a sender's gradient was not finite, and the method refuses that.
@@ -127,21 +123,12 @@ class Worker:
                 raise self.nonfinite(refused, message.sender)
 
     def step(self, batch: Batch, position: Position, *, observe: bool) -> Stepped:
-        """Computes a gradient, and applies at once what is sent of it.
-
-        Args:
-            batch: the worker's part of one.
-            position: of the worker's own step.
-            observe: whether to note statistics of the gradient.
-        """
+        """Computes a gradient, whose statistics it may note, and applies at once what is sent of it."""
         self.show()
         loss = self.replica.backward(batch)
         self.replica.prepare_own()
+        statistics = self.replica.statistics() if observe else {}
         gradients = self.replica.take_gradients()
-        statistics = {}
-        if observe:
-            named = zip(self.replica.names, gradients, strict=True)
-            statistics = {name: gradient_statistics(each) for name, each in named}
         rate = rate_at(self._training, position, self._workers)
         if rate.weight_decay:
             # Only a part of the gradient: no worker has the sum that an optimizer needs.
@@ -162,8 +149,7 @@ class Worker:
     def _add(self, message: Message) -> int:
         """Adds an update, a worker's own as the others will (dead reckoning).
 
-        Returns:
-            The ordinal of the parameter that was not finite, in whose place nothing is added; -1: all were.
+        Returns the ordinal of the parameter that was not finite, for which nothing is added; -1: all were.
         """
         try:
             incoming = self._reader.read(message.payload, self._layout)

@@ -53,16 +53,9 @@ class Examples:
     """int64 [m], places in the whole batch."""
 
     def kept(self, layer: int, p: float, start: int, stop: int) -> Tensor:
-        """Which neurons stay.
+        """Which neurons from `start` to `stop` stay, each dropped with probability p: bool [m, stop - start].
 
-        Args:
-            layer: the dropout's number among the model's.
-            p: the probability that one is dropped.
-            start: the first neuron.
-            stop: behind the last one.
-
-        Returns:
-            bool [m, stop - start], on the rows' device.
+        `layer` is the dropout's number among the model's. The result is on the rows' device.
         """
         device = self.rows.device
         key = torch.zeros((), dtype=torch.int64, device=device)

@@ -31,11 +31,7 @@ Side = Generator[None, None, T]
 def together(sides: Sequence[Side[T]]) -> list[T]:
     """Runs the sides of this process's workers in turns: what one needs, the others sent before they paused.
 
-    Returns:
-        What each side returned.
-
-    Raises:
-        PeerLost: another worker is gone, or has been silent for too long.
+    Returns what each side returned; raises PeerLost.
     """
     results: list[T] = []
     while not results:
@@ -95,13 +91,9 @@ class Exchange:
     def to_all(
         self, label: str, own: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
     ) -> Coming:
-        """Starts to send a tensor to all other workers, as all do.
+        """Starts to send a tensor to all other workers, as all do; `shapes` are each worker's, by rank.
 
-        Args:
-            label: for timelines.
-            own: this worker's.
-            shapes: of each worker's, by rank.
-            values: whether they are activations or their gradients, not labels or numbers.
+        `values`: whether it is activations or their gradients, not labels or numbers.
         """
         sent = own.to(self._values) if values else own
         assert tuple(sent.shape) == tuple(shapes[self.rank]), "the others expect another shape"
@@ -113,11 +105,9 @@ class Exchange:
         return self._send(label, payloads, lengths, sent.to(own.dtype), shapes, sent.dtype)
 
     def to_owners(self, label: str, parts: Sequence[Tensor]) -> Coming:
-        """Starts to send each other worker its part of a sum, as all do.
+        """Starts to send each other worker its part of a sum, as all do. Timelines have the label.
 
-        Args:
-            label: for timelines.
-            parts: values, by receiver; a receiver's part has the same shape on all workers.
+        A receiver's part has the same shape on all workers.
         """
         sent = [part.to(self._values) for part in parts]
         lengths = np.repeat(np.array([[each.nbytes for each in sent]]), len(parts), axis=0)
@@ -148,10 +138,10 @@ class Exchange:
         if (traffic := self._traffic) is None:
             return
         nbytes = int(handed_over.sum())
-        traffic.wire_bytes += nbytes
-        traffic.paper_bits += 8 * nbytes * values
-        traffic.received_bytes += int(lengths.sum())
-        traffic.messages += int((lengths > 0).sum())
+        traffic.sums.wire_bytes += nbytes
+        traffic.sums.paper_bits += 8 * nbytes * values
+        traffic.sums.received_bytes += int(lengths.sum())
+        traffic.sums.messages += int((lengths > 0).sum())
         traffic.link_bytes += lengths
         traffic.link_messages += lengths > 0
 

@@ -60,14 +60,9 @@ class Layer(nn.Module):
         return nn.Parameter(own, requires_grad=whole.requires_grad)
 
     def forward(self, inputs: Tensor, examples: Examples) -> Tensor:
-        """The outputs of this worker's neurons.
+        """The outputs of this worker's neurons, [m, own neurons].
 
-        Args:
-            inputs: [m, inputs], the outputs of all neurons of the layer before.
-            examples: the examples that they belong to.
-
-        Returns:
-            [m, own neurons]
+        `inputs`, [m, inputs], are the outputs of all neurons of the layer before for these examples.
         """
         width = range(self.inputs)
         for each in self._before:
@@ -95,16 +90,9 @@ def _applied(each: Function, values: Tensor, examples: Examples, neurons: range,
 
 
 def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, workers: int) -> nn.ModuleList:
-    """A worker's layers.
+    """A worker's layers: a `Layer` for each linear layer of what `two_parts` found, in order.
 
-    Args:
-        fully_connected: as `two_parts` found them.
-        rank: the worker's.
-        workers: how many there are.
-
-    Returns:
-        A `Layer` for each linear layer, in order. Functions belong to the linear layer before them, or to the
-        first one if there is none before them.
+    Functions belong to the linear layer before them, or to the first one if there is none before them.
     """
     linear = [place for place, (_, each) in enumerate(fully_connected) if isinstance(each, nn.Linear)]
     functions: dict[int, Function] = {}
@@ -130,10 +118,8 @@ def cut_optimizer(
 ) -> dict[str, Any]:
     """An optimizer's state for another number of workers: it moves with the neurons.
 
-    Args:
-        former: by worker, the states of the optimizers that there were.
-        layers: of one of the workers that there are now.
-        fresh: the state of its optimizer, of which the settings are taken.
+    `former` are the states that there were, by worker; `layers` those of a worker that there is now, and
+    `fresh` the state of its optimizer, of which the settings are taken.
     """
     state: dict[int, Any] = {}
     for number, neurons in enumerate(layer.own for layer in layers for _ in layer.parameters()):

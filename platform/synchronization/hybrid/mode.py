@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.local_rounds import copy_to
-from taugrad.compressors.exchange.patterns import Pattern, Spent
+from taugrad.compressors.exchange.patterns.base import Pattern, Spent
 from taugrad.compressors.exchange.resizing import ranks_together
-from taugrad.compressors.exchange.rounds import Participant, Rounds, Sending
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.rounds import Participant, Rounds, Runner, Sending
 from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER
 
@@ -50,17 +49,10 @@ class HybridTraining(GradientsInRounds):
         *,
         refuses: bool,
     ) -> None:
-        """Takes charge.
+        """Takes charge, with a worker and a pattern of the convolutions' gradients for each rank here.
 
-        Args:
-            runner: runs the rounds of the convolutions' gradients, and sends everything else.
-            patterns: of the convolutions' gradients, one for each of the runner's ranks.
-            model: the whole, of the same weights on every worker.
-            parts: of it.
-            replica: of its convolutional part.
-            workers: one for each of the runner's ranks.
-            randomness: theirs.
-            refuses: whether a gradient that is not finite ends the run.
+        `model` is the whole, of the same weights on every worker; the replica has its convolutional part.
+        `refuses`: whether a gradient that is not finite ends the run.
         """
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
         layers = [cast(Layer, each) for each in workers[0].layers]
@@ -74,7 +66,6 @@ class HybridTraining(GradientsInRounds):
         self._deal_out()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        """See `Synchronization.iterate`."""
         step = self.ledger.begin().step
         step.elements += self._elements * self.workers
         self._let_go()
@@ -139,10 +130,7 @@ class HybridTraining(GradientsInRounds):
         step = self.ledger.now.step
         self.activations.add(traffic)
         self.ledger.traffic.add(traffic)
-        step.wire_bytes += traffic.wire_bytes
-        step.received_bytes += traffic.received_bytes
-        step.messages += traffic.messages
-        step.paper_bits += traffic.paper_bits
+        step.add(traffic.sums)
         step.exchange_s += sum(each.exchange_s for each in exchanges) / len(exchanges)
         step.blocked_s += sum(each.blocked_s for each in exchanges) / len(exchanges)
 
@@ -174,17 +162,14 @@ class HybridTraining(GradientsInRounds):
                 cast(Layer, layer).take_from(cast(nn.Linear, self.model.get_submodule(name)))
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {**super().shared_state(), "activations": self.activations.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         here = zip(self.ranks, self.workers_here, strict=True)
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
         return {**super().own_state(), "optimizers": optimizers}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         super().load(shared, own)
         self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):

@@ -13,12 +13,7 @@ Turn = list[range]
 
 
 def turns_of(scheme: Scheme, counts: Sequence[int]) -> list[Turn]:
-    """The turns of one iteration, each with at least one example.
-
-    Args:
-        scheme: a, b or c.
-        counts: examples of each worker.
-    """
+    """The turns of one iteration, each with an example at least; `counts` are the workers' examples."""
     workers = len(counts)
     match scheme:
         case "a":

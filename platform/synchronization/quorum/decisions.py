@@ -24,21 +24,11 @@ def by_store(store: Any = None) -> Decide:
     return decide
 
 
-class Decisions:
-    """The decisions of one process group, since it last continued from a checkpoint."""
+def close_round(decide: Decide, attempt: int, number: int, members: Collection[int]) -> frozenset[int]:
+    """Closes a round, unless another worker has: the members that were decided.
 
-    def __init__(self, decide: Decide, attempt: int) -> None:
-        """Begins without any.
-
-        Args:
-            decide: the authority.
-            attempt: the same on every worker, and another one each time that rounds are counted anew: a round
-                that is repeated from a checkpoint is decided again.
-        """
-        self._decide, self._attempt = decide, attempt
-
-    def close(self, number: int, members: Collection[int]) -> frozenset[int]:
-        """Closes a round, unless another worker has: the members that were decided."""
-        proposed = ",".join(map(str, sorted(members)))
-        decided = self._decide(f"taugrad/rounds/{self._attempt}/{number}", proposed)
-        return frozenset(map(int, decided.split(",")))
+    `attempt` is the same on every worker, and another one each time that rounds are counted anew: what is
+    repeated from a checkpoint is decided again.
+    """
+    proposed = ",".join(map(str, sorted(members)))
+    return frozenset(map(int, decide(f"taugrad/rounds/{attempt}/{number}", proposed).split(",")))

@@ -10,7 +10,7 @@ from taugrad.compressors.errors import PeerLost
 
 from ..config import Deadline, WeightsSync
 from ..weights import OwnWorkers
-from .decisions import Decide, Decisions
+from .decisions import Decide, close_round
 from .mailroom import Mailroom
 from .pace import Pace
 from .training import QuorumTraining
@@ -45,7 +45,6 @@ class FreeRounds(QuorumTraining):
         self._pace = Pace(self._deadline)
         self._joined: set[int] = set()
         """The rounds that this worker was in, since all workers met."""
-        self._wire_bytes = 0
         self._ask_at = float("inf")
         """When this worker asks for agreed weights."""
         self._asked = 0
@@ -92,18 +91,17 @@ class FreeRounds(QuorumTraining):
 
     def _hand_in(self, number: int) -> None:
         body = self._offer(0, number, may_fail=True)
-        self._wire_bytes += self._mail.offer(number, body)
+        self._mail.offer(number, body)
         self._mail.offers[number][self._rank] = body
 
     def _count_sent(self) -> None:
-        nbytes, messages = self._mail.take_counts()
+        wire_bytes, (nbytes, messages) = self._mail.take_counts()
         self.ledger.traffic.link_bytes[self._rank] += nbytes
         self.ledger.traffic.link_messages[self._rank] += messages
         note = self.ledger.note(0)
         note["received_bytes"] += nbytes.sum()
         note["messages"] += messages.sum()
-        note["wire_bytes"] += self._wire_bytes
-        self._wire_bytes = 0
+        note["wire_bytes"] += wire_bytes
 
     # Deciding who is in the round.
 
@@ -129,9 +127,9 @@ class FreeRounds(QuorumTraining):
         is_complete = not place and self._last - lost.keys() <= here.keys()
         closes_after = self._pace.deadline_s + place * self._deadline.least
         if is_complete or self._pace.waited_s >= closes_after:
-            members = self._decisions.close(number, here)
+            members = close_round(self._decide, self._attempt, number, here)
             self._mail.decided[number] = members
-            self._wire_bytes += self._mail.tell(self._mail.others, number, members)
+            self._mail.tell(self._mail.others, number, members)
 
     def _patience_s(self) -> float:
         """Seconds for which only a message can change anything."""
@@ -146,8 +144,8 @@ class FreeRounds(QuorumTraining):
         for whom, rounds in self._mail.asked(self._round):
             # First the decision about its round: it may have all offers, and then needs nothing else.
             if rounds - 1 in self._mail.decided:
-                self._wire_bytes += self._mail.tell([whom], rounds - 1, self._mail.decided[rounds - 1])
-            self._wire_bytes += self._mail.answer(whom, self._round, self._last, self._whole)
+                self._mail.tell([whom], rounds - 1, self._mail.decided[rounds - 1])
+            self._mail.answer(whom, self._round, self._last, self._whole)
 
     def _went_on(self) -> bool:
         number, offers = self._round, self._mail.offers[self._round]
@@ -186,7 +184,7 @@ class FreeRounds(QuorumTraining):
         elif monotonic() >= self._ask_at:
             others = ahead or self._mail.others
             there = [rank for rank in others if rank not in self._mail.silent] or others
-            self._wire_bytes += self._mail.ask(there[self._asked % len(there)], number + 1)
+            self._mail.ask(there[self._asked % len(there)], number + 1)
             self._asked += 1
             # An answer is as large as the model, and may still be on its way.
             self._ask_at = monotonic() + self._deadline.least * 2**self._asked
@@ -210,7 +208,7 @@ class FreeRounds(QuorumTraining):
     def _begin_anew(self) -> None:
         attempt = torch.tensor([randbits(62)])
         self._runner.broadcast([attempt])
-        self._decisions = Decisions(self._decide, int(attempt))
+        self._attempt = int(attempt)
         self._last = frozenset(range(self.workers))
         self._joined = set()
         self._mail.decided = {}

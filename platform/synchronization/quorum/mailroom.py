@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.compressors.exchange.arrivals import Arrivals
-from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 
 from .agreed_model import AgreedModel
 from .message import (
@@ -47,6 +46,7 @@ class Mailroom:
         self._arrivals = Arrivals(carrier, _TAG)
         self._sent: NDArray[np.int64] = np.zeros((2, carrier.workers), np.int64)
         """Bytes and messages to each other worker."""
+        self._wire_bytes = 0
         self.offers: dict[int, dict[int, Payload]] = defaultdict(dict)
         self.decided: dict[int, frozenset[int]] = {}
         self.state: tuple[int, frozenset[int], Payload] | None = None
@@ -70,19 +70,23 @@ class Mailroom:
         """Workers from which nothing has arrived for a while, including those that are gone."""
         return self._carrier.silent
 
-    def _send(self, to: Iterable[int], kind: Kind, number: int, body: bytes = b"") -> int:
+    def _send(self, to: Iterable[int], kind: Kind, number: int, body: bytes = b"") -> None:
         message, lost = written(kind, number, body), self._arrivals.lost
+        counts = kind is not Kind.READY
+        self._wire_bytes += counts * message.size
         for rank in to:
             if rank not in lost:
                 self._carrier.send(rank, _TAG, message)
-                if kind is not Kind.READY:
-                    self._sent[:, rank] += message.size, 1
-        return int(message.size)
+                self._sent[:, rank] += counts * message.size, counts
 
-    def take_counts(self) -> NDArray[np.int64]:
-        """int64 [2, workers], bytes and messages sent to each other worker since this was last called."""
-        counts, self._sent = self._sent, np.zeros_like(self._sent)
-        return counts
+    def take_counts(self) -> tuple[int, NDArray[np.int64]]:
+        """What was sent since this was last called: wire bytes, and what each other worker got.
+
+        That is int64 [2, workers], bytes and messages.
+        """
+        found = self._wire_bytes, self._sent
+        self._wire_bytes, self._sent = 0, np.zeros_like(self._sent)
+        return found
 
     def _sort(self, arrived: Received) -> None:
         sender, number, workers = arrived.sender, arrived.number, self.workers
@@ -109,48 +113,40 @@ class Mailroom:
         for number in [each for each in self.offers if each < before]:
             del self.offers[number]
 
-    def offer(self, number: int, body: Payload) -> int:
-        """Sends an offer for a round; returns its bytes.
+    def offer(self, number: int, body: Payload) -> None:
+        """Sends an offer for a round.
 
         None goes to a worker that is silent: who misses an offer takes over the round's result instead.
         """
         there = [rank for rank in self.others if rank not in self.silent]
-        return self._send(there, Kind.OFFER, number, body.tobytes())
+        self._send(there, Kind.OFFER, number, body.tobytes())
 
-    def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> int:
-        """Sends the decision about a round; returns its bytes."""
-        return self._send(to, Kind.DECISION, number, members_to_bytes(members, self.workers))
+    def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> None:
+        """Sends the decision about a round."""
+        self._send(to, Kind.DECISION, number, members_to_bytes(members, self.workers))
 
-    def ask(self, whom: int, number: int) -> int:
-        """Asks for the agreed weights after this number of rounds, or more; returns the bytes sent."""
-        return self._send([whom], Kind.ASK, number)
+    def ask(self, whom: int, number: int) -> None:
+        """Asks for the agreed weights after this number of rounds, or more."""
+        self._send([whom], Kind.ASK, number)
 
     def asked(self, knows: int) -> list[tuple[int, int]]:
-        """Takes out the workers that can be answered now, with the number of rounds that each asked for.
-
-        Args:
-            knows: number of rounds in the agreed weights here.
-        """
+        """Takes out (worker, round) of those that can be answered with the weights after `knows` rounds."""
         found = [(sender, number) for sender, number in self._asks.items() if number <= knows]
         for sender, _ in found:
             del self._asks[sender]
         return found
 
-    def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedModel) -> int:
-        """Sends the agreed weights after this number of rounds; returns the bytes sent."""
+    def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedModel) -> None:
+        """Sends the agreed weights after this number of rounds."""
         body = members_to_bytes(members, self.workers) + whole.to_bytes().tobytes()
-        return self._send([whom], Kind.STATE, knows, body)
+        self._send([whom], Kind.STATE, knows, body)
 
     def say_ready(self, iterations: int) -> None:
         """Tells the others that this worker has ended its rounds before an evaluation."""
         self._send(self.others, Kind.READY, iterations)
 
     def all_ready(self, iterations: int) -> bool:
-        """Whether all others have said so, too.
-
-        Raises:
-            PeerLost: one of them is gone, and will never say so.
-        """
+        """Whether all others have said so, too; raises PeerLost: one of them is gone, and never will."""
         waited_for = {rank for rank in self.others if self._ready.get(rank, -1) < iterations}
         for rank, reason in self.lost.items():
             if rank in waited_for:

@@ -48,14 +48,7 @@ class Drawn:
     """
 
     def __init__(self, course: RoundSchedule, workers: int, needed: int, every: int) -> None:
-        """Draws nothing yet.
-
-        Args:
-            course: how likely what is.
-            workers: N.
-            needed: how many close a round.
-            every: steps of a round.
-        """
+        """Draws nothing yet. Of N workers `needed` close a round, which has `every` steps."""
         self._course, self._workers, self._needed, self._every = course, workers, needed, every
         self._rounds: list[list[Fate]] = []
         self._left = [0] * workers

@@ -19,13 +19,7 @@ class ScheduledRounds(QuorumTraining):
     """Rounds whose members all workers know in advance, over the carriers of the workers here."""
 
     def __init__(self, sync: WeightsSync, own: OwnWorkers, schedule: Drawn) -> None:
-        """Takes charge; see `QuorumTraining`.
-
-        Args:
-            sync: the mode.
-            own: this process's workers.
-            schedule: who is late, away or lost when.
-        """
+        """Takes charge; the schedule says who is late, away or lost when."""
         super().__init__(sync, own)
         self._schedule = schedule
         self._carriers = {carrier.rank: carrier for carrier in own.runner.carriers}
@@ -79,14 +73,9 @@ class ScheduledRounds(QuorumTraining):
             self._go_on_knowing(local, number + 1)
 
     def _catch_up(self, ranks: Iterable[int], rounds: int) -> None:
-        """Workers that were absent take over the agreed weights from one that was in the last round.
+        """Workers that were absent take over the agreed weights after so many rounds.
 
-        Args:
-            ranks: those that shall have them.
-            rounds: how many rounds are in them.
-
-        Raises:
-            PeerLost: that one is gone.
+        They come from one that was in the last round; raises PeerLost where that one is gone.
         """
         behind = [rank for rank in ranks if self._known[rank] < rounds]
         if not behind:

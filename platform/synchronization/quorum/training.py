@@ -121,16 +121,7 @@ class QuorumTraining(LocalTraining):
     # What a worker hands in.
 
     def _offer(self, local: int, number: int, *, may_fail: bool) -> Payload:
-        """A worker's message for a round.
-
-        Args:
-            local: which worker here.
-            number: the round.
-            may_fail: whether the worker may still be left out.
-
-        Returns:
-            The payload, then the buffers.
-        """
+        """A worker's message for a round, of which it may still be left out: the payload, then buffers."""
         member, pattern = self._members[local], self._patterns[local]
         update = self._update(local)
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
@@ -196,10 +187,7 @@ class QuorumTraining(LocalTraining):
     # What all agree on.
 
     def _apply_round(self, bodies: Mapping[int, Payload]) -> None:
-        """Applies the mean of what a round's members have sent.
-
-        Args:
-            bodies: the bodies of the offers, by member.
+        """Applies the mean of what a round's members have sent: the bodies of their offers.
 
         Raises:
             NonFiniteGradient: on every worker, where a member's update is not finite.
@@ -271,7 +259,6 @@ class QuorumTraining(LocalTraining):
     # States.
 
     def shared_state(self) -> dict[str, Any]:
-        """See `Synchronization.shared_state`; `sync_model` comes before it."""
         return {
             **super().shared_state(),
             "iterations": self._iterations,
@@ -280,7 +267,6 @@ class QuorumTraining(LocalTraining):
         }
 
     def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`."""
         state = super().own_state()
         unsent = state["local"]["fragments"][0]["unsent"]
         for rank, member in zip(self.ranks, self._members, strict=True):
@@ -296,7 +282,6 @@ class QuorumTraining(LocalTraining):
         self.lost_sum = float(shared["lost_sum"])
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        """See `Synchronization.load`."""
         super().load(shared, own)
         for local, rank in enumerate(self.ranks):
             saved, like = own["replicas"][str(rank)], self.local.agreed

@@ -1,14 +1,16 @@
-"""Real workers whose rounds close with a quorum, of which one is slow, stopped for a while, or killed."""
+"""Real workers that go on without one that is slow or stopped for a while, and notice when one is killed."""
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 import pytest
 import torch
-from async_training import batch, hashed, moment, training_of, weights
+from async_training import Learnt, batch, hashed, kept, moment, training_of, weights
+from forked import Worker
 from group import run_group, started_group, step_of
 
 from taugrad.compressors.errors import PeerLost
@@ -25,18 +27,14 @@ UNHEARD = 1, 15
 """Whose offer for which round never arrives at the deaf worker, which has to take over agreed weights."""
 
 
-class Learnt:
-    """What a worker learns from its first step on, float64 in the order of `weights`."""
-
-    def __init__(self, training: Any) -> None:
-        (self._replica,) = training._replicas
-        self.whole = torch.zeros(weights(training).numel()).double()
-        self._step, self._replica.step = self._replica.step, self._stepped
-
-    def _stepped(self, position: object) -> None:
-        before = torch.cat(self._replica.weights()).double()
-        self._step(position)
-        self.whole.add_(before - torch.cat(self._replica.weights()).double())
+@contextmanager
+def saying_who_is_lost() -> Iterator[None]:
+    """Ends this worker with code 3 where it has lost another one."""
+    try:
+        yield
+    except PeerLost as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        sys.exit(3)
 
 
 def work(rank: int, workers: int, folder: Path) -> None:
@@ -55,15 +53,18 @@ def work(rank: int, workers: int, folder: Path) -> None:
 
     training._mail._sort = sorted_out
     entries: list[dict[str, float]] = []
-    try:
+    with saying_who_is_lost():
         for number in range(STEPS):
             entries.append(training.iterate([batch(rank, number)], moment(number, STEPS)).metrics)
             sleep(STEP_S * (SLOWER if rank == SLOW else 1))
             print("step", number, flush=True)
             if number + 1 == MEETING:
                 training.sync_model()
-                found = state_of(training, rank) | {
-                    "learnt": learnt.whole,
+                found = {
+                    "kept": kept(training),
+                    "hash": hashed(training),
+                    "totals": training.totals.state_dict(),
+                    "learnt": learnt.sum,
                     "applied": start - weights(training).double(),
                     "rounds": [each for each in entries if "round/members" in each],
                     "caught_up_bytes": sum(each.get("round/caught_up_bytes", 0) for each in entries),
@@ -73,33 +74,25 @@ def work(rank: int, workers: int, folder: Path) -> None:
                 print("met", MEETING, flush=True)
                 sleep(TIMEOUT_S if rank == 0 else 0)  # until it is killed
         training.sync_model()
-    except PeerLost as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
-        sys.exit(3)
-
-
-def state_of(training: Any, rank: int) -> dict[str, Any]:
-    """What a checkpoint has, and what was learnt since the last round."""
-    state = training.own_state()
-    kept = torch.cat(training.local.handed_in(training.local.fragments[0], 0)).double()
-    residuals = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["0"]["residuals"]
-    kept += torch.cat([residuals[name] for name in training._names]).double()
-    pending = state["replicas"][str(rank)]["pending"]
-    if pending is not None:
-        kept += torch.cat(pending).double()
-    return {"kept": kept, "hash": hashed(training), "totals": training.totals.state_dict()}
 
 
 @pytest.fixture
-def workers(tmp_path):
-    running = started_group("test_quorum_processes", "work", WORKERS, tmp_path)
-    yield running
+def start(tmp_path):
+    """Starts so many workers with a function of this module."""
+    running = []
+
+    def start_all(function, count):
+        running.extend(started_group("test_lost_workers", function, count, tmp_path))
+        return running
+
+    yield start_all
     for worker in running:
         worker.kill()
 
 
-def test_slow_stopped_and_dead_workers_hold_nobody_up(workers, tmp_path):
+def test_slow_stopped_and_dead_workers_hold_nobody_up(start, tmp_path):
     """Worker 0, which closes rounds, is stopped for a while: another one takes over. Later it is killed."""
+    workers = start("work", WORKERS)
     first, *others = workers
     first.wait_until(lambda: step_of(first) >= 3 * H, TIMEOUT_S)
     first.send_signal(signal.SIGSTOP)
@@ -180,10 +173,9 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             hear(0.05)
         members.append(training.iterate([batch(rank, now)], moment(now, ROUNDS * H)).metrics)
     training.sync_model()
-    found = state_of(training, rank)
     return {
-        "learnt": learnt.whole,
-        "kept": found["kept"],
+        "learnt": learnt.sum,
+        "kept": kept(training),
         "applied": start - weights(training).double(),
         "members": torch.tensor([each["round/members"] for each in members if "round/members" in each]),
     }
@@ -191,7 +183,56 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
 
 def test_no_step_is_lost_between_a_decision_and_the_offers_that_it_names(tmp_path):
     """A worker that knows that it is in a round cannot learn anything more for it."""
-    found = run_group("test_quorum_processes", "work_of_a_stalled_worker", 3, tmp_path)
+    found = run_group("test_lost_workers", "work_of_a_stalled_worker", 3, tmp_path)
     assert found[0]["members"].tolist()[:2] == [2, 3]
     missing = sum(each["learnt"] - each["kept"] for each in found) - found[0]["applied"]
     torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-4)
+
+
+# Without rounds: the mode async.
+
+
+THREE, BEHIND, FREE_STEPS = 3, 10, 120
+FREE = {"mode": "async", "most_behind": BEHIND, "on_dead": "wait", "dead_after": 0.5}
+
+
+def work_freely(rank: int, workers: int, _folder: Path) -> None:
+    """In each worker: says `step N` after each step, and in the middle, where all are drained, a hash."""
+    training = training_of(workers, FREE)
+    with saying_who_is_lost():
+        for number in range(FREE_STEPS):
+            training.iterate([batch(rank, number)], moment(number, FREE_STEPS))
+            print("step", number, flush=True)
+            sleep(0.02)
+            if 2 * (number + 1) == FREE_STEPS:
+                training.sync_model()
+                print("hash", hashed(training), flush=True)
+        training.sync_model()
+
+
+def reach(worker: Worker, step: int) -> None:
+    worker.wait_until(lambda: step_of(worker) >= step, TIMEOUT_S)
+
+
+def test_a_stopped_worker_is_waited_for_and_a_killed_one_is_noticed(start):
+    workers = start("work_freely", THREE)
+    *others, slow = workers
+    reach(slow, 5)
+    slow.send_signal(signal.SIGSTOP)
+    sleep(0.1)
+    stopped_at = step_of(slow)
+    for other in others:
+        reach(other, stopped_at + BEHIND - 1)
+    sleep(1)
+    # They may be ahead of what they have received by BEHIND, and it may have sent more than it has said.
+    assert all(step_of(other) <= stopped_at + 2 + BEHIND for other in others)
+    slow.send_signal(signal.SIGCONT)
+    for worker in workers:
+        reach(worker, FREE_STEPS // 2 + 5)
+    hashes = [next(line for line in worker.lines if line.startswith("hash")) for worker in workers]
+    assert len(set(hashes)) == 1
+
+    slow.kill()
+    assert [other.ended(TIMEOUT_S) for other in others] == [3, 3]
+    # Also where whoever notices first ends, and that is what the other one notices.
+    assert all(other.lines[-1].startswith("PeerLost: worker 2 is gone") for other in others)

@@ -1,0 +1,198 @@
+"""Between workers: carriers of one process, addresses, sites, and what those who disagree are told.
+
+The mesh between processes is in ddp_mesh.py; that workers find out that they disagree, in ddp_training.py.
+"""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from cases import in_turn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taugrad.compressors.errors import PeerLost
+from taugrad.compressors.exchange.addresses import own_address, transport_of
+from taugrad.compressors.exchange.agreement import described, difference, flattened
+from taugrad.compressors.exchange.carrier import Arrivals, in_memory
+from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.method import read_config
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
+def test_in_memory_each_tag_has_an_order_of_its_own(course: list[tuple[str, bool]]) -> None:
+    """Whether a message is asked for before it is sent, or after."""
+    here, there = in_memory(2)
+    sent = {"a": 0, "b": 0}
+    asked = {"a": [], "b": []}
+    for tag, sends in course:
+        if sends:
+            here.send(1, tag, np.array([sent[tag]], np.uint8))
+            sent[tag] += 1
+        else:
+            asked[tag].append(there.receive(0, tag))
+    for tag, futures in asked.items():
+        here_now = [future for future in futures if future.done()]
+        assert len(here_now) == min(len(futures), sent[tag])
+        assert [int(each.result()[0]) for each in here_now] == list(range(len(here_now)))
+
+
+def test_what_arrives_without_being_asked_for_is_taken_with_its_sender() -> None:
+    carriers = in_memory(3)
+    carriers[1].send(0, "all", np.array([1], np.uint8))
+    arrivals = Arrivals(carriers[0], "all")
+    carriers[2].send(0, "all", np.array([2], np.uint8))
+    carriers[1].send(0, "all", np.array([3], np.uint8))
+    assert [(source, int(payload[0])) for source, payload in arrivals.take()] == [(1, 1), (2, 2), (1, 3)]
+    assert arrivals.take(0) == []
+
+
+def test_it_listens_where_gloo_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert own_address() == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
+    with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME = none0"):
+        own_address()
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
+    assert own_address() == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("backends", "place"),
+    [
+        ("cuda:nccl", "cuda"),  # as nccl, or none on a machine with a GPU
+        ("cpu:gloo,cuda:nccl", "cpu"),
+        ("cuda:nccl,cpu:gloo", "cpu"),
+        ("cpu:gloo,cuda:gloo,mps:gloo", "cpu"),
+    ],
+)
+def test_a_message_goes_from_the_host_where_the_group_takes_it(
+    backends: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", lambda _: backends)
+    assert transport_of(None, torch.device("cuda")).type == place
+
+
+def test_a_lost_peer_crosses_processes() -> None:
+    lost = pickle.loads(pickle.dumps(PeerLost(1, "is gone")))
+    assert (lost.worker, str(lost)) == (1, "worker 1 is gone")
+
+
+# Sites, and the way of each worker's message to all others.
+
+
+def partitions(workers: int, seeds: range) -> list[list[list[int]]]:
+    """Random ones, ranks in any order."""
+    found = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        cuts = np.sort(rng.choice(np.arange(1, workers), rng.integers(0, workers), replace=False))
+        ranks = rng.permutation(workers).tolist()
+        found.append([ranks[low:high] for low, high in pairwise([0, *cuts.tolist(), workers])])
+    return found
+
+
+CASES = [(workers, ranks) for workers in (1, 2, 3, 5, 8, 13) for ranks in partitions(workers, range(6))]
+
+
+@in_turn(("workers", "ranks"), CASES)
+def test_everybody_gets_each_message_once_and_it_goes_to_each_site_once(
+    workers: int, ranks: list[list[int]]
+) -> None:
+    sites = Sites.of(ranks, workers)
+    site_of = {rank: number for number, site in enumerate(ranks) for rank in site}
+    for source in range(workers):
+        hops = [(by, to) for each, by, to in sites.hops.tolist() if each == source]
+        assert sorted(to for _, to in hops) == [rank for rank in range(workers) if rank != source]
+        crossing = [(by, to) for by, to in hops if site_of[by] != site_of[to]]
+        assert len(crossing) == len(ranks) - 1
+        assert {by for by, _ in crossing} <= {source}
+        # Who hands it on has it from the source itself: two hops at most.
+        assert {by for by, _ in hops} <= {source} | {to for by, to in hops if by == source}
+        assert sites.times_handed_over[source] == len({source} | {by for by, _ in hops})
+    for there in ranks:  # messages that come from another site are spread
+        for site in (each for each in ranks if each is not there):
+            straight = [to for source, by, to in sites.hops.tolist() if source == by and source in site]
+            got = [straight.count(rank) for rank in there]
+            assert max(got) - min(got) <= 1
+
+
+def test_bytes_over_links_are_those_of_every_hop() -> None:
+    """Worked out by hand: 0 and 1 here, 2, 3 and 4 there; worker r's message has 10^r bytes."""
+    links = Sites.of([[0, 1], [4, 3, 2]], 5).over_links(10 ** np.arange(5))
+    assert links.tolist() == [
+        [0, 101 + 10000, 1, 0, 0],
+        [1010, 0, 0, 10, 0],
+        [100, 0, 0, 101, 101],
+        [0, 1000, 1010, 0, 1010],
+        [10000, 0, 10000, 10000, 0],
+    ]
+
+
+def test_sites_are_alike_in_whatever_order_they_are_given() -> None:
+    assert Sites.of([[3, 2], [1, 0]], 4) == Sites.of([[0, 1], [2, 3]], 4)
+    assert Sites.one(4) == Sites.of([[0, 1, 2, 3]], 4)
+    assert Sites.by_place(["b", "a", "b", "a"]) == Sites.of([[0, 2], [1, 3]], 4)
+    assert str(Sites.of([[2], [1, 0]], 3)) == "[[0, 1], [2]]"
+
+
+@in_turn(
+    ("ranks", "problem"),
+    [
+        ([[0, 1]], "2, 3 in no site"),
+        ([[0, 1], [1, 2, 3]], "1 in more than one place"),
+        ([[0, 1], [2, 3, 4]], "4 of no worker"),
+        ([[0, 1, 2, 3], []], "a site without workers"),
+        ([], "0, 1, 2, 3 in no site"),
+    ],
+)
+def test_what_is_no_partition_is_refused(ranks: list[list[int]], problem: str) -> None:
+    with pytest.raises(ValueError, match=rf"^sites = .*: {problem}; with 4 workers each of the ranks 0 to 3"):
+        Sites.of(ranks, 4)
+
+
+# What workers that disagree are told.
+
+ALIKE = {"kind": "wgt", "tau": "0.1", "reduction": "mean"}
+SUM = ALIKE | {"reduction": "sum"}
+
+
+@in_turn(
+    ("descriptions", "told"),
+    [
+        ([ALIKE, SUM], "rank 0: reduction = mean, rank 1: reduction = sum"),
+        ([ALIKE, SUM, ALIKE], "ranks 0, 2: reduction = mean, rank 1: reduction = sum"),
+        ([SUM, *[ALIKE] * 7], "rank 0: reduction = sum, ranks 1, 2, 3, 4 and 3 more: reduction = mean"),
+        ([ALIKE, {"kind": "wgt", "tau": "0.1"}], "rank 0: reduction = mean, rank 1: no reduction"),
+        ([ALIKE, {"kind": "none"}], "rank 0: kind = wgt, rank 1: kind = none"),
+        (
+            [{"tau": "1", "a": "1", "b": "1", "c": "1"}, {"tau": "2", "a": "2", "b": "2", "c": "2"}],
+            "rank 0: tau = 1, rank 1: tau = 2; rank 0: a = 1, rank 1: a = 2; "
+            "rank 0: b = 1, rank 1: b = 2; and 1 more",
+        ),
+        ([{"names": "x" * 200}, {"names": "y"}], f"rank 0: names = {'x' * 97}..., rank 1: names = y"),
+    ],
+)
+def test_a_difference_names_the_field_and_each_side_s_value(descriptions, told):
+    assert difference(descriptions) == told
+
+
+def test_every_field_of_a_method_is_described_and_its_kind_comes_first():
+    one = flattened(read_config("wgt(density(0.01, every=10), clip=clip(2)) | quantile(4) | golomb_rice"))
+    assert next(iter(one)) == "kind"
+    assert [one[field] for field in ("kind", "tau.kind", "tau.target")] == ["wgt", "density", "0.01"]
+    assert (one["quantize.kind"], one["codec"], one["reduction"]) == ("quantile", "golomb_rice", "mean")
+    other = flattened(read_config("wgt(density(0.01, every=10), clip=clip(3)) | quantile(4) | golomb_rice"))
+    assert {field for field in one if one[field] != other[field]} == {"clip.every"}
+
+
+def test_parameters_are_described_in_their_order():
+    model = torch.nn.Linear(3, 2).to(torch.float64)
+    assert described(dict(model.named_parameters())) == {
+        "parameter 0": "weight float64 [2, 3]",
+        "parameter 1": "bias float64 [2]",
+    }
