@@ -418,7 +418,10 @@ def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64
     if symbols.max(initial=0) >> bits:
         raise ValueError(f"a symbol needs more than {bits} bits")
     pieces = [partial(_count, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
-    return np.sum(run_all(pieces, threads), axis=(0, 1), dtype=np.int64)
+    counts = np.zeros(1 << bits, np.int64)
+    for each in run_all(pieces, threads):
+        counts += each.sum(axis=0, dtype=np.int64)
+    return counts
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,8 @@ class CpuOps(Ops):
             if form == "f32":
                 into += own
             elif form == "quantile":
-                quantile.add_values(own, length, *here, into)
+                add: Any = quantile.add_values
+                add(own, length, *here, into)
             else:
                 by_range.add_values(by_range.form_of(form), own, length, here, into)
 
