@@ -59,7 +59,8 @@ class Settings(BaseModel):
     """Whether that is a target density."""
 
     def __hash__(self) -> int:
-        return hash((type(self), self.model_dump_json()))  # a field may be a dictionary, which has no hash
+        # A field may be a dictionary, which has no hash; and what equals must have the same: -0.0 is 0.0.
+        return hash((type(self), self.model_dump_json().replace("-0.0", "0.0")))
 
     @property
     def aim(self) -> float | None:

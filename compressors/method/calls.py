@@ -160,7 +160,7 @@ def _call_text(model: Settings, leaving_out: Sequence[str] = ()) -> str:
     fields = type(model).model_fields
     for name in sorted(fields, key=lambda name: name != model.first_field):  # the others stay in their order
         info, value = fields[name], getattr(model, name)
-        if name == "kind" or name in leaving_out or value == info.default:
+        if name == "kind" or name in leaving_out or (value == info.default and str(value) != "-0.0"):
             continue
         given.append(f"{name}={_value_text(value)}")
     kind = model.line_name()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from cases import in_turn
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from methods import METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -93,7 +93,14 @@ def fit(given: dict[str, Any]) -> bool:
     return all(fit(each) for each in given.values() if isinstance(each, dict))
 
 
+def test_what_is_equal_has_one_hash() -> None:
+    zeros = [read_config(f"wgt(tau=law(constant=1, rms=0, layer={zero}))") for zero in (0.0, -0.0)]
+    assert zeros[0] == zeros[1]
+    assert hash(zeros[0]) == hash(zeros[1])
+
+
 @settings(max_examples=400)
+@example({"kind": "wgt", "tau": {"kind": "law", "constant": 0.0, "rms": 0.0, "layer": -0.0}})
 @given(st.one_of([some_of(each) for each in RULES.ours().values()]))
 def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]) -> None:
     if not fit(given_fields):
