@@ -65,7 +65,7 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
     workers = [Worker(method, buckets=buckets) for buckets in groupings(len(SIZES))]
     config = workers[0].config
     kept = [np.zeros(size, np.float32) for size in SIZES]
-    for seed in range(4):
+    for seed in range(6):
         gradients = random_gradients(seed, scale=scale)
         steps = [worker.step(gradients) for worker in workers]
         for i, gradient in enumerate(gradients):

@@ -168,7 +168,7 @@ layer_lists = st.lists(
 )
 
 
-@settings(max_examples=75)
+@settings(max_examples=150)
 @given(layer_lists, st.floats(1e-4, 0.5), st.sampled_from(RULES), st.sampled_from([1.0, 4.0, 32.0]))
 def test_an_allocation_is_never_worse_than_one_tau(
     layers: list[tuple[int, float, float]], density: float, rule: ThresholdRule, value_bits: float
