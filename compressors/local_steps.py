@@ -31,9 +31,7 @@ from .exchange.local_rounds import (
     LocalRounds,
     LocalWorker,
     Merging,
-    copy_to,
     fragments_of,
-    local_of,
 )
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns import pattern_for, returning, self_contained
@@ -41,6 +39,7 @@ from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
 from .exchange.rounds import ProcessRunner
 from .exchange.sites import Sites
+from .exchange.tensors import copy_into, local_tensor
 from .exchange.traffic import Traffic
 from .method import Method, NoCompression, PowerSGD, read_config
 from .method.dense import DenseMethod
@@ -154,7 +153,7 @@ class LocalSteps:
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
         self._parameters = dict(reversed(parameters.items()))  # the last one first, as in DDP's buckets
-        own = [local_of(each) for each in self._parameters.values()]
+        own = [local_tensor(each) for each in self._parameters.values()]
         self._rank, device = dist.get_rank(group), own[0].device
         parts = _parts(fragments, list(self._parameters), [each.numel() for each in own])
         group = dist.group.WORLD if group is None else group
@@ -173,7 +172,7 @@ class LocalSteps:
         carrier = connected(group, most_bytes=dist.get_world_size(group) * most_bytes_of(values), key=key)
         runner = ProcessRunner(device, carrier, group)
         buffers = list(model.buffers())
-        runner.broadcast([each for each in [*own, *buffers] if each.numel()])
+        runner.broadcast([*own, *buffers])
         method = self_contained(self.method) if exchange == "weights" else self.method
         placed = None
         if pattern == "hierarchical":
@@ -256,13 +255,13 @@ class LocalSteps:
 
         They are the same on all workers. Do not train within it.
         """
-        own = [local_of(each) for each in self._worker.parameters]
+        own = [local_tensor(each) for each in self._worker.parameters]
         kept = [each.clone() for each in own]
-        copy_to(own, self._rounds.agreed)
+        copy_into(own, self._rounds.agreed)
         try:
             yield
         finally:
-            copy_to(own, kept)
+            copy_into(own, kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that this worker needs to continue, weights included: plain numbers and tensors.
@@ -270,7 +269,7 @@ class LocalSteps:
         The optimizer has a state of its own. Waits for what is on its way, which is merged no sooner. All
         workers must save after the same step.
         """
-        names, own = list(self._parameters), [local_of(each) for each in self._worker.parameters]
+        names, own = list(self._parameters), [local_tensor(each) for each in self._worker.parameters]
         return {
             "version": _VERSION,
             "rank": self._rank,
@@ -295,15 +294,15 @@ class LocalSteps:
         if state.get("version") != _VERSION:
             raise ValueError(f"version {state.get('version')!r} of a state; this program reads {_VERSION}")
         require_same_worker(state, self._rank, self.workers)
-        own = [local_of(each) for each in self._worker.parameters]
+        own = [local_tensor(each) for each in self._worker.parameters]
         fits = {name: each.shape for name, each in zip(self._parameters, own, strict=True)}
         if {name: each.shape for name, each in state["own"].items()} != fits:
             raise ValueError("the state is of another model: its parameters have other names or shapes")
         self._rounds.load_shared(state["shared"])
         self._rounds.load_own(state["rounds"])
-        copy_to(own, [state["own"][name] for name in self._parameters])
-        copy_to(self._rounds.agreed, [state["agreed"][name] for name in self._parameters])
-        copy_to(self._worker.buffers, state["buffers"])
+        copy_into(own, [state["own"][name] for name in self._parameters])
+        copy_into(self._rounds.agreed, [state["agreed"][name] for name in self._parameters])
+        copy_into(self._worker.buffers, state["buffers"])
         self._traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step = Totals.from_state_dict(state["totals"]), Step()
         self._weighted = state["weighted"]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import CorruptMessage
 from .carrier import Carrier, Payload
+from .tensors import to_bytes
 
 _TAG = "aside"
 
@@ -24,7 +24,7 @@ class Aside:
         Either is empty on all processes, or on none.
         """
         self._own = {c.rank: each for c, each in zip(carriers, examples, strict=False)}
-        self._buffers = raw_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
+        self._buffers = to_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
         self._senders = range(carriers[0].workers) if examples else range(1 if buffers else 0)
         for carrier in carriers:
             if carrier.rank in self._senders:
@@ -60,23 +60,5 @@ class Aside:
 
     @property
     def buffers(self) -> Payload:
-        """Worker 0's, as `raw_bytes` made them; empty where none are told."""
+        """Worker 0's, as `to_bytes` made them; empty where none are told."""
         return self._heard[1]
-
-
-def raw_bytes(tensors: Sequence[Tensor]) -> Payload:
-    """The values of the tensors, one tensor after the other."""
-    flat = [each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in tensors]
-    return torch.cat(flat).numpy() if flat else np.empty(0, np.uint8)
-
-
-@torch.no_grad()
-def take_raw_bytes(data: Payload, tensors: Sequence[Tensor]) -> None:
-    """Copies such bytes into the tensors; raises CorruptMessage if their number is wrong."""
-    if data.size != sum(each.nbytes for each in tensors):
-        raise CorruptMessage(f"{data.size} bytes of agreed values, this model has others")
-    start = 0
-    for tensor in tensors:
-        part = torch.from_numpy(data[start : start + tensor.nbytes].copy())
-        tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
-        start += tensor.nbytes

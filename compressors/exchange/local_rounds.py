@@ -19,11 +19,12 @@ from torch import Tensor
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step
-from .aside import Aside, take_raw_bytes
+from .aside import Aside
 from .averaging import Averaging, Outcome
 from .carrier import Payload
 from .patterns.base import owed
 from .resizing import merged, model_of, ranks_together, share_of
+from .tensors import copy_bytes, copy_into, local_tensor
 from .traffic import RefusedUpdate, Traffic
 
 
@@ -140,7 +141,7 @@ class LocalRounds:
         for local, worker in enumerate(self._workers):
             for fragment in self.fragments:
                 self.go_on(fragment, local)
-            copy_to(worker.buffers, self._agreed_buffers)
+            copy_into(worker.buffers, self._agreed_buffers)
 
     def _begin_anew(self, fragment: Fragment) -> None:
         fragment.sent_step = self.steps
@@ -165,7 +166,7 @@ class LocalRounds:
             for place, ordinal in enumerate(fragment.ordinals):
                 gradient = self._workers[local].parameters[ordinal].grad
                 if gradient is not None and gradient.numel():
-                    mean = local_of(gradient).double().square().mean()
+                    mean = local_tensor(gradient).double().square().mean()
                     fragment.squares[local][place] += float(mean)
 
     def advance(
@@ -273,11 +274,11 @@ class LocalRounds:
             mean = mean * (self._runner.workers * self._unit / (examples or 1.0))
         self.apply(fragment, mean)
         if buffers.size:
-            take_raw_bytes(buffers, self._agreed_buffers)
+            copy_bytes(buffers, self._agreed_buffers)
         for local, worker in enumerate(self._workers):
             self.go_on(fragment, local, late=bool(self.merging.delay))
             if buffers.size:
-                copy_to(worker.buffers, self._agreed_buffers)
+                copy_into(worker.buffers, self._agreed_buffers)
         fragment.weights_at_sending = []
         return True
 
@@ -312,11 +313,11 @@ class LocalRounds:
             starts = [start + (each.reshape(-1) - handed) for start, each, handed in since]
         elif late and (blend := self.merging.blend):
             starts = [start.lerp(each.reshape(-1), blend) for start, each in zip(starts, own, strict=True)]
-        copy_to(own, starts)
+        copy_into(own, starts)
 
     def _own(self, fragment: Fragment, local: int) -> list[Tensor]:
         """A worker's weights, by parameter of a fragment."""
-        return [local_of(self._workers[local].parameters[each]) for each in fragment.ordinals]
+        return [local_tensor(self._workers[local].parameters[each]) for each in fragment.ordinals]
 
     @torch.no_grad()
     def apply(self, fragment: Fragment, mean: Tensor) -> None:
@@ -324,7 +325,7 @@ class LocalRounds:
         agreed = [self.agreed[each] for each in fragment.ordinals]
         shares = torch.split(mean, [each.numel() for each in agreed])
         if self.merging.exchange == "weights":
-            copy_to(agreed, shares)
+            copy_into(agreed, shares)
             return
         for each, share in zip(agreed, shares, strict=True):
             each.grad = share.view_as(each).to(each.dtype)
@@ -432,7 +433,7 @@ class LocalRounds:
                 starts = self.starts(fragment, local)
                 move = moves[rank] and [moves[rank][name] for name in names]  # a worker that joins has none
                 own = [start - each for start, each in zip(starts, move, strict=True)] if move else starts
-                copy_to(self._own(fragment, local), own)
+                copy_into(self._own(fragment, local), own)
                 if saved[0]["weights_at_sending"]:
                     fragment.weights_at_sending.append([each.clone() for each in starts])
             going = saved[0]["on_its_way"]  # the mean is the same everywhere
@@ -518,16 +519,3 @@ def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
         "examples": arrived.examples,
         "buffers": torch.from_numpy(arrived.buffers.copy()),
     }
-
-
-def local_of(tensor: Tensor) -> Tensor:
-    """A tensor's values on this process, as real numbers: of a DTensor, its shard; views."""
-    local: Tensor = getattr(tensor, "to_local", lambda: tensor)().detach()
-    return torch.view_as_real(local) if local.is_complex() else local
-
-
-@torch.no_grad()
-def copy_to(to: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copies values into tensors with as many elements each."""
-    for tensor, value in zip(to, values, strict=True):
-        tensor.copy_(value.view_as(tensor))

@@ -25,6 +25,7 @@ from .addresses import transport_of
 from .buckets import ExchangeForm
 from .carrier import Carrier, Payload, in_memory
 from .sites import Sites
+from .tensors import broadcast
 from .traffic import HEAD, Head, Heads, Known, Links, Traffic
 
 _TAG = "round"
@@ -238,8 +239,7 @@ class ProcessRunner(Runner):
         if not tensors:
             return
         with self._waiting("buffers"):
-            for tensor in tensors:
-                dist.broadcast(tensor, group=self._group, group_src=0)
+            broadcast(tensors, self._group, self._device)
 
     def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         mine = torch.from_numpy(own[0]).to(self._device)

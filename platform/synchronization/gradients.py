@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
-from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.rounds import Participant, Runner
+from taugrad.compressors.exchange.tensors import copy_into
 
 from ..data.feeding import Batch
 from ..training.generators import Randomness
@@ -43,7 +43,7 @@ class GradientsInRounds(InRounds):
         super().__init__([Averaging(runner, patterns, names)], names)
         self._replica, self._randomness = replica, randomness
         self.model = replica.model if model is None else model
-        self._runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        self._runner.broadcast([*self.model.parameters(), *self.model.buffers()])
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         self.ledger.begin()
@@ -52,12 +52,12 @@ class GradientsInRounds(InRounds):
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
         for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
-            copy_to(list(self.model.buffers()), before)
+            copy_into(list(self.model.buffers()), before)
             with self._randomness.of(rank):
                 losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
             participants.append(self._begin_participant(local, rank, moment))
-        copy_to(list(self.model.buffers()), after)  # worker 0's, as DDP has it
+        copy_into(list(self.model.buffers()), after)  # worker 0's, as DDP has it
         mean = self._agree(participants)
         if mean is not None:
             self._replica.put_gradients(mean)

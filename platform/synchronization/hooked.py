@@ -11,7 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, Totals, compressed_allgather
 from taugrad.compressors.adam import SparseUnderAdam
+from taugrad.compressors.exchange.addresses import transport_of
 from taugrad.compressors.exchange.resizing import model_of
+from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.method import Method
 
@@ -43,6 +45,7 @@ class HookedGradients(Synchronization):
         key: bytes | None = None,
     ) -> None:
         self.ranks, self.workers = [dist.get_rank()], dist.get_world_size()
+        self._transport = transport_of(None, device)
         self.replica = replica
         self.model = replica.model
         self.ddp = DistributedDataParallel(
@@ -87,8 +90,7 @@ class HookedGradients(Synchronization):
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`. DDP makes buffers worker 0's before the next pass only."""
-        for buffer in self.model.buffers():
-            dist.broadcast(buffer, 0)
+        broadcast(self.model.buffers(), None, self._transport)
         if self.adapter is not None:
             self.adapter.hear()
 

@@ -5,7 +5,7 @@ that have the same shard in other islands.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -13,14 +13,15 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from taugrad.compressors import NonFiniteGradient, Step, Totals, compress_replicas
-from taugrad.compressors.exchange.addresses import places_of, told_by_all
+from taugrad.compressors.exchange.addresses import places_of, told_by_all, transport_of
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.method import Method
 
@@ -63,11 +64,12 @@ class IslandGradients(Synchronization):
         """
         assert isinstance(spec.sync, AllGatherSync)
         self.ranks, self.workers, self.model = [dist.get_rank()], dist.get_world_size(), model
+        self._transport = transport_of(None, device)
         self._device, islands = device, islands_of(spec.sync, self.workers).members
         mesh = DeviceMesh(device.type, islands, mesh_dim_names=("islands", "shards"))
         self._peers, self._island = mesh["islands"].get_group(), mesh["shards"].get_group()
         sharded = deepcopy(model, {id(each): each for each in model.buffers()})  # which both have
-        _broadcast(sharded.state_dict().values())
+        broadcast([*sharded.parameters(), *sharded.buffers()], None, self._transport)
         reduced_in = torch.bfloat16 if spec.sync.island_reduce == "bf16" else None
         self._sharded = _shard(sharded, mesh["shards"], MixedPrecisionPolicy(reduce_dtype=reduced_in))
         if spec.training.find_unused_parameters:
@@ -90,7 +92,7 @@ class IslandGradients(Synchronization):
         if moment.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = self._factor / self.replica.scale.factor
-        _broadcast(self.model.buffers())
+        broadcast(self.model.buffers(), None, self._transport)
         loss, found = 0.0, list[tuple[str, int]]()
         try:
             loss = self.replica.backward(batches[0], alone=self._held_back)
@@ -134,7 +136,7 @@ class IslandGradients(Synchronization):
         """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
         for whole, shard in zip(self.model.parameters(), self._shards, strict=True):
             whole.data = shard.detach().full_tensor()
-        _broadcast(self.model.buffers())
+        broadcast(self.model.buffers(), None, self._transport)
 
     @property
     def totals(self) -> Totals:
@@ -205,9 +207,3 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield child
         else:
             yield from _layers(child)
-
-
-def _broadcast(tensors: Iterable[Tensor]) -> None:
-    """Worker 0's tensors to all, in place."""
-    for each in tensors:
-        dist.broadcast(each, 0)

@@ -55,7 +55,7 @@ class LocalTraining(InRounds):
         self._sync, self._replicas = sync, list(replicas)
         self._randomness = own.randomness
         self.model = deepcopy(replicas[0].model)
-        runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        runner.broadcast([*self.model.parameters(), *self.model.buffers()])
         trained = [each for each in self.model.parameters() if each.requires_grad]
         trained.reverse()  # in the replicas' order
         outer = sync.outer

@@ -60,7 +60,7 @@ class AsynchronousTraining(Synchronization):
         ]
         self.workers_here = list(workers)
         self.model = workers[0].replica.model
-        runner.broadcast([tensor for tensor in self.model.state_dict().values() if tensor.numel()])
+        runner.broadcast([*self.model.parameters(), *self.model.buffers()])
         for worker in workers:
             worker.begin_from_model()
         self._names = workers[0].replica.names

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taugrad.compressors.exchange.aside import raw_bytes, take_raw_bytes
 from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
 from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER, Interval, seconds, united
 
@@ -101,7 +101,7 @@ class Exchange:
         lengths = np.repeat(sizes[:, None], len(shapes), axis=1)
         np.fill_diagonal(lengths, 0)
         self._count(lengths, handed_over=lengths.max(axis=1), values=values)
-        payloads = dict.fromkeys(self._carrier.others, raw_bytes([sent]))
+        payloads = dict.fromkeys(self._carrier.others, to_bytes([sent]))
         return self._send(label, payloads, lengths, sent.to(own.dtype), shapes, sent.dtype)
 
     def to_owners(self, label: str, parts: Sequence[Tensor]) -> Coming:
@@ -114,7 +114,7 @@ class Exchange:
         np.fill_diagonal(lengths, 0)
         self._count(lengths, handed_over=lengths.sum(axis=1), values=True)
         own = sent[self.rank].to(parts[self.rank].dtype)
-        payloads = {other: raw_bytes([sent[other]]) for other in self._carrier.others}
+        payloads = {other: to_bytes([sent[other]]) for other in self._carrier.others}
         return self._send(label, payloads, lengths, own, [own.shape] * len(parts), self._values)
 
     def _send(
@@ -164,7 +164,7 @@ class Exchange:
         for rank in self._carrier.others:
             received = torch.empty(tuple(coming.shapes[rank]), dtype=coming.dtype)
             if rank in arrived:
-                take_raw_bytes(arrived[rank], [received])
+                copy_bytes(arrived[rank], [received])
             found[rank] = received.to(coming.own.device, coming.own.dtype)
         return [found[rank] for rank in range(len(found))]
 

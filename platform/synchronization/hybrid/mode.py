@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns.base import Pattern, Spent
 from taugrad.compressors.exchange.resizing import ranks_together
 from taugrad.compressors.exchange.rounds import Participant, Rounds, Runner, Sending
+from taugrad.compressors.exchange.tensors import copy_into
 from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER
 
@@ -86,7 +86,7 @@ class HybridTraining(GradientsInRounds):
         for local, rank in enumerate(self.ranks):
             participants.append(self._convolutions_participant(local, rank, computed[local], moment))
         del computed
-        copy_to(list(convolutional.buffers()), buffers)
+        copy_into(list(convolutional.buffers()), buffers)
         mean = self._agree(participants)
         self._count_activations(traffic, exchanges)
         if mean is not None:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from taugrad.compressors.exchange.aside import raw_bytes, take_raw_bytes
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
 
 _MOMENTUM = "momentum_buffer"
 
@@ -25,7 +25,7 @@ class AgreedModel:
 
     def to_bytes(self) -> Payload:
         """Weights, buffers and momentum as bytes; call it after the first round."""
-        return raw_bytes([*self._trained, *self._buffers, *self._momenta()])
+        return to_bytes([*self._trained, *self._buffers, *self._momenta()])
 
     @torch.no_grad()
     def take(self, data: Payload) -> None:
@@ -33,11 +33,11 @@ class AgreedModel:
         if self._moves:
             for parameter in self._trained:
                 self._outer.state[parameter].setdefault(_MOMENTUM, torch.zeros_like(parameter))
-        take_raw_bytes(data, [*self._trained, *self._buffers, *self._momenta()])
+        copy_bytes(data, [*self._trained, *self._buffers, *self._momenta()])
 
     def take_buffers(self, data: Payload) -> None:
         """Takes over the buffers only; raises CorruptMessage if they do not fit."""
-        take_raw_bytes(data, self._buffers)
+        copy_bytes(data, self._buffers)
 
     def _momenta(self) -> list[Tensor]:
         return [self._outer.state[each][_MOMENTUM] for each in self._trained] if self._moves else []

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.aside import raw_bytes
 from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.exchange.local_rounds import copy_to
 from taugrad.compressors.exchange.patterns.base import Spent
 from taugrad.compressors.exchange.rounds import Participant, Sending
+from taugrad.compressors.exchange.tensors import copy_into, to_bytes
 from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
@@ -137,7 +136,7 @@ class QuorumTraining(LocalTraining):
         pattern.spent = Spent()
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
         member.offer = Offer(update, kept)
-        return np.concatenate([participant.move.to_all, raw_bytes(buffers)])
+        return np.concatenate([participant.move.to_all, to_bytes(buffers)])
 
     @torch.no_grad()
     def _update(self, local: int) -> list[Tensor]:
@@ -220,7 +219,7 @@ class QuorumTraining(LocalTraining):
     def _continue(self, local: int) -> None:
         """Lets a worker continue from the agreed weights."""
         self.local.go_on(self._fragment, local)
-        copy_to(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
+        copy_into(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
 
     # What all do together.
 

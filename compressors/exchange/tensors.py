@@ -1,0 +1,130 @@
+"""Tensors as bytes, whatever their dtype, strides and layout; and their broadcast in a process group."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import CorruptMessage
+from .carrier import Payload
+
+_BUCKET_BYTES = 1 << 26
+"""Tensors are broadcast together up to about this size, since every collective waits for the link's delay."""
+
+
+def require_sendable(tensors: Mapping[str, Tensor]) -> None:
+    """Refuses tensors that cannot be sent, or not be copied into, with a ValueError that names the first."""
+    for name, tensor in tensors.items():
+        if tensor.layout not in (torch.strided, torch.sparse_coo) or tensor.is_quantized:
+            raise ValueError(f"{name} is of {tensor.layout} {tensor.dtype}: it must be dense or sparse_coo")
+        if tensor.layout == torch.strided and torch._debug_has_internal_overlap(tensor) == 1:
+            raise ValueError(f"{name} is expanded: nothing can be copied into it; use its clone()")
+
+
+def description(tensor: Tensor) -> str:
+    """The dtype and shape, such as `float32 [3, 4]`, and the layout of a sparse tensor."""
+    layout = f"sparse_coo of {tensor.sparse_dim()} " if tensor.layout == torch.sparse_coo else ""
+    return f"{layout}{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def to_bytes(tensors: Iterable[Tensor]) -> Payload:
+    """The values of tensors, row-major; of a sparse one, its number of values, its indices and its values."""
+    parts = [part.cpu() for part in _byte_parts(tensors)]
+    return torch.cat(parts).numpy() if parts else np.empty(0, np.uint8)
+
+
+def copy_bytes(data: Payload, tensors: Sequence[Tensor]) -> None:
+    """Copies what `to_bytes` returned into tensors; raises CorruptMessage where it does not fit."""
+    _copy(torch.from_numpy(data) if data.flags.writeable else torch.from_numpy(data.copy()), tensors)
+
+
+@torch.no_grad()
+def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None, device: torch.device) -> None:
+    """Copies rank 0's values to all of a process group, whose backend takes tensors on a device.
+
+    Tensors have the same dtypes and shapes on all ranks, but may have other strides.
+    """
+    for bucket in _buckets(tensors):
+        if dist.get_rank(group) == 0:
+            data = torch.cat([part.to(device) for part in _byte_parts(bucket)])
+        else:
+            data = torch.empty(sum(map(_dense_bytes, bucket)), dtype=torch.uint8, device=device)
+        if any(tensor.layout == torch.sparse_coo for tensor in bucket):
+            size = torch.tensor([data.numel()], device=device)
+            dist.broadcast(size, group=group, group_src=0)
+            data = data.resize_(int(size))
+        dist.broadcast(data, group=group, group_src=0)
+        if dist.get_rank(group):
+            _copy(data, bucket)
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """A tensor's values on this process, as real numbers: of a DTensor, its shard; views."""
+    local: Tensor = getattr(tensor, "to_local", lambda: tensor)().detach()
+    return torch.view_as_real(local) if local.is_complex() else local
+
+
+@torch.no_grad()
+def copy_into(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Copies values into tensors with as many elements each."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value.view_as(tensor) if value.layout == torch.strided else value)
+
+
+def _dense_bytes(tensor: Tensor) -> int:
+    return 0 if tensor.layout == torch.sparse_coo else tensor.nbytes
+
+
+def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors that are not empty, in lists of about equal size."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        if bucket and sum(map(_dense_bytes, bucket)) + _dense_bytes(tensor) > _BUCKET_BYTES:
+            yield bucket
+            bucket = []
+        if tensor.numel():
+            bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def _byte_parts(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """uint8 [n] on the tensors' devices."""
+    for tensor in tensors:
+        parts = [tensor.detach()]
+        if tensor.layout == torch.sparse_coo:
+            coalesced = tensor.detach().coalesce()
+            parts = [torch.tensor([coalesced._nnz()]), coalesced.indices(), coalesced.values()]
+        for part in parts:
+            yield part.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+@torch.no_grad()
+def _copy(data: Tensor, tensors: Sequence[Tensor]) -> None:
+    start = 0
+
+    def take(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        nonlocal start
+        nbytes = dtype.itemsize * prod(shape)
+        if min(shape, default=0) < 0 or nbytes > data.numel() - start:
+            raise CorruptMessage(f"{data.numel()} bytes of tensors, these have others")
+        start += nbytes
+        return data[start - nbytes : start].clone().view(dtype).view(shape)  # aligned
+
+    for tensor in tensors:
+        if tensor.layout == torch.sparse_coo:
+            dimensions, (count,) = tensor.sparse_dim(), take([1], torch.int64).tolist()
+            indices = take([dimensions, count], torch.int64)
+            values = take([count, *tensor.shape[dimensions:]], tensor.dtype)
+            try:
+                value = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=True)
+            except RuntimeError as problem:
+                raise CorruptMessage(f"no sparse tensor {list(tensor.shape)}: {problem}") from None
+        else:
+            value = take(tensor.shape, tensor.dtype)
+        tensor.copy_(value)
+    if start != data.numel():
+        raise CorruptMessage(f"{data.numel()} bytes of tensors, these have {start}")
