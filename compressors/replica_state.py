@@ -25,8 +25,8 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
+from .bucket.accumulated import nonzero_gradients
 from .bucket.compressor import Compressor, is_exempt
-from .bucket.earlier import nonzero
 from .bucket.feedback import zeros_once
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
@@ -108,7 +108,8 @@ class ReplicaState(WorkerState):
     """The state of compression on one worker of an FSDP2 model; for attributes see also `WorkerState`.
 
     Ledgers count what the workers of its group exchange: those that have this worker's shard. If several
-    backward passes are exchanged before gradients are cleared, each exchanges what it has added.
+    backward passes are exchanged before gradients are cleared, each exchanges what it has added. They belong
+    to one step until an optimizer steps one of the parameters, or some gradients are cleared.
 
     Attributes:
         failure: the error that made an exchange fail; `backward()` raises it.
@@ -157,6 +158,7 @@ class ReplicaState(WorkerState):
             Exchange(group, "exact", None, key),
             known=here,
             parameters=here,
+            optimized=lambda: {name: each.sharded_param for name, each in self._sharded.items()},
             threads=threads,
             hold_back_zeros=self._holds_back_zeros,
             whole={name: each.sharded_param.numel() for name, each in self._sharded.items()},
@@ -287,9 +289,9 @@ class ReplicaState(WorkerState):
             )
         self._task = task
         self._passes += 1
-        parameters = [each.sharded_param for each in self._sharded.values()]
-        uncleared = nonzero([_local(each.grad) for each in parameters if each.grad is not None])
-        self._begin_pass(parameters, further=any(uncleared))
+        gradients = {name: parameter.grad for name, parameter in self._optimized().items()}
+        local = {name: _local(each) for name, each in gradients.items() if each is not None}
+        self._begin_pass(set(nonzero_gradients(local)))
         if not self._agreed:
             self._meet(self._description())
             self._agreed = True

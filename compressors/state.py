@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from .bucket.earlier import Earlier
+from .bucket.accumulated import AccumulatedGradients
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
@@ -31,7 +31,8 @@ class CompressionState(WorkerState):
     real numbers, two for each element.
 
     If several backward passes are exchanged before gradients are cleared, each of them exchanges what it has
-    added, as in DDP without a hook; gradients must be equal on all workers between the passes.
+    added, as in DDP without a hook; gradients must be equal on all workers between the passes. They belong
+    to one step until an optimizer steps one of the parameters, or some gradients are cleared.
 
     Attributes:
         failure: the error that made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes
@@ -91,6 +92,7 @@ class CompressionState(WorkerState):
                     raise ValueError(
                         f"powersgd cannot take the complex parameter {name!r}: use another method"
                     )
+        optimized = {name: named[name] for name in self._names.values()}
         known = {name: _real(each) for name, each in named.items()}
         super().__init__(
             method,
@@ -98,13 +100,14 @@ class CompressionState(WorkerState):
             Exchange(ddp.process_group, exchange, sites, key),
             known=known,
             parameters={name: known[name] for name in self._names.values()},
+            optimized=lambda: optimized,
             threads=threads,
             hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
         )
         # A sum needs no true gradients.
         self._scaler = scaler if isinstance(self.config, CompressedMethod) else None
         self._scale: float | None = None
-        self._earlier = Earlier({name: named[name] for name in self._names.values()}, self._fail)
+        self._accumulated = AccumulatedGradients(optimized, self._fail)
         self._ddp, self._rebuilt = ref(ddp), bool(ddp._has_rebuilt_buckets)
         self._by_strides = not ddp.gradient_as_bucket_view
         self._lay_out()
@@ -126,11 +129,11 @@ class CompressionState(WorkerState):
         if bucket.index() == 0:
             self._begin()
         names = self._names_in(bucket)
-        # What must not be scaled, compressed or kept of these gradients; a mean of what is equal is the same.
-        alike = self._protocol.averages and self.gradient_scale == 1
-        earlier = {} if alike else self._earlier.of(names)
+        # What was exchanged before is not exchanged again; averaging identical values is a no-op.
+        is_noop = self._protocol.averages and self.gradient_scale == 1
+        earlier = {} if is_noop else self._accumulated.copies(names)
         if earlier and not bucket.buffer().any():
-            earlier = {}  # Join's, of a worker whose data have ended: what it has exchanged is not in there
+            earlier = {}  # under Join, this rank has no data left: DDP gives it zeros
         sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()
         named = Bucket(
             bucket.index(), bucket.buffer(), names, sizes, is_last, earlier, self._scale, ddp=bucket
@@ -139,18 +142,18 @@ class CompressionState(WorkerState):
         summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
         if named.is_last:
             self._end_pass()
-            self._earlier.end()
+            self._accumulated.end()
         mine, strides = self._parameters, self._strides
         if self._by_strides and any(mine[name].stride() != strides[name] for name in names):
             return summed.then(Once(lambda done: self._turned(done.value(), names)))
         return summed
 
     def _begin(self) -> None:
-        """Begins a backward pass. If gradients were not cleared, it belongs to the step of the one before."""
+        """Begins a backward pass."""
         if self._scaler is not None and self._scaler.is_enabled():
             self._scale = self._scaler.get_scale()
-        self._earlier.begin()
-        self._begin_pass(self._parameters.values(), further=bool(self._earlier))
+        self._accumulated.begin()
+        self._begin_pass(self._accumulated.names)
         self._follow_rebuilt_buckets()
 
     def _lay_out(self) -> None:

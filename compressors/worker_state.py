@@ -3,7 +3,7 @@
 Before their first exchange, workers check that all of them have the same settings (`exchange/agreement.py`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +22,7 @@ from .exchange.resizing import merged, model_of, ranks_together, require_same_wo
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
+from .optimizer_steps import StepTracker
 from .protocols.all_gather import AllGather
 from .protocols.all_reduce import AllReduce
 from .protocols.base import Bucket, Reducer
@@ -39,16 +40,17 @@ class WorkerState:
         config: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
         exchange: how messages are sent.
-        last_step: the ledger of the latest backward pass, complete once `backward()` returned; of all passes
-            since gradients were cleared, if several were exchanged. With `nonfinite: skip`, check
-            `last_step.skipped`, and skip the optimizer's step if it is set.
+        last_step: the ledger of the latest step, complete once `backward()` returned. A step ends when an
+            optimizer steps one of the parameters, or when gradients are cleared; until then, it counts all
+            passes that are exchanged. With `nonfinite: skip`, check `last_step.skipped`, and skip the
+            optimizer's step if it is set.
         statistics: by parameter name, of the last step observed (see `observe_next_step`).
         failure: the error that made an exchange fail.
         gradient_scale: a factor for gradients, applied before anything else.
     """
 
     _accumulating: str
-    """What backward passes are run in that are not exchanged."""
+    """Context manager or call for unsynchronized passes."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class WorkerState:
         *,
         known: Mapping[str, Tensor],
         parameters: Mapping[str, Tensor],
+        optimized: Callable[[], Mapping[str, Tensor]],
         threads: int | None,
         hold_back_zeros: bool,
         whole: Mapping[str, int] | None = None,
@@ -70,6 +73,7 @@ class WorkerState:
             exchange: how messages are sent.
             known: by name, all of the model: what a state has of those that are not synchronized is kept.
             parameters: by name, in the model's order, what is synchronized; or this worker's shards of that.
+            optimized: returns `parameters` by name as optimizers have them.
             threads: number of CPU threads for a pass; None: as many as torch uses.
             hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
             whole: by name, the elements of what `parameters` are shards of; None where they are no shards.
@@ -115,6 +119,7 @@ class WorkerState:
             self._protocol = AllReduce(config, group, self._fail)
         self._observing = False
         self._before_last = Totals()
+        self._optimized, self._steps = optimized, StepTracker(optimized)
         self._watch: OptimizerWatch | None = None
 
     @property
@@ -157,7 +162,7 @@ class WorkerState:
         wrappers, so that a model which is compiled or lies otherwise in memory can load them. Most tensors
         are the live ones, not copies.
         """
-        self._protocol.settle(skipped=self.last_step.skipped)
+        self._undo_skipped()
         return {
             "version": _STATE_VERSION,
             "rank": dist.get_rank(self._group),
@@ -209,7 +214,7 @@ class WorkerState:
             self._protocol.load_state_dict(state["powersgd"])
         self.exchange.load_links_state(state)
         self._before_last, self.last_step = totals, Step()
-        self._protocol.settle(skipped=False)
+        self._protocol.settle(skipped=False, stepped=set())
 
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """This worker's part of what all workers of another number had (`exchange/resizing.py`)."""
@@ -225,19 +230,28 @@ class WorkerState:
         own = {key: each for key, each in former[model_of(rank, len(former))].items() if key not in links}
         return {**own, **kept, "rank": rank, "workers": self.workers}
 
-    def _begin_pass(self, parameters: Iterable[Tensor], *, further: bool) -> None:
-        """A backward pass begins: a further one of its step, or the first since gradients were cleared."""
-        if further:
-            self._require_no_memory_of_steps()
-            self.last_step.residual_squares = 0.0
-        else:
-            self._protocol.settle(skipped=self.last_step.skipped)
-            self._watch = watched(self, self._watch, parameters)
+    def _begin_pass(self, uncleared: set[str]) -> None:
+        """Begins a backward pass that is exchanged.
+
+        Args:
+            uncleared: the parameters whose gradients hold what was exchanged before.
+        """
+        if self._steps.begin_pass(uncleared):
+            self._undo_skipped()
+            self._steps.begin_step()
+            self._watch = watched(self, self._watch, self._optimized().values())
             self._before_last = self.totals
             self.last_step = Step(steps=1)
+        else:
+            self._require_no_memory_of_steps()
+            self.last_step.residual_squares = 0.0
         self._protocol.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
+
+    def _undo_skipped(self) -> None:
+        """Restores the residuals of parameters whose optimizer has skipped the latest step."""
+        self._protocol.settle(skipped=self.last_step.skipped, stepped=self._steps.stepped)
 
     def _reduce(self, bucket: Bucket, factor: float) -> Future[Tensor]:
         """Starts to synchronize a bucket of gradients, after they were multiplied by a factor."""
@@ -255,15 +269,15 @@ class WorkerState:
         self._observing = False
 
     def _require_no_memory_of_steps(self) -> None:
-        """Refuses a further pass of one step where a method's memory fades with every exchange."""
-        if not isinstance(self.config, CompressedMethod):
+        """Raises CompressionError if the method has a memory that decays with every exchange."""
+        if not isinstance(self.config, CompressedMethod) or self.last_step.skipped:
             return
         field = "momentum" if self.config.own_momentum else "decay"
         if self.config.own_momentum or 0 < self.config.decay < 1:  # at 0, there is no memory
             raise self._fail(
                 CompressionError(
-                    f"a second exchange before gradients are cleared would apply the method's {field} "
-                    f"twice in a step: run all backward passes but the last in {self._accumulating}"
+                    f"a second exchange in one step would apply the method's {field} twice: run all backward "
+                    f"passes but the last in {self._accumulating}"
                 )
             )
 

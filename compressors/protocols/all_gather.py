@@ -5,9 +5,9 @@ rest. Updates become messages (`bucket.compressor.Compressor`), which all worker
 them in rank order, so that replicas stay bit-identical.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -75,7 +75,7 @@ class AllGather(Reducer):
         self._elements = {name: parameter.numel() for name, parameter in parameters.items()}
         self._whole = self._elements if whole is None else whole
         self._plans: dict[tuple[str, ...], _Plan] = {}
-        self._outgoing: list[tuple[Outgoing, list[Part], list[Tensor] | None]] = []
+        self._outgoing: list[tuple[Outgoing, list[Part], list[list[Tensor]] | None]] = []
         """What a step that may be skipped has sent; with a scaler, also what residuals were before it."""
         self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
         """Adds up what has arrived beside the backward pass."""
@@ -85,14 +85,16 @@ class AllGather(Reducer):
         self._context.iteration, self._context.memories = iteration, self._feedback.memories
         self._compressor = self._compressor.of(self._feedback.method)
 
-    def settle(self, *, skipped: bool) -> None:
-        if skipped:
-            for outgoing, parts, kept in self._outgoing:
-                if kept is None:
-                    self._compressor.put_back(outgoing, parts)
-                else:
-                    for now, before in zip(_memory_of(parts), kept, strict=True):
-                        now.copy_(before)
+    def settle(self, *, skipped: bool, stepped: Set[str]) -> None:
+        for outgoing, parts, before in reversed(self._outgoing) if skipped else ():
+            if before is None:
+                unstepped = [replace(part, residual=None) if part.name in stepped else part for part in parts]
+                self._compressor.put_back(outgoing, unstepped)
+                continue
+            for part, copies in zip(parts, before, strict=True):
+                if part.name not in stepped:
+                    for memory, copy in zip(_memory_of(part), copies, strict=True):
+                        memory.copy_(copy)
         self._outgoing = []
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
@@ -102,10 +104,12 @@ class AllGather(Reducer):
         gradients = [(name, shares[place]) for name, place in zip(plan.names, plan.places, strict=True)]
         parts = self._feedback.parts(gradients, plan.layout, self._compressor)
         # A scaler drops the gradients of a step that overflows: many of them are far off.
-        kept = None if bucket.scale is None else [each.clone() for each in _memory_of(parts)]
+        before = None
+        if bucket.scale is not None:
+            before = [[memory.clone() for memory in _memory_of(part)] for part in parts]
         own = self._compressor.compress(parts, plan.layout, self._context)
         if self._nonfinite == "skip":
-            self._outgoing.append((own, parts, kept))
+            self._outgoing.append((own, parts, before))
         step.count_layers(own.tallies)
         step.keeps_residuals |= any(part.residual is not None for part in parts)
         compressed = perf_counter()
@@ -206,6 +210,6 @@ class AllGather(Reducer):
                 part.gradient.copy_(share)
 
 
-def _memory_of(parts: Sequence[Part]) -> list[Tensor]:
-    """Residuals and velocities."""
-    return [each for part in parts for each in (part.residual, part.velocity) if each is not None]
+def _memory_of(part: Part) -> list[Tensor]:
+    """Its residual and velocity, if it has them."""
+    return [memory for memory in (part.residual, part.velocity) if memory is not None]

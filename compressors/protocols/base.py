@@ -1,7 +1,7 @@
 """The common base of the hook's protocols."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
@@ -101,22 +101,26 @@ class Reducer(ABC):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         """Starts to combine all workers' gradients; see `hook.compressed_allgather`.
 
-        The result is the mean or sum of them, and `bucket.earlier`. The ledger of the backward pass, `step`,
-        is complete when the future of its last bucket is.
+        The result is the mean or sum of them, and `bucket.earlier`. The ledger, `step`, is complete when the
+        future of the pass's last bucket is.
         """
 
     def begin(self, iteration: int) -> None:
-        """Begins a backward pass, with the number of passes before it."""
+        """Begins a backward pass, with the number of steps before it."""
         self.works, self._times = [], PassTimes()
 
     def left(self, step: Step) -> None:
         """Called when the hook of the last bucket returns; `step` is the ledger of the backward pass."""
         self._times.left(step)
 
-    def settle(self, *, skipped: bool) -> None:  # noqa: B027 (only who takes something out puts it back)
-        """Ends a backward pass. If the step is skipped, what was sent goes back to where it was taken from.
+    def settle(self, *, skipped: bool, stepped: Set[str]) -> None:  # noqa: B027 (stateless by default)
+        """Ends a step. If it is skipped, what was sent goes back to where it was taken from.
 
         Calling it again has no effect.
+
+        Args:
+            skipped: whether the step was not finite.
+            stepped: parameters that an optimizer has stepped all the same: what was sent of them stays sent.
         """
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -144,8 +144,8 @@ def a_memory_that_fades_refuses_a_second_exchange() -> None:
         run = Run(line)
         passes(run, "x none x zero x none n x")
         assert refusal(lambda run=run: passes(run, "x")) == (
-            f"CompressionError: a second exchange before gradients are cleared would apply the method's "
-            f"{field} twice in a step: run all backward passes but the last in ddp.no_sync(), and no Join"
+            f"CompressionError: a second exchange in one step would apply the method's {field} twice: run "
+            "all backward passes but the last in ddp.no_sync(), and no Join"
         )
 
 

@@ -1,0 +1,296 @@
+"""Which backward passes make a step; see ddp.py.
+
+What a script clears, when, and to what, must not change what it trains.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from ddp import assert_close, assert_same, everyone, refusal, scenario
+from ddp_passes import Halves
+from ddp_replicas import islands
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from taugrad.compressors import compress_gradients, compress_replicas
+
+CLEARING = [(when, to_none) for when in ("before", "after") for to_none in (True, False)]
+"""When in its turn an optimizer clears gradients, and whether to None."""
+METHODS = (
+    "wgt(1e-30)",
+    "strom(density(0.1)) | golomb_rice",
+    "wgt(schedule({0: 0.001, 4: 0.01}))",
+    "strom(density(0.1), momentum=0.9) | golomb_rice",
+    "none(reduction='sum')",
+)
+TURNS = 8
+Players = dict[str, torch.optim.Optimizer]
+
+
+def halves(sharded: bool = False) -> tuple[Halves, nn.Module]:
+    model = Halves()
+    del model.never
+    if not sharded:
+        return model, DistributedDataParallel(model, find_unused_parameters=True)
+    for part in (model.one, model.two):
+        fully_shard(part, mesh=islands()["shard"])
+    return model, fully_shard(model, mesh=islands()["shard"])  # type: ignore[call-overload]
+
+
+def turn(model: nn.Module, halves: Halves, seed: int, *names: str, scale: Any = 1.0) -> None:
+    """A backward pass through one player, or both."""
+    halves.used = [getattr(halves, name) for name in names]
+    inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * seed + dist.get_rank()))
+    (model(inputs).square().mean() * scale).backward()
+
+
+def local(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of this worker's weights, or shards."""
+    named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: (p.to_local() if isinstance(p, DTensor) else p).clone() for name, p in named.items()}
+
+
+def in_turn(sharded: bool, method: str | None, when: str, to_none: bool) -> tuple[Any, dict[str, Tensor]]:
+    """Two optimizers in turn, each with a pass of its own and only its own gradients to clear."""
+    plain, model = halves(sharded)
+    compress: Callable[..., Any] = compress_gradients
+    if sharded:
+        compress = lambda model, method: compress_replicas(model, islands()["replicate"], method)  # noqa: E731
+    state = None if method is None else compress(model, method)
+    players = {
+        name: torch.optim.SGD(getattr(plain, name).parameters(), lr=0.1, momentum=0.5)
+        for name in ("one", "two")
+    }
+    for index in range(TURNS):
+        name = ("one", "two")[index % 2]
+        optimizer = players[name]
+        if when == "before":
+            optimizer.zero_grad(set_to_none=to_none)
+        turn(model, plain, index, name)
+        optimizer.step()
+        if when == "after":
+            optimizer.zero_grad(set_to_none=to_none)
+    return state, local(plain)
+
+
+def assert_turns_are_steps(sharded: bool, method: str) -> None:
+    expected, weights = in_turn(sharded, method, "after", True)
+    assert expected.totals.steps == TURNS
+    for when, to_none in CLEARING:
+        state, found = in_turn(sharded, method, when, to_none)
+        assert_same(found, weights)
+        assert state.totals.state_dict() == expected.totals.state_dict()
+        assert len(state.last_step.layers) == len(expected.last_step.layers)
+        assert_same(state.feedback.state_dict(), expected.feedback.state_dict())
+
+
+@scenario(2, each=METHODS)
+def two_optimizers_in_turn_train_the_same_whenever_they_clear_gradients(method: str) -> None:
+    assert_turns_are_steps(False, method)
+    if "1e-30" in method:
+        for when, to_none in CLEARING:
+            _, plain = in_turn(False, None, when, to_none)
+            assert_close(in_turn(False, method, when, to_none)[1], plain)
+
+
+@scenario(4, each=("linear(8)", "strom(density(0.1), momentum=0.9) | golomb_rice"))
+def so_they_do_with_fsdp2(method: str) -> None:
+    assert_turns_are_steps(True, method)
+
+
+SEQUENCES = {
+    "x step x step": 2,
+    "x x step x step none": 2,
+    "x step n x step": 2,
+    "x step zero x step x x step": 3,
+}
+"""Passes that exchange (x) or do not (n), what clears gradients, and how many steps that makes."""
+
+
+@scenario(2, each=SEQUENCES)
+def an_optimizer_that_steps_ends_a_step(sequence: str) -> None:
+    found = {}
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters())
+    methods = [None, "wgt(1e-30)", "none", "wgt(1e-30, reduction='sum')"]
+    momentum = "strom(0.01, momentum=0.9)"
+    for method in [*methods, momentum] if "x x" not in sequence else methods:
+        plain, model = halves()
+        state = None if method is None else compress_gradients(model, method)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.05 if method and "sum" in method else 0.1)
+        for seed, word in enumerate(sequence.split()):
+            if word == "x":
+                turn(model, plain, seed, "one", "two")
+            elif word == "n":
+                with model.no_sync():  # type: ignore[operator]
+                    turn(model, plain, seed, "one", "two")
+            elif word == "step":
+                optimizer.step()
+            else:
+                optimizer.zero_grad(set_to_none=word == "none")
+            other.step()  # of another model: no matter
+        found[method] = local(plain)
+        if state is not None:
+            assert state.totals.steps == SEQUENCES[sequence]
+    for method in methods:
+        assert_close(found[method], found[None])
+
+
+@scenario(2)
+def a_generator_and_a_discriminator_in_one_step_are_one_step() -> None:
+    for clearing in CLEARING:
+        plain, model = halves()
+        state = compress_gradients(model, "wgt(1e-30)")
+        one, two = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (plain.one, plain.two))
+        for step in range(3):
+            for optimizer in (one, two) if clearing[0] == "before" else ():
+                optimizer.zero_grad(set_to_none=clearing[1])
+            for index, used in enumerate((["one"], ["one"], ["one", "two"])):
+                turn(model, plain, 3 * step + index, *used)
+            assert state.totals.steps == step + 1
+            one.step()
+            two.step()
+            for optimizer in (one, two) if clearing[0] == "after" else ():
+                optimizer.zero_grad(set_to_none=clearing[1])
+
+
+class Turns:
+    """Two optimizers in turn over one model; the sums say whether anything was lost."""
+
+    def __init__(self, method: str, clearing: tuple[str, bool]) -> None:
+        self.plain, self.model = halves()
+        self.state, self.clearing = compress_gradients(self.model, method), clearing
+        self.optimizers = {
+            name: torch.optim.SGD(getattr(self.plain, name).parameters(), lr=1.0) for name in ("one", "two")
+        }
+        self.first = local(self.plain)
+        self.given = {name: torch.zeros_like(each) for name, each in self.first.items()}
+        self.scale = 1.0
+        for name, parameter in self.plain.named_parameters():
+            parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
+
+    def _note(self, name: str, gradient: Tensor) -> None:
+        self.given[name] += torch.where(torch.isfinite(gradient), gradient, 0)
+
+    def run(self, index: int, spoiled: int, *, withheld: bool = False) -> bool:
+        """A turn, in which the gradients of rank 1 may overflow; whether it was skipped."""
+        name = ("one", "two")[index % 2]
+        when, to_none = self.clearing
+        if when == "before":
+            self.optimizers[name].zero_grad(set_to_none=to_none)
+        overflows = index == spoiled and dist.get_rank() == 1
+        turn(self.model, self.plain, index, name, scale=math.inf if overflows else 1.0)
+        skipped = self.state.last_step.skipped
+        if not skipped:
+            self.optimizers[name].step()
+        if when == "after":
+            self.optimizers[name].zero_grad(set_to_none=to_none)
+        return skipped
+
+    def assert_nothing_lost(self) -> None:
+        self.state.state_dict()  # puts back what a skipped step has sent
+        kept = self.state.feedback.residuals
+        sums = {name: each - kept[name].view_as(each) for name, each in self.given.items()}
+        sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
+        applied = {name: self.first[name] - each for name, each in local(self.plain).items()}
+        assert_close(applied, sums)
+
+
+@scenario(2, each=CLEARING)
+def a_skipped_turn_is_skipped_alone(clearing: tuple[str, bool]) -> None:
+    for spoiled in (2, 3, 5):
+        turns = Turns("wgt(0.05, nonfinite='skip')", clearing)
+        skipped = [turns.run(index, spoiled) for index in range(TURNS)]
+        assert skipped == [index == spoiled for index in range(TURNS)]
+        assert (turns.state.totals.steps, turns.state.totals.skipped_steps) == (TURNS, 1)
+        turns.assert_nothing_lost()
+
+
+@scenario(2, each=CLEARING)
+def where_the_very_first_turn_is_skipped_training_goes_on(clearing: tuple[str, bool]) -> None:
+    """Without gradients of its own to clear, the second turn may be taken for a part of the first."""
+    for method in ("wgt(0.05, nonfinite='skip')", "wgt(0.05, momentum=0.5, nonfinite='skip')"):
+        turns = Turns(method, clearing)
+        skipped = [turns.run(index, 0) for index in range(TURNS)]
+        assert skipped[0]
+        assert not any(skipped[2:])
+        if "momentum" not in method:
+            turns.assert_nothing_lost()
+
+
+@scenario(2)
+def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() -> None:
+    """One pass for both; only one of them has an infinity."""
+    for overflow in (None, 1):
+        plain, model = halves()
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
+        optimizers = [torch.optim.SGD(part.parameters(), lr=1.0) for part in (plain.one, plain.two)]
+        first, given = local(plain), {}
+
+        def note(name: str, gradient: Tensor, given: Any = given) -> None:
+            given[name] = given.get(name, 0) + gradient / scaler.get_scale()  # noqa: B023
+
+        for name, parameter in plain.two.named_parameters():
+            parameter.register_hook(lambda gradient, name=name, note=note: note(f"two.{name}", gradient))
+        for step in range(4):
+            factor = math.inf if step == overflow and dist.get_rank() else 1.0
+            handle = plain.one.weight.register_hook(lambda gradient, factor=factor: gradient * factor)
+            turn(model, plain, step, "one", "two", scale=scaler.scale(torch.ones(())))
+            handle.remove()
+            before = local(plain)
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+            moved = {name: not torch.equal(each, before[name]) for name, each in local(plain).items()}
+            assert moved["one.weight"] == (step != overflow)
+            assert moved["two.weight"]
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+        state.state_dict()
+        kept = state.feedback.residuals
+        sums = {name: each - kept[name].view_as(each) for name, each in given.items()}
+        sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
+        applied = {name: first[name] - each for name, each in local(plain).items() if name in sums}
+        assert_close(applied, sums)
+
+
+@scenario(2)
+def a_skipped_step_of_two_passes_leaves_residuals_as_before_it_under_a_scaler() -> None:
+    for overflow in (0, 1):
+        plain, model = halves()
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        for step in range(3):
+            before = {name: each.clone() for name, each in state.feedback.residuals.items()}
+            for part in range(2):
+                scale = scaler.scale(torch.ones(()))
+                if (step, part, dist.get_rank()) == (2, overflow, 1):
+                    scale = scale * math.inf
+                turn(model, plain, 2 * step + part, "one", "two", scale=scale)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        assert state.last_step.skipped
+        state.state_dict()
+        assert_same(state.feedback.residuals, before)
+
+
+@scenario(2)
+def momentum_refuses_two_exchanges_of_one_step_alone() -> None:
+    plain, model = halves()
+    compress_gradients(model, "strom(0.01, momentum=0.9)")
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for step in range(3):  # gradients are never cleared
+        turn(model, plain, step, "one", "two")
+        optimizer.step()
+    turn(model, plain, 3, "one", "two")
+    said = refusal(lambda: turn(model, plain, 4, "one", "two"))
+    assert said.startswith(
+        "CompressionError: a second exchange in one step would apply the method's momentum"
+    )
