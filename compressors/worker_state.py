@@ -15,7 +15,7 @@ from torch.futures import Future
 from .adam import OptimizerWatch, watched
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals
-from .errors import CompressionError, PeerLost, WorkersDisagree
+from .errors import CompressionError, PeerLost
 from .exchange.agreement import flattened, require_agreement
 from .exchange.buckets import Exchange
 from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
@@ -295,7 +295,7 @@ class WorkerState:
                 require_agreement(mine, self._group)
             if sends_messages:
                 self.exchange.open(sum(each.numel() for each in self._parameters.values()))
-        except (WorkersDisagree, PeerLost) as problem:
+        except CompressionError as problem:
             raise self._fail(problem) from None
 
     def _fail(self, problem: CompressionError) -> CompressionError:

@@ -1,42 +1,48 @@
-"""What workers of a process group tell one another before they are connected, through the group's store."""
+"""Small data that the workers of a process group share through its store, and the address of each worker."""
 
 import hashlib
+import ipaddress
 import os
 import socket
-from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
-from itertools import count
 
 import psutil
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ..errors import reaching
 
 _LOOPBACK = "127.0.0.1"
-_PATIENCE = timedelta(minutes=30)
-_TOLD: defaultdict[str, "count[int]"] = defaultdict(count)
-"""How often workers told one another something, by group."""
+_DEFAULT_TIMEOUT = timedelta(minutes=30)
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+"""In order of preference."""
 
 
-def told_by_all(own: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
-    """What each worker of a group, by default all, says, by rank; all must call this in the same order.
+def all_gather_bytes(data: bytes, group: dist.ProcessGroup | None = None) -> list[bytes]:
+    """Gathers bytes from all workers of a group, by default all workers, in order of rank.
 
-    Raises PeerLost where one says nothing for longer than the timeout of the process group allows.
+    All workers must call this in the same order. The store counts the calls, not the process: a worker that
+    joins a new process group counts as one that has survived an earlier one.
+
+    Raises:
+        PeerLost: a worker has sent nothing for the timeout of the process group.
     """
     group = dist.group.WORLD if group is None else group
     assert group is not None
-    name, patience = group.group_name, timeout_of(group)
-    store = PrefixStore(f"taugrad/{name}/{next(_TOLD[name])}", _get_default_store())
-    store.set(str(dist.get_rank(group)), own)  # type: ignore[arg-type]  # stubs know text only
-    told = []
-    for other in range(dist.get_world_size(group)):
-        with reaching(other):
-            store.wait([str(other)], patience)
-            told.append(bytes(store.get(str(other))))
-    return told
+    rank, timeout = dist.get_rank(group), timeout_of(group)
+    calls = PrefixStore(f"taugrad/{group.group_name}", _get_default_store())
+    store = PrefixStore(str(calls.add(f"calls of {rank}", 1)), calls)
+    store.set(str(rank), data)  # type: ignore[arg-type]  # stubs know text only
+    gathered = []
+    for worker in range(dist.get_world_size(group)):
+        with reaching(worker):
+            store.wait([str(worker)], timeout)
+            gathered.append(bytes(store.get(str(worker))))
+    return gathered
 
 
 def backends_of(group: dist.ProcessGroup | None) -> dict[str, str]:
@@ -55,32 +61,97 @@ def transport_of(group: dist.ProcessGroup | None, device: torch.device) -> torch
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
     """How long a worker may be silent, as `init_process_group` was told."""
     options = getattr(group._get_backend(transport_of(group, torch.device("cuda"))), "options", None)
-    timeout: timedelta = getattr(options, "_timeout", _PATIENCE)
+    timeout: timedelta = getattr(options, "_timeout", _DEFAULT_TIMEOUT)
     return timeout
 
 
 def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) -> list[bytes]:
     """The place of each worker, by default its host's name, by rank, as digests; all call this together."""
-    return told_by_all(hashlib.sha256((place or socket.gethostname()).encode()).digest(), group)
+    return all_gather_bytes(hashlib.sha256((place or socket.gethostname()).encode()).digest(), group)
 
 
-def own_address() -> str:
-    """The address on which gloo listens: that of GLOO_SOCKET_IFNAME's interface, or that of the host's name.
+def listening_address() -> str:
+    """The address on which this worker listens, as far as it knows alone; see `common_addresses`.
 
-    Raises ValueError where this machine has no such interface.
+    Returns:
+        That of GLOO_SOCKET_IFNAME's interface, if it is set; or that by which this host reaches the process
+        group's store, of either family; or 127.0.0.1.
+
+    Raises:
+        ValueError: this machine has no such interface.
     """
-    names = [name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name.strip()]
-    if not names:
-        # That of the host's name, if it is one of this machine; else only this machine can connect.
-        try:
-            found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-        except OSError:
-            return _LOOPBACK
-        here = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
-        return next((str(address[0]) for *_, address in found if address[0] in here), _LOOPBACK)
-    addresses = psutil.net_if_addrs().get(names[0], [])
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for each in addresses:
-            if each.family == family:
-                return str(each.address)
-    raise ValueError(f"GLOO_SOCKET_IFNAME = {names[0]}: this machine has no such interface with an address")
+    if name := _interface():
+        if not (addresses := _addresses_of(name)):
+            raise ValueError(
+                f"GLOO_SOCKET_IFNAME = {name}: this machine has no such interface with an address"
+            )
+        return addresses[0]
+    store = _underlying(_get_default_store())
+    return (_source_address(store.host) if isinstance(store, TCPStore) else None) or _LOOPBACK
+
+
+def reachable_address(addresses: Sequence[str], hosts: Sequence[str], rank: int) -> str:
+    """The address on which this worker listens, so that all others reach it.
+
+    A host whose name is 127.0.1.1, as Debian has it, reaches a store on itself by loopback. It then listens
+    where it reaches the others.
+
+    Args:
+        addresses: `listening_address` of each worker, by rank.
+        hosts: the name of each worker's host, by rank.
+        rank: this worker's.
+    """
+    if _interface() or not _is_loopback(addresses[rank]):
+        return addresses[rank]
+    for address in addresses:
+        if not _is_loopback(address) and (source := _source_address(address)):
+            return source
+    if len(set(hosts)) > 1:  # the store is a file, or is reached through a tunnel
+        here = {address for name in psutil.net_if_addrs() for address in _addresses_of(name)}
+        return next((each for each in _resolved(socket.gethostname()) if each in here), _LOOPBACK)
+    return addresses[rank]
+
+
+def _interface() -> str:
+    """The first interface that GLOO_SOCKET_IFNAME names, or nothing."""
+    names = (name.strip() for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(","))
+    return next(filter(None, names), "")
+
+
+def _addresses_of(interface: str) -> list[str]:
+    """An interface's addresses: IPv4 first, link-local ones last."""
+    found = [each for each in psutil.net_if_addrs().get(interface, []) if each.family in _FAMILIES]
+    found.sort(key=lambda each: (each.address.startswith("fe80:"), _FAMILIES.index(each.family)))
+    return [str(each.address) for each in found]
+
+
+def _underlying(store: Store) -> Store:
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def _resolved(host: str) -> list[str]:
+    """The addresses of a host's name, IPv4 first."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_DGRAM)
+    except OSError:
+        return []
+    found = sorted(
+        (each for each in found if each[0] in _FAMILIES), key=lambda each: _FAMILIES.index(each[0])
+    )
+    return [str(address[0]) for *_, address in found]
+
+
+def _source_address(host: str) -> str | None:
+    """The address of this machine by which it reaches a host; None if there is no route to it."""
+    for address in _resolved(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # of UDP: nothing is sent
+            return str(probe.getsockname()[0])
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

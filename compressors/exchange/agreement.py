@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from ..errors import WorkersDisagree
-from .addresses import told_by_all
+from .addresses import all_gather_bytes
 
 KIND = "kind"
 """The field that names the method; if it differs, so do most others."""
@@ -58,8 +58,8 @@ def require_agreement(description: Description, group: dist.ProcessGroup) -> Non
     Raises WorkersDisagree on every worker, with the same message; or PeerLost.
     """
     text = json.dumps(list(description.items())).encode()
-    if len(set(told_by_all(hashlib.sha256(text).digest(), group))) > 1:
-        told = told_by_all(zlib.compress(text), group)  # a store takes some megabytes only
+    if len(set(all_gather_bytes(hashlib.sha256(text).digest(), group))) > 1:
+        told = all_gather_bytes(zlib.compress(text), group)  # a store takes some megabytes only
         raise WorkersDisagree(difference([_read(each) for each in told]))
 
 

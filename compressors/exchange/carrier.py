@@ -67,7 +67,7 @@ class Carrier(ABC):
         if lost is None or arrived is not None:
             found.set_result(payload)
         else:
-            self._mourn(lost)
+            self._announce_loss(lost)
             found.set_exception(lost)
         return found
 
@@ -98,19 +98,19 @@ class Carrier(ABC):
                 del self._waiting[source, tag]
         first.set_result(payload)
 
-    def _lose(self, source: int, problem: PeerLost) -> None:
+    def _mark_lost(self, source: int, problem: PeerLost) -> None:
         """Fails whatever waits for a worker, now and from now on."""
         with self._lock:
             self._lost.setdefault(source, problem)
             keys = [key for key in self._waiting if key[0] == source]
             failed = [each for key in keys for each, _ in self._waiting.pop(key)]
         if failed:
-            self._mourn(problem)
+            self._announce_loss(problem)
         for each in failed:
             each.set_exception(problem)
 
-    def _mourn(self, problem: PeerLost) -> None:  # noqa: B027 (in memory, nobody is lost)
-        """Called before what waits for a worker fails."""
+    def _announce_loss(self, problem: PeerLost) -> None:  # noqa: B027 (in memory, nobody is lost)
+        """Called before the futures that wait for a worker fail."""
 
 
 class MemoryCarrier(Carrier):

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from taugrad.compressors import NonFiniteGradient, Step, Totals, compress_replicas
-from taugrad.compressors.exchange.addresses import places_of, told_by_all, transport_of
+from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of, transport_of
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.exchange.traffic import Links
@@ -126,7 +126,7 @@ class IslandGradients(Synchronization):
         if everywhere:  # the whole island hears where
             ranks = [*dist.get_process_group_ranks(self._peers), -1]
             mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
-            told = sorted(b"".join(told_by_all(mine.encode(), self._island)).decode().splitlines())
+            told = sorted(b"".join(all_gather_bytes(mine.encode(), self._island)).decode().splitlines())
             found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
         counted: dict[str, Any] = dict(zip(counts, sums, strict=True))
         counted |= {"steps": step.steps, "skipped_steps": step.steps if found else 0, "nonfinite": found}

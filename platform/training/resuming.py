@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from taugrad.compressors.exchange.addresses import told_by_all
+from taugrad.compressors.exchange.addresses import all_gather_bytes
 
 from .manifest import CheckpointError, Choice, Unfinished, Unusable, newest_good
 
@@ -46,4 +46,4 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
 
 def gathered(text: str) -> list[str]:
     """Every worker's text, by rank; all must call this together."""
-    return [each.decode().removesuffix(".") for each in told_by_all(f"{text}.".encode())]  # never empty
+    return [each.decode().removesuffix(".") for each in all_gather_bytes(f"{text}.".encode())]  # never empty

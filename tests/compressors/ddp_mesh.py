@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import resource
 import signal
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,13 +12,16 @@ from io import StringIO
 from time import monotonic, sleep
 
 import numpy as np
+import psutil
+import pytest
 import torch.distributed as dist
 import zmq
 from ddp import new_group, refusal, scenario
 from numpy.typing import NDArray
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.compressors.exchange.addresses import own_address, places_of, told_by_all
+from taugrad.compressors.exchange import mesh as mesh_module
+from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of
 from taugrad.compressors.exchange.carrier import Arrivals, Carrier, in_memory
 from taugrad.compressors.exchange.mesh import Mesh
 
@@ -91,8 +95,7 @@ def strangers_are_refused() -> None:
         handler = logging.StreamHandler(log)
         logging.getLogger("taugrad").addHandler(handler)
         mesh = Mesh(most_bytes=MOST, key=key)
-        address = mesh._ears.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
-        assert own_address() == "127.0.0.1"
+        address = mesh._router.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
         assert address.startswith("tcp://127.0.0.1:")
         context = zmq.Context()
         plain, wrong = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
@@ -121,7 +124,7 @@ def strangers_are_refused() -> None:
         assert not mesh._arrived
         assert not mesh.lost
         context.destroy(0)
-        told_by_all(b"")
+        all_gather_bytes(b"")
         mesh.close()
         logging.getLogger("taugrad").removeHandler(handler)
 
@@ -137,6 +140,25 @@ def other_keys_are_refused_at_the_start() -> None:
 
 
 @scenario(3)
+def too_few_open_files_are_named_on_every_worker() -> None:
+    """Before anything is connected; the number that is asked for suffices."""
+    limit, free = mesh_module._open_files()
+    assert limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert 0 < free < limit
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(mesh_module, "_open_files", lambda: (1024, 17))
+        assert refusal(partial(Mesh, most_bytes=MOST)) == (
+            "CompressionError: worker 1 may open 17 more files, and connections to 2 other workers take 18: "
+            "set its limit of open files (RLIMIT_NOFILE, `ulimit -n`), now 1024, to 1025 at least"
+        )
+    before = psutil.Process().num_fds()
+    mesh = Mesh(most_bytes=MOST)
+    assert psutil.Process().num_fds() - before <= 18
+    mesh.close()
+
+
+@scenario(3)
 def absurd_lengths_are_refused() -> None:
     """A connection ends where a message is too long; nothing of it arrives."""
     rank = dist.get_rank()
@@ -148,7 +170,7 @@ def absurd_lengths_are_refused() -> None:
         assert isinstance(lost, PeerLost)
         assert str(lost) == "worker 1 is gone: its connection was closed"
         mesh.send(1, "dropped", np.zeros(1, np.uint8))
-    told_by_all(b"")
+    all_gather_bytes(b"")
     mesh.close()
 
 
@@ -172,7 +194,7 @@ def what_was_sent_arrives_though_its_sender_ends() -> None:
         assert found == [0, 1, 2, 3, 4]
         assert isinstance(mesh.receive(2, "last").exception(LONG_S), PeerLost)
         assert list(arrivals.lost) == list(mesh.lost) == [2]
-        told_by_all(b"", others)
+        all_gather_bytes(b"", others)
     mesh.close()
 
 
@@ -182,18 +204,18 @@ def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
     rank, mesh = dist.get_rank(), Mesh(most_bytes=MOST)
     gone = PeerLost(2, "is gone")
     if rank == 0 and how == "says nothing":
-        mesh._lose(2, gone)
-    told_by_all(b"")  # worker 1 does not end before
+        mesh._mark_lost(2, gone)
+    all_gather_bytes(b"")  # worker 1 does not end before
     if rank == 1:
         waited = mesh.receive(2, "never") if how == "waits" else None
-        mesh._lose(2, gone)
+        mesh._mark_lost(2, gone)
         if how != "says nothing":
             assert str((waited or mesh.receive(2, "never")).exception(LONG_S)) == "worker 2 is gone"
         mesh.close()
     if rank == 0:
         for _ in range(2):
             assert str(mesh.receive(1, "never").exception(LONG_S)) == "worker 2 is gone"
-    told_by_all(b"")
+    all_gather_bytes(b"")
     mesh.close()
 
 
@@ -207,7 +229,7 @@ def the_stopped_are_missed_in_time() -> None:
     late = Mesh(new_group(timeout_s=TIMEOUT_S), most_bytes=MOST)
     signs = Mesh(most_bytes=MOST, silent_after_s=1.0)
     patient = Mesh(most_bytes=MOST, silent_after_s=1.0, patient=True)
-    (pid,) = told_by_all(str(os.getpid()).encode())[2:]
+    (pid,) = all_gather_bytes(str(os.getpid()).encode())[2:]
     others = new_group([0, 1])
     if rank == 2:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -219,7 +241,7 @@ def the_stopped_are_missed_in_time() -> None:
         assert str(signs.receive(2, "never").exception(LONG_S)) == "worker 2 has been silent for 1 s"
         assert patient.silent == {2}
         assert not patient.lost
-        told_by_all(b"", others)
+        all_gather_bytes(b"", others)
     if rank == 0:
         os.kill(int(pid), signal.SIGCONT)
     if rank == 2:
@@ -231,7 +253,7 @@ def the_stopped_are_missed_in_time() -> None:
         # Who lives is not missed, though it says nothing for longer than that.
         assert not patient.lost
         assert 1 - rank not in signs.lost
-    told_by_all(b"")  # nobody leaves before
+    all_gather_bytes(b"")  # nobody leaves before
     for mesh in (late, signs, patient):
         mesh.close()
 
@@ -244,11 +266,11 @@ def the_killed_are_missed_at_once() -> None:
     if rank == 2:
         for to in (0, 1):
             mesh.send(to, "last", np.full(100, 7, np.uint8))
-        told_by_all(b"")
+        all_gather_bytes(b"")
         os.kill(os.getpid(), signal.SIGKILL)
     last, never = mesh.receive(2, "last"), mesh.receive(2, "never")
     assert last.result(LONG_S)[0] == 7
-    told_by_all(b"")
+    all_gather_bytes(b"")
     assert isinstance(never.exception(LONG_S), PeerLost)
     assert str(never.exception()) == "worker 2 is gone: its connection was closed"
     mesh.close()

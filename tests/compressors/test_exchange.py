@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.compressors.exchange.addresses import own_address, transport_of
+from taugrad.compressors.exchange import addresses as addressing
+from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
 from taugrad.compressors.exchange.agreement import described, difference, flattened
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
 from taugrad.compressors.exchange.sites import Sites
@@ -50,15 +51,40 @@ def test_what_arrives_without_being_asked_for_is_taken_with_its_sender() -> None
     assert arrivals.take(0) == []
 
 
-def test_it_listens_where_gloo_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_that_gloo_is_told_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert own_address() == "127.0.0.1"
+    assert listening_address() == "127.0.0.1"
+    assert reachable_address(["127.0.0.1", "10.0.0.2"], ["a", "b"], 0) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
     with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME = none0"):
-        own_address()
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
-    assert own_address() == "127.0.0.1"
+        listening_address()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_store_in_memory_is_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert listening_address() == "127.0.0.1"
+
+
+SEVERAL_HOSTS = {
+    "all on one machine": (["127.0.0.1", "127.0.0.1"], ["a", "a"], "127.0.0.1"),
+    "the store is reached from elsewhere": (["fd77::1", "fd77::2"], ["a", "b"], "fd77::1"),
+    "Debian's own name is 127.0.1.1": (["127.0.1.1", "10.0.0.2"], ["a", "b"], "10.0.0.1"),
+    "an address without a route": (["::1", "10.9.0.9", "10.0.0.2"], ["a", "b", "c"], "10.0.0.1"),
+    "a file as store, on several machines": (["127.0.0.1", "127.0.0.1"], ["a", "b"], "10.0.0.1"),
+}
+"""The addresses that workers know alone, their hosts, and the address on which worker 0 has to listen."""
+
+
+@in_turn(("addresses", "hosts", "address"), SEVERAL_HOSTS.values())
+def test_a_worker_listens_where_all_others_reach_it(
+    addresses: list[str], hosts: list[str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(addressing, "_source_address", {"10.0.0.2": "10.0.0.1"}.get)
+    monkeypatch.setattr(addressing, "_addresses_of", lambda _: ["10.0.0.1"])
+    monkeypatch.setattr(addressing, "_resolved", lambda _: ["127.0.1.1", "10.0.0.1"])
+    assert reachable_address(addresses, hosts, 0) == address
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def five_workers(monkeypatch):
         return found
 
     monkeypatch.setattr(process_group, "own_address", lambda: NODES[3])
-    monkeypatch.setattr(addresses, "told_by_all", told)
+    monkeypatch.setattr(addresses, "all_gather_bytes", told)
 
 
 def spec(**sync: object) -> RunSpec:

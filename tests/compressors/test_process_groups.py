@@ -1,0 +1,67 @@
+"""Process groups on hosts with IPv6 alone, and a group made anew by a worker that has survived another."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hosts_worker
+import pytest
+import regrouped
+from forked import run_workers
+from needs import missing
+
+ADDRESSES = ("fd77::1", "fd77::2")
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """The names of two network namespaces with a link between them, without IPv4; they end with the test."""
+    names = [f"tgsix{os.getpid()}-{rank}" for rank in range(2)]
+    commands = [
+        *(f"ip netns add {name}" for name in names),
+        f"ip link add veth netns {names[0]} type veth peer name veth netns {names[1]}",
+    ]
+    for name, address in zip(names, ADDRESSES, strict=True):
+        commands += [
+            f"ip -n {name} link set lo up",
+            f"ip -n {name} link set veth up",
+            f"ip -n {name} -6 addr add {address}/64 dev veth nodad",
+        ]
+    try:
+        for command in commands:
+            try:
+                subprocess.run(command.split(), check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                missing(f"no network namespaces can be made here: {command}: {error}")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def test_workers_on_hosts_with_ipv6_alone_connect(hosts: list[str], tmp_path: Path) -> None:
+    names = tmp_path / "hosts"
+    lines = [f"{address} {host}\n" for address, host in zip(ADDRESSES, hosts, strict=True)]
+    names.write_text("".join(["::1 localhost\n", *lines]))
+    environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
+    workers = []
+    for rank, host in enumerate(hosts):
+        inside = f'hostname {host} && mount --bind {names} /etc/hosts && exec "$@"'
+        command = [sys.executable, hosts_worker.__file__, str(rank), "[fd77::1]", str(tmp_path / str(rank))]
+        isolated = ["ip", "netns", "exec", host, "unshare", "-m", "-u", "sh", "-c", inside, "sh", *command]
+        workers.append(subprocess.Popen(isolated, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        errors = [worker.communicate(timeout=TIMEOUT_S)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], errors
+    for rank, address in enumerate(ADDRESSES):
+        assert (tmp_path / str(rank)).read_text() == f"tcp://[{address}] [{1 - rank}]"
+
+
+def test_a_group_made_anew_by_a_survivor_and_a_fresh_worker_connects(tmp_path: Path) -> None:
+    run_workers(Path(regrouped.__file__), lambda worker: (worker, tmp_path), 3, timeout_s=TIMEOUT_S)
