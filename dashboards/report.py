@@ -13,7 +13,7 @@ from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.masking import without_login
-from taugrad.platform.tracking.probe import answering_client
+from taugrad.platform.tracking.probe import answering_client, unwritable
 
 from . import gradients, interactive, verdict
 from .experiment import all_runs, compared_runs, with_histories
@@ -49,10 +49,8 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
     _collect_seldom()
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecError(COMMAND_LINE, [f"-o {folder}: {error.strerror}"]) from error
+    if problem := unwritable(folder):
+        raise SpecError(COMMAND_LINE, [f"-o {folder}: {problem}"])
     uri = client.tracking_uri
     server = server or (without_login(uri) if uri.startswith("http") else None)
     page = write_report(client, experiment, experiment_id, folder, server)
@@ -77,7 +75,7 @@ def write_report(
         client: The tracking store.
         experiment: The experiment's name.
         experiment_id: Its id.
-        folder: An existing folder.
+        folder: Made when it is missing.
         server: MLflow's address, for the links; None: no links.
 
     Returns:
@@ -99,7 +97,7 @@ def write_report(
     pictures = gallery(groups, shown, detailed, of_searches, timelines)
     compared = [run for group in groups for run in group.runs]
 
-    (folder / "figures").mkdir(exist_ok=True)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         (folder / "figures" / f"{picture.key}.png").write_bytes(picture.wide)
     table = method_rows(groups)

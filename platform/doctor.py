@@ -49,7 +49,8 @@ def examine() -> Iterator[Finding]:
         except Exception as error:
             # A broken package can fail in any way; the other checks are still useful.
             name = check.__name__.removeprefix("_")
-            yield Finding(name, "wrong", f"{type(error).__name__}: {error}", f"reinstall {name}")
+            remedy = f"reinstall {name}" if _version(name) else ""
+            yield Finding(name, "wrong", f"{type(error).__name__}: {error}", remedy)
 
 
 def _machine() -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +99,6 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         SpecError: something is not available; nothing was started.
     """
     console = open_console()
-    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     client = usable_store()
     if goal.budget is not None:
         chosen = _possible(lambda: at_density(spec, DENSITIES[0]), source)

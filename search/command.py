@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -59,7 +58,6 @@ def run_search(search: Search, draw: Draw) -> int:
         SpecError: something is not available, or the search is already running; nothing was started.
     """
     console = open_console()
-    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     corners = corner_specs(search)
     probe(tracking_uri())
     _check(search, corners)

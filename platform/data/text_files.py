@@ -37,7 +37,7 @@ def find(patterns: Sequence[str]) -> list[Path]:
     """All files that paths and patterns lead to, each once.
 
     A pattern is a file, a folder (all below it, but for hidden ones), or has `*`, `?`, `**`. Raises
-    DataError: one of them leads to no file.
+    DataError: one of them leads to no file, or a link's target does not exist.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
@@ -47,12 +47,16 @@ def find(patterns: Sequence[str]) -> list[Path]:
         elif given.is_file():
             files = [given]
         else:
-            files = [each for each in map(Path, glob.glob(str(given), recursive=True)) if each.is_file()]
+            matches = map(Path, glob.glob(str(given), recursive=True))
+            files = [path for path in matches if path.is_file() or (path.is_symlink() and not path.exists())]
         if not files:
             raise DataError(
                 f"{pattern}: there is no file; expected a file, a folder that holds some, or a pattern"
             )
-        found |= dict.fromkeys(each.resolve() for each in files)
+        for file in files:
+            if not file.exists():
+                raise DataError(f"{file}: is a link to {file.readlink()}, which does not exist; remove it")
+        found |= dict.fromkeys(file.resolve() for file in files)
     return list(found)
 
 

@@ -16,6 +16,8 @@ _CHUNK = 1 << 24
 """Tokens that are looked at together; an even number."""
 _NPY = b"\x93NUMPY"
 _OTHERS = {
+    b"\x1f\x8b\x08\x00": "compressed by gzip",
+    b"\x1f\x8b\x08\x08": "compressed by gzip",
     b"PK\x03\x04": "a zip archive, as of np.savez or torch.save",
     (20240520).to_bytes(4, "little"): "a file of llm.c, with a header of 1,024 bytes",
     (20240801).to_bytes(4, "little"): "a file of llm.c, with a header of 1,024 bytes",
@@ -23,6 +25,10 @@ _OTHERS = {
 """By how they begin."""
 _WIDER = 256
 """Of tokens of 32 or 64 bits, the halves above are on average this many times smaller than those below."""
+_SAMPLE = 1 << 20
+"""Tokens whose bytes are compared; of fewer than a thousandth of that nothing can be said."""
+_ALIKE = 0.1
+"""The total variation of low and high bytes is larger if tokens have 16 bits."""
 _ADVICE = "save such tokens with numpy.save, whose header tells their type, as train.npy and val.npy"
 
 
@@ -38,6 +44,9 @@ def load_tokens(config: Tokens) -> Parts:
     digest = hashlib.sha256()
     names = [_found(config.path, part) for part in ("train", "val")]
     parts = [_mapped(name) for name in names]
+    if config.vocabulary is None:
+        for name, part in zip(names, parts, strict=True):
+            _check_form(name, part)
     largest = max(
         _looked_through(*each, config.vocabulary, digest) for each in zip(names, parts, strict=True)
     )
@@ -78,6 +87,28 @@ def _mapped(path: Path) -> TokenRow:
     if size == 0:
         raise DataError(f"{path}: is empty; expected tokens of 16 bits")
     return np.memmap(path, "<u2", "r")
+
+
+def _check_form(path: Path, tokens: TokenRow) -> None:
+    """Refuses raw files whose first tokens are hardly of 16 bits, low byte first; raises DataError.
+
+    In tokens of a text, the low bytes are spread over all values, and the high bytes are mostly small.
+    """
+    if not isinstance(tokens, np.memmap) or tokens.offset or len(tokens) < _SAMPLE >> 10:
+        return
+    first = np.asarray(tokens[:_SAMPLE])
+    low, high = first & 0xFF, first >> 8
+    differences = np.bincount(low, minlength=256) - np.bincount(high, minlength=256)
+    problem = ""
+    if min(low.min(), high.min()) >= ord("\t") or np.abs(differences).sum() / 2 < _ALIKE * len(first):
+        problem = "its even and odd bytes are alike, as in text, tokens of 8 bits and compressed files"
+    elif high.mean() > low.mean() and first.byteswap().max() < first.max():
+        problem = "its numbers look like tokens of 16 bits with the high byte first"
+    if problem:
+        raise DataError(
+            f"{path}: {problem}; expected tokens of 16 bits, the low byte first; "
+            "if they are that, say how many there are with data.vocabulary"
+        )
 
 
 def _looked_through(path: Path, tokens: TokenRow, vocabulary: int | None, digest: "hashlib._Hash") -> int:

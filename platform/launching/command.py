@@ -5,7 +5,6 @@ A `Display` decides what people see of the runs.
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -77,7 +76,6 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
         SpecError: a spec asks for something that is not available; nothing was started.
     """
     console = display.console
-    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     probe(tracking_uri())
     with going_on(console, "checking data and model"):
         for source, spec in specs:
@@ -129,7 +127,6 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
         SpecError: there is no such run, it is finished, another process trains it, no good checkpoint is
             left, or its spec names code, which is not allowed.
     """
-    sys.path.insert(0, str(Path.cwd()))
     probe(tracking_uri(), writes=False)
     client = usable_store()
     spec = _spec_of(client, run_id)

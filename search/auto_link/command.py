@@ -1,6 +1,5 @@
 """The command `taugrad auto --link`: chooses how to train a run over a link, and trains it to a target."""
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -56,7 +55,6 @@ def run_auto_link(spec: RunSpec, source: str, request: Request, train: Train) ->
         SpecError: something cannot be had; nothing was trained but the beginnings that a probe needs.
     """
     console = open_console()
-    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     _check_run(spec, source)
     if warning := warning_of([(source, spec)]):
         say(console, warning, "yellow")

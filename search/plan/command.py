@@ -1,6 +1,5 @@
 """The command `taugrad plan`: how long a step takes over a link, and which way to train is fastest."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,7 +264,6 @@ def calibrated(
     """
     if given is not None:
         return _given(given, methods)
-    sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
     try:
         return calibrate(spec, methods, sharing=sharing, renew=renew, tell=tell)
     except CalibrationError as error:

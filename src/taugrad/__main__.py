@@ -2,6 +2,9 @@
 
 import sys
 
+if not sys.flags.safe_path:
+    del sys.path[0]  # the current folder, whose modules may hide standard ones; commands check that first
+
 from taugrad.cli import main
 
 sys.exit(main())

@@ -68,9 +68,14 @@ def _main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return WRONG_INPUT
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print("taugrad: the current folder has been deleted; cd to one that exists", file=sys.stderr)
+        return WRONG_INPUT
     handler: Callable[[argparse.Namespace, list[str]], int] = options.handler
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
-    from taugrad.platform.user_code import TRACEBACK  # noqa: PLC0415
+    from taugrad.platform.user_code import TRACEBACK, import_from_here  # noqa: PLC0415
 
     try:
         with ExitStack() as stack:
@@ -79,6 +84,7 @@ def _main(arguments: Sequence[str]) -> int:
             ):  # the others read no spec, and need not import its models
                 from taugrad.platform.spec.allowing import allowed  # noqa: PLC0415
 
+                import_from_here()
                 stack.enter_context(allowed(options.allow_custom))
             return handler(options, overrides)
     except SpecError as error:

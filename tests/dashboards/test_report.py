@@ -110,7 +110,7 @@ def test_nothing_finished_is_said(prepared, tmp_path):
         if status != "RUNNING":
             client.set_terminated(run_id, status=status)
     with pytest.raises(SpecError, match=r"no run has finished .*\(2 failed, 1 running\)"):
-        report.write_report(client, "empty", experiment_id, tmp_path, SERVER)
+        report.write_report(client, "empty", experiment_id, tmp_path / "new" / "folder", SERVER)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,3 +142,6 @@ def test_the_command(prepared, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     assert main(["report", "searched", "-o", str(tmp_path / "file")]) == 2
     assert "-o " in capsys.readouterr().err
+    prepared.client.create_experiment("not-run")
+    assert main(["report", "not-run", "-o", str(tmp_path / "more" / "folder")]) == 2
+    assert not (tmp_path / "more").exists()

@@ -1,8 +1,11 @@
 """Text and tokens: which files, which tokens, which windows."""
 
+import gzip
 import hashlib
 import json
+import lzma
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,6 +192,15 @@ def test_a_damaged_cache_is_made_anew(one_file, cache, damage):
     assert path.read_bytes() == good
 
 
+@pytest.mark.parametrize("given", ["{}", "{}/part0/*", "{}/part0/0.txt"], ids=["folder", "pattern", "file"])
+def test_a_link_without_a_target_is_named(files, given):
+    link = files / "part0" / "0.txt"
+    link.unlink()
+    link.symlink_to("/nowhere/else.txt")
+    with refused(link, match="is a link to /nowhere/else.txt, which does not exist"):
+        load(Text(path=given.format(files), context=5))
+
+
 # nanoGPT's tokens.
 
 
@@ -239,6 +251,37 @@ def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
     damage(tmp_path / name)
     with refused(tmp_path / name, match=said.replace("(", r"\(")):
         load(Tokens(path=tmp_path, context=5))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(LINES), "is compressed by gzip"),
+        (LINES, "bytes are alike, as in text"),
+        (Path(lzma.__file__).read_bytes(), "bytes are alike, as in text"),
+        (np.random.default_rng(5).zipf(1.3, 20_000).astype("u1").tobytes(), "bytes are alike"),
+        (lzma.compress(np.random.default_rng(5).bytes(100_000)), "bytes are alike"),
+        ((np.random.default_rng(5).zipf(1.3, 20_000) % 50_257).astype(">u2").tobytes(), "high byte first"),
+        (np.random.default_rng(5).integers(0, 65, 2_000).astype(">u2").tobytes(), "high byte first"),
+    ],
+    ids=["gzip", "lines of one form", "text", "8 bits", "xz", "big-endian", "big-endian characters"],
+)
+def test_other_forms_are_no_tokens_of_16_bits(tmp_path, content, said):
+    write_tokens(tmp_path, [1] * 100, [1] * 100)
+    (tmp_path / "train.bin").write_bytes(content[: len(content) // 2 * 2])
+    with refused(tmp_path / "train.bin", match=said):
+        load(Tokens(path=tmp_path, context=5))
+
+
+@pytest.mark.parametrize("vocabulary", [65, 50_257, 65_536])
+def test_tokens_of_16_bits_are_taken_for_such(tmp_path, vocabulary):
+    """Spread evenly over a vocabulary, too; one of all numbers of 16 bits is to be said then."""
+    rng = np.random.default_rng(5)
+    evenly, by_frequency = rng.integers(0, vocabulary, 20_000), rng.zipf(1.3, 20_000) % vocabulary
+    for tokens in (evenly, by_frequency):
+        write_tokens(tmp_path, tokens.tolist(), tokens.tolist())
+        said = vocabulary if vocabulary == 65_536 and tokens is evenly else None
+        load(Tokens(path=tmp_path, context=5, vocabulary=said))
 
 
 IDS = np.random.default_rng(3).zipf(1.3, 4000) % 120_000

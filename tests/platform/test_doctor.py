@@ -35,6 +35,20 @@ def test_this_machine_can_train(findings, capsys):
     assert all(finding.remedy for finding in found.values() if finding.state == "wrong")
 
 
+def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
+    """Only what is a package can be installed again."""
+
+    def fail(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(doctor.sys, "version_info", ())
+    monkeypatch.setattr(torch.cuda, "is_available", fail)
+    monkeypatch.setattr(torch.distributed, "is_gloo_available", fail)
+    found = findings()
+    assert (found["torch"].state, found["torch"].remedy) == ("wrong", "reinstall torch")
+    assert (found["gpu"].state, found["gpu"].remedy) == ("wrong", "")
+
+
 def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findings, monkeypatch, capsys):
     good = doctor.Finding("this", "ok", "is here")
     monkeypatch.setattr(doctor, "examine", lambda: iter([good]))

@@ -1,19 +1,24 @@
 """A user's own functions: what is said of them fits on a line and leads to the place."""
 
 import copy
+import os
 import pickle
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cases import in_turn
 
+from taugrad import cli
 from taugrad.platform.data.placing import FOLDER
 from taugrad.platform.user_code import (
     ImportPathError,
     UserCodeError,
     UserCodeRaised,
     call,
+    import_from_here,
     import_object,
     placing_errors,
 )
@@ -115,3 +120,51 @@ def test_a_function_finds_files_where_the_command_was_given(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv(FOLDER, str(tmp_path))
     assert call("mine:read", lambda path: Path(path).read_text(), {"path": "numbers.txt"}, "") == "1 2 3"
+
+
+@pytest.fixture
+def path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.parametrize("command", ["train spec.yaml", "search search.yaml", "submit spec.yaml --address x"])
+def test_a_users_module_that_would_hide_another_is_named(command, said, own_folder, path):
+    for name in ("platform.py", "queue.py", "secrets/__init__.py", "xmlrpc.py", "torch.py"):
+        file = own_folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("raise RuntimeError\n")
+        module = name.removesuffix("/__init__.py").removesuffix(".py")
+        line = said(command)
+        assert line.startswith(f"taugrad: {file}: would be imported in place of the ")
+        assert line.endswith(f"module {module}, and Ray would not start; rename it")
+        shutil.rmtree(file.parent) if file.parent != own_folder else file.unlink()
+
+
+def test_files_that_hide_nothing_are_no_trouble(own_folder, path):
+    """Built-in and frozen modules come before any folder; a folder without `__init__.py` comes after."""
+    for name in ("sys.py", "os.py", "own_net.py", "queue/data.txt", "platform/own.py", "queue.txt"):
+        (own_folder / name).parent.mkdir(exist_ok=True)
+        (own_folder / name).write_text("raise RuntimeError\n")
+    import_from_here()
+    assert sys.path[0] == str(own_folder)
+
+
+def test_the_module_taugrad_finds_it_too(own_folder):
+    """`python -m` puts the current folder first by itself."""
+    (own_folder / "platform.py").write_text("")
+    (own_folder / "textwrap.py").write_text("")
+    words = [sys.executable, "-m", "taugrad", "train", "spec.yaml"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"taugrad: {own_folder}/platform.py: would be imported in place")
+
+
+def test_a_deleted_folder_is_named(own_folder, capsys):
+    (own_folder / "gone").mkdir()
+    os.chdir(own_folder / "gone")
+    (own_folder / "gone").rmdir()
+    for words in (["doctor"], ["train", "spec.yaml"], ["report", "mine", "-o", "page"]):
+        assert cli.main(words) == cli.WRONG_INPUT
+        assert capsys.readouterr().err == (
+            "taugrad: the current folder has been deleted; cd to one that exists\n"
+        )
