@@ -33,7 +33,7 @@ GROUPS = {
         "compressors/exchange/buckets",
         "compressors/exchange/agreement",
     ),
-    "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError"),
+    "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/user_code"),
     "data": ("DataError", "SpeechError", "platform/data/"),
     "law": ("LawError", "search/law/"),
     "plan": ("CannotPlan", "CalibrationError", "ProbeError", "search/plan/", "search/auto"),
