@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from taugrad.platform.exit_codes import FAILED
 from taugrad.platform.launching.cluster import is_local, ray_cluster
 from taugrad.platform.launching.storage import storage_path
 from taugrad.platform.preflight import check, usable_store
@@ -23,7 +25,7 @@ from taugrad.platform.user_code import import_object
 
 from .advice import warning_of
 from .console import LiveSearch
-from .journal import FILE, Began, Journal, JournalError
+from .journal import FILE, Began, Journal, JournalError, WriteError, writing
 from .lost import run_all
 from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
@@ -67,8 +69,13 @@ def run_search(search: Search, draw: Draw) -> int:
     with _alone(folder, search):
         journal = _open_journal(folder, search)
         client = usable_store()
-        _open_parent(client, journal, search, corners[0].experiment)
-        return _run(search, corners, journal, client, console, draw)
+        try:
+            _open_parent(client, journal, search, corners[0].experiment)
+            return _run(search, corners, journal, client, console, draw)
+        except WriteError as error:
+            ended = f"{len(journal.record.ended)} of {search.settings.trials} trials are saved"
+            say(console, f"{error}; {ended}: make room, and run the same command again to continue", "red")
+            return FAILED
 
 
 def _run(
@@ -124,6 +131,8 @@ def _fit(
         if needs_baseline:
             try:
                 run_baseline(progress, surroundings())
+            except WriteError:
+                raise
             except Exception as error:  # the baseline's training may raise anything
                 if settings.objective == "constraint":
                     return f"the baseline failed: {reason_of(error)}"
@@ -234,13 +243,18 @@ def _leave(
 ) -> None:
     """Writes files, the figure and MLflow's states, also if the search was interrupted."""
     folder = progress.journal.path.parent
-    files = write_outputs(progress, folder)
-    if progress.points:
-        draw(progress, folder / FIGURE)
-        files.append(folder / FIGURE)
-    # The files are on disk: a store that is away must not end the command. The parent's end is told also
-    # where a training's tag was not taken.
-    with suppress(Exception):
-        tag_endings(client, progress.journal)
-    with suppress(Exception):
-        finish_parent(client, progress.record.parent_run, files, status)
+    files: list[Path] = []
+    try:
+        with writing(folder):
+            files = write_outputs(progress, folder)
+            if progress.points:
+                draw(progress, folder / FIGURE)
+                files.append(folder / FIGURE)
+    finally:
+        # A store that is away, or whose disk is full, must not end the command, and MLflow would log a
+        # traceback. The parent's end is told also where a training's tag was not taken.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+        with suppress(Exception):
+            tag_endings(client, progress.journal)
+        with suppress(Exception):
+            finish_parent(client, progress.record.parent_run, files, status)

@@ -5,7 +5,8 @@ Whatever kills a search, the journal says how far it was. Only the last line can
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,19 @@ Ending = Literal["full", "pruned", "failed"]
 
 class JournalError(ValueError):
     """The journal is damaged, or belongs to another search."""
+
+
+class WriteError(Exception):
+    """A file of the search cannot be written, mostly because the disk is full."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises WriteError with the path where its context raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {error.strerror}") from error
 
 
 _RENAMED = {"accuracy": "value", "epoch": "evaluation"}
@@ -253,12 +267,22 @@ class Journal:
                 file.truncate(sum(map(len, whole)))
 
     def add(self, *events: AnyEvent) -> None:
-        """Writes down what happened; it is on the disk when this returns."""
+        """Appends events; they are on the disk when this returns, and none of them is when it raises.
+
+        Raises:
+            WriteError: the disk did not take them.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(event.model_dump_json() + "\n" for event in events)
-            file.flush()
-            os.fsync(file.fileno())
+        lines = "".join(event.model_dump_json() + "\n" for event in events).encode()
+        with writing(self.path), self.path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+                os.fsync(file.fileno())
+            except BaseException:
+                file.truncate(size)  # else the next event would continue half a line
+                raise
         for event in events:
             self.record.apply(event)
 

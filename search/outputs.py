@@ -33,6 +33,9 @@ def write_outputs(progress: Progress, folder: Path) -> list[Path]:
 
     Returns:
         The files, tables first.
+
+    Raises:
+        OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FRONT).write_text(front_csv(progress), encoding="utf-8")

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_TILT = 1e-12
-"""A plateau of the reference falls by so much a step, so that every loss has one place on it."""
 _LEAST_OF_A_PACE = 2
 """Evaluations that a line is laid through."""
 
@@ -52,11 +50,18 @@ def falling(losses: Sequence[float]) -> NDArray[np.float64]:
 
 
 def place_on(reference: Curve, loss: float) -> float:
-    """After how many steps the reference had this loss: between its first evaluation and its last."""
+    """After how many steps the reference had this loss: between its first evaluation and its last.
+
+    Interpolates by monotone cubics: losses fall ever slower, so that a straight line between two evaluations
+    lies above them, and makes steps that are worth little look up to 30% better.
+    """
+    from scipy.interpolate import PchipInterpolator  # noqa: PLC0415 - takes a third of a second
+
     if not math.isfinite(loss):
         return float(reference.steps[0])
-    smooth = falling(reference.losses) - _TILT * np.asarray(reference.steps)
-    return float(np.interp(-loss, -smooth, reference.steps))
+    rises, first = np.unique(-falling(reference.losses), return_index=True)  # of a plateau, its first step
+    steps = PchipInterpolator(rises, np.asarray(reference.steps)[first])
+    return float(steps(np.clip(-loss, rises[0], rises[-1])))
 
 
 def worth_of(curve: Curve, reference: Curve) -> float:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from calibrations import calibration, work
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taugrad.platform.spec import RunSpec
@@ -72,21 +72,15 @@ def step(seconds: float, received: float = 0.0) -> StepTime:
 @settings(max_examples=100)
 @given(
     falls=st.lists(st.floats(1e-3, 1.0), min_size=8, max_size=8),
-    worth=st.floats(0.01, 2.0),
-    steps=st.integers(2, 4),
+    worth=st.sampled_from([0.2, 0.25, 0.5, 1, 2, 5]),
+    evaluations=st.integers(2, 8),
 )
-def test_a_step_is_worth_what_brings_it_along_the_reference(falls, worth, steps):
-    """Losses that lie on the reference, stretched: whatever its shape, the stretch is what is found."""
+def test_a_step_is_worth_what_brings_it_along_the_reference(falls, worth, evaluations):
+    """The reference's losses, stretched: whatever its shape, the stretch is what is found."""
     losses = [sum(falls[i:]) for i in range(len(falls) + 1)]
     reference = Curve(tuple(10 * i for i in range(len(losses))), tuple(losses))
-
-    def on_reference(place: float) -> float:
-        before = min(int(place // 10), len(falls) - 1)
-        return losses[before] - falls[before] * (place / 10 - before)
-
-    done = [10 * i for i in range(steps + 1)]
-    curve = Curve(tuple(done), tuple(on_reference(worth * each) for each in done))
-    assert worth_of(curve, reference) == pytest.approx(worth, rel=1e-6)
+    done = tuple(round(10 * i / worth) for i in range(evaluations + 1))
+    assert worth_of(Curve(done, reference.losses[: len(done)]), reference) == pytest.approx(worth)
 
 
 @given(late=st.integers(0, 99), pace=st.floats(0.2, 1.0), until=st.integers(100, 1000))
@@ -240,27 +234,49 @@ SOME = [ways_of(spec())[0], *OTHERS]
 """The all-reduce, and what loses something."""
 
 
+MOST_OF = [MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH for way in OTHERS]
+LEAST_ESTIMATE, MOST_ESTIMATE = 0.995, 1.065
+"""Of a worth of 0.05 or more, in parts of it: losses between two evaluations are interpolated."""
+
+
+ONE_OF_A_KIND = {(way.every, way.has_outer_momentum): way for way in OTHERS}.values()
+
+
+@pytest.mark.parametrize("way", ONE_OF_A_KIND, ids=str)
+def test_the_worth_of_a_step_is_estimated_within_a_few_percent(way):
+    exact, fast = Prospect(SOME[0], step(100)), Prospect(way, step(0.01))
+    for worth in np.geomspace(0.05, fast.most_worth, 100).tolist():
+        trainings = Trainings({way.spec.fingerprint(): worth})
+        (found, _) = choose(RUN, exact, [fast], [], STEPS, trainings.take).judged
+        assert LEAST_ESTIMATE * worth <= found.worth <= MOST_ESTIMATE * worth
+
+
 @settings(max_examples=60)
-@given(data=st.data())
-def test_the_two_halves_of_the_probe_never_lose_the_fastest(data):
+@given(
+    seconds=st.lists(st.floats(0.01, 10), min_size=len(SOME), max_size=len(SOME)),
+    worths=st.tuples(*(st.floats(0.05, most) for most in MOST_OF)),
+)
+@example(  # a step that is worth 0.05 was taken for 0.061: that way was chosen, which is 1.27 times as long
+    seconds=[10, 1, 0.0635, *[10] * (len(SOME) - 3)], worths=(1, 0.05, *[0.1] * (len(OTHERS) - 2))
+)
+def test_the_two_halves_of_the_probe_never_lose_the_fastest(seconds, worths):
     """Any seconds, any worths up to the most: what is chosen is the best of all, or what loses nothing if
-    nothing is clearly better."""
-    seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=len(SOME), max_size=len(SOME)))
-    worths = {
-        way.spec.fingerprint(): data.draw(
-            st.floats(0.05, MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH)
-        )
-        for way in OTHERS
-    }
+    nothing is clearly better, but for a few percent.
+
+    The way with the least estimated seconds to the target may yield to one that is estimated to take 5%
+    longer (`_GAIN`, `_CLOSE`); the worths of both are estimates. What is given up after half of the probe is
+    further behind than all this.
+    """
+    by_way = {way.spec.fingerprint(): worth for way, worth in zip(OTHERS, worths, strict=True)}
     exact, *others = (Prospect(way, step(s)) for way, s in zip(SOME, seconds, strict=True))
-    choice = choose(RUN, exact, others, [], STEPS, Trainings(worths).take)
+    choice = choose(RUN, exact, others, [], STEPS, Trainings(by_way).take)
     true = {
-        str(each.way): each.seconds / worths.get(each.way.spec.fingerprint(), 1.0)
-        for each in (exact, *others)
+        str(prospect.way): prospect.seconds / by_way.get(prospect.way.spec.fingerprint(), 1.0)
+        for prospect in (exact, *others)
     }
     best = min(true.values())
     chosen = true[str(choice.best.prospect.way)]
-    assert chosen <= 1.12 * best  # 5% for what loses nothing, and what interpolation misses
+    assert chosen <= 1.05 * MOST_ESTIMATE / LEAST_ESTIMATE * best  # 1.124
     if best > exact.seconds:
         assert choice.best is choice.exact
 

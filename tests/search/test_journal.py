@@ -1,8 +1,24 @@
 """The journal: what is on the disk is known again, whatever cut it off."""
 
-import pytest
+import resource
+from contextlib import contextmanager
 
-from taugrad.search.journal import Began, Ended, Journal, JournalError, Reported, Started, Trained
+import pytest
+import trials
+
+from taugrad.platform.exit_codes import FAILED
+from taugrad.search import command
+from taugrad.search.journal import (
+    FILE,
+    Began,
+    Ended,
+    Journal,
+    JournalError,
+    Reported,
+    Started,
+    Trained,
+    WriteError,
+)
 from taugrad.search.objective import Outcome
 
 
@@ -98,3 +114,45 @@ def test_damage_elsewhere_is_refused(path):
     path.write_text("".join([*lines[:2], "garbage\n", *lines[2:]]))
     with pytest.raises(JournalError, match="line 3"):
         Journal(path)
+
+
+@contextmanager
+def full_disk(nbytes):
+    """A file takes so many bytes and no more, as where the disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_a_full_disk_takes_half_of_is_undone(path):
+    before = path.read_bytes()
+    journal = Journal(path)
+    later = [Ended(number=1, ending="full", seconds=10.0), Started(number=2, params={}, method="", epochs=1)]
+    for half in (0, 10, 60, 120):  # in the midst of the first line, and of the second
+        with full_disk(len(before) + half), pytest.raises(WriteError, match=f"{path}: File too large"):
+            journal.add(*later)
+        assert path.read_bytes() == before
+        assert (journal.record.ended[-1].number, journal.record.seconds) == (0, 9.0)
+    journal.add(*later)
+    assert [trial.number for trial in Journal(path).record.ended] == [0, 1]
+    assert path.read_bytes().startswith(before)
+
+
+def test_a_search_whose_disk_is_full_says_in_a_line_what_is_saved(start, uri, monkeypatch, capsys):
+    def fit(progress, *_):
+        tau = 0.01 * (1 + len(progress.record.ended))
+        trial = progress.begin({"compressor.kind": "wgt", "compressor.tau": tau})
+        trials.report(progress, trial.number, [0.9], 3)
+        with full_disk(progress.journal.path.stat().st_size + 10):
+            progress.begin({"compressor.kind": "bgt", "compressor.tau": tau})
+
+    monkeypatch.setattr(command, "_fit", fit)
+    drawn = []
+    for saved in (1, 2):
+        assert command.run_search(start().search, lambda _, path: drawn.append(path)) == FAILED
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"journal.jsonl: File too large; {saved} of 30 trials are saved: make room" in said
+    assert [trial.number for trial in Journal(drawn[1].with_name(FILE)).record.ended] == [0, 1]
