@@ -59,7 +59,15 @@ def transport_of(group: dist.ProcessGroup | None, device: torch.device) -> torch
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """How long a worker may be silent, as `init_process_group` was told."""
+    """How long a worker may be silent: the timeout of the group or of the default group, whichever is less.
+
+    The groups of a device mesh have torch's default of 30 minutes.
+    """
+    default = dist.group.WORLD
+    return min(_own_timeout(group), _own_timeout(group if default is None else default))
+
+
+def _own_timeout(group: dist.ProcessGroup) -> timedelta:
     options = getattr(group._get_backend(transport_of(group, torch.device("cuda"))), "options", None)
     timeout: timedelta = getattr(options, "_timeout", _DEFAULT_TIMEOUT)
     return timeout

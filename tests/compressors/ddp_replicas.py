@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import cache, partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import LocalSteps, compress_replicas
+from taugrad.compressors.exchange.addresses import timeout_of
 
 EVERYTHING = "wgt(2e-38) | packed32"
 METHODS = ((EVERYTHING,), (EVERYTHING, "none"))
@@ -34,7 +36,8 @@ def network(kind: str = "") -> nn.Sequential:
     torch.manual_seed(5)
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh()) for _ in range(2)]
     twice = blocks[1:] if kind == "a module used twice" else []
-    model = nn.Sequential(*blocks, *twice, nn.Linear(WIDTH, 3)).to(DEVICE)
+    outputs = 1 if kind == "an empty shard" else 3
+    model = nn.Sequential(*blocks, *twice, nn.Linear(WIDTH, outputs)).to(DEVICE)
     if kind == "unused parameters":
         model[1].spare = nn.Parameter(torch.ones(2, 5, device=DEVICE))
     return model
@@ -56,7 +59,9 @@ def passed(model: nn.Module, seed: int, scale: float = 1.0) -> float:
     return float(loss)
 
 
-def train(model: Any, backward: Callable[[int], float], steps: Sequence[int] = range(3)) -> list[float]:
+def train(
+    model: Any, backward: Callable[[int], float], steps: Sequence[int] = range(3), to_none: bool = True
+) -> list[float]:
     """The losses of some steps, by AdamW and clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     losses = []
@@ -64,12 +69,16 @@ def train(model: Any, backward: Callable[[int], float], steps: Sequence[int] = r
         losses.append(backward(step))
         nn.utils.clip_grad_norm_(model.parameters(), 0.4)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=to_none)
     return losses
 
 
 def plainly(model: Any) -> list[float]:
     return train(model, partial(passed, model))
+
+
+def cleared_to_zeros(model: Any) -> list[float]:
+    return train(model, partial(passed, model), to_none=False)
 
 
 def accumulating(model: Any, set_synced: Callable[[bool], None]) -> list[float]:
@@ -124,6 +133,7 @@ CELLS: dict[str, tuple[Callable[[Any], list[float]], dict[str, Any]]] = {
     "set_requires_all_reduce": (lambda m: accumulating(m, m.set_requires_all_reduce), {}),
     "several exchanges": (several_exchanges, {}),
     "divide factor": (divided, {}),
+    "an empty shard": (cleared_to_zeros, {}),
     "bf16 parameters": (plainly, {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}),
     "bf16 reduced": (plainly, {"mp_policy": MixedPrecisionPolicy(torch.bfloat16)}),
     "fp16 reduced": (plainly, {"mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float16)}),
@@ -151,6 +161,8 @@ def a_method_that_sends_everything_trains_as_hsdp(cell: str) -> None:
     native = sharded(mesh, network(cell), **options)
     before = weights(native)
     expected = torch.tensor(trained(native))
+    if cell == "an empty shard":
+        assert (native[2].bias.to_local().numel() == 0) == bool(rank % 2)
     counted = cell in ("plain", "several exchanges")
     for method in METHODS[counted]:
         model = sharded(mesh["shard"], network(cell), **options)
@@ -311,6 +323,14 @@ def islands_take_local_steps_as_whole_models_would() -> None:
     assert (weights(whole[0]) - weights(whole[1])).abs().max() > 0.01  # the last step was alone
     elements = everyone(local_steps.totals.sent)
     assert elements[0] + elements[1] == 2 * 2 * PARAMETERS  # two exchanges of two islands
+
+
+@scenario(4)
+def the_timeout_of_a_mesh_is_at_most_that_of_the_default_group() -> None:
+    torchs, default = islands()["replicate"].get_group(), timedelta(seconds=240)
+    assert torchs._get_backend(torch.device("cpu")).options._timeout > default
+    assert timeout_of(torchs) == timeout_of(dist.group.WORLD) == default  # type: ignore[arg-type]
+    assert timeout_of(new_group(timeout_s=7)) == timedelta(seconds=7)
 
 
 @scenario(4)
