@@ -12,6 +12,7 @@ import yaml
 from cases import in_turn
 
 from taugrad import cli
+from taugrad.commands.shared import warn_once
 from taugrad.compressors import LocalSteps, compress_gradients
 from taugrad.compressors.method import read_config
 from taugrad.platform.launching import command as training
@@ -211,7 +212,7 @@ def file(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "check", lambda *_, **__: None)
     for module in (training, searching):
         monkeypatch.setattr(module, "probe", lambda *_, **__: None)
-    cli._warn.cache_clear()
+    warn_once.cache_clear()
     monkeypatch.setattr(training, "_started", stop)
     monkeypatch.setattr(searching, "_check", lambda *_: None)
     monkeypatch.setattr(searching, "_alone", stop)

@@ -63,7 +63,7 @@ def test_the_user_is_told_how_to_continue(words, how, monkeypatch, capsys):
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, f"_{words[0]}", interrupted)
+    monkeypatch.setattr(f"taugrad.commands.{words[0]}.run_{words[0]}", interrupted)
     assert cli.main(words) == 130
     assert capsys.readouterr().err == f"taugrad: interrupted{how}\n"
 

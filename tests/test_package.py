@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 EXPECTED = [
     "taugrad/__init__.py",
     "taugrad/cli.py",
+    "taugrad/commands/train.py",
     "taugrad/py.typed",
     "taugrad/compressors/hook.py",
     "taugrad/compressors/ops/cpu/avx512.py",

@@ -14,7 +14,7 @@ WIDTH = 88
 def page() -> str:
     """The page, as Markdown."""
     os.environ["COLUMNS"] = str(WIDTH)
-    return "".join(_sections("taugrad", cli._parser()))
+    return "".join(_sections("taugrad", cli.build_parser()))
 
 
 def _sections(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -47,7 +47,7 @@ def test_bounds_are_those_that_a_spec_is_held_to(page, field, bound, beyond):
 
 def test_every_command_and_option_is_there(page):
     text = page("cli").text
-    parser = cli._parser()
+    parser = cli.build_parser()
     (commands,) = (action for action in parser._actions if action.choices and action.dest == "==SUPPRESS==")
     assert {"train", "doctor"} <= set(commands.choices)
     for name, command in commands.choices.items():

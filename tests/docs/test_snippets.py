@@ -21,6 +21,7 @@ from cases import run_all
 from fences import Block
 
 from taugrad import cli
+from taugrad.commands.train import worker_changes
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.search.reading import read_search
@@ -128,10 +129,10 @@ def check(variables: dict[str, str], arguments: list[str], files: set[str]) -> N
         return
     if "..." in arguments or "[EXPERIMENT" in arguments or any(OF_THE_EXAMPLE in each for each in arguments):
         return
-    options, overrides = cli._parser().parse_known_args(arguments)
+    options, overrides = cli.build_parser().parse_known_args(arguments)
     assert not overrides or options.takes_fields, arguments
     if getattr(options, "resume", None):
-        assert cli._resizing(overrides, [str(each) for each in options.specs]) is not None
+        assert worker_changes(overrides, [str(spec) for spec in options.specs]) is not None
         return
     with mock.patch.dict(os.environ, variables):
         for path in [*getattr(options, "specs", []), *filter(None, [getattr(options, "spec", None)])]:

@@ -24,6 +24,7 @@ from postgres import PASSWORD, Postgres
 from waiting import TIMEOUT_S, until
 
 from taugrad import cli
+from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import Journal
@@ -210,7 +211,7 @@ def test_reports_say_what_the_database_holds(team, written, monkeypatch, capsys)
     monkeypatch.chdir(team.folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
     for arguments in (["report", "written", "-o", "report"], ["dashboard", "written"]):
-        assert cli.main(arguments) == cli.OK
+        assert cli.main(arguments) == OK
     assert f"{team.uri}/#/experiments/" in capsys.readouterr().out
     with (team.folder / "report" / "runs.csv").open() as file:
         shown = sorted(float(row["wire_mb"]) for row in csv.DictReader(file))

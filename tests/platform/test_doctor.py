@@ -7,6 +7,7 @@ import torch
 
 from taugrad import cli
 from taugrad.platform import doctor
+from taugrad.platform.exit_codes import FAILED, OK
 
 
 @pytest.fixture
@@ -52,14 +53,14 @@ def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
 def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findings, monkeypatch, capsys):
     good = doctor.Finding("this", "ok", "is here")
     monkeypatch.setattr(doctor, "examine", lambda: iter([good]))
-    assert cli.main(["doctor"]) == cli.OK
+    assert cli.main(["doctor"]) == OK
     printed = capsys.readouterr().out
     assert printed.startswith("ok      this           is here\nnothing to fix\n")
     assert "docs/choose.md" in printed
     monkeypatch.setattr(
         doctor, "examine", lambda: iter([good, doctor.Finding("that", "wrong", "is not", "mend it")])
     )
-    assert cli.main(["doctor"]) == cli.FAILED
+    assert cli.main(["doctor"]) == FAILED
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("WRONG")
     assert lines[2].strip() == "-> mend it"

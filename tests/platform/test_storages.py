@@ -9,6 +9,7 @@ from objects import BUCKET, Objects
 
 from taugrad import cli
 from taugrad.platform import doctor
+from taugrad.platform.exit_codes import OK
 from taugrad.platform.launching.fallback import fallback, keep_text, text_of
 from taugrad.platform.launching.run_folder import RAYS_LIST, RunFolder
 from taugrad.platform.launching.storage import above, below, repaired
@@ -159,7 +160,7 @@ def test_metrics_are_delivered_from_a_bucket(objects, tmp_path, new_store, capsy
     text = "".join(each.to_line() for each in records)
     place = RunFolder.at(f"s3://{BUCKET}/runs", run_id).keep_text(UNDELIVERED, text)
     assert place == f"s3://{BUCKET}/runs/{run_id}/{UNDELIVERED}"
-    assert cli.main(["deliver", place]) == cli.OK
+    assert cli.main(["deliver", place]) == OK
     assert capsys.readouterr().out == f"1 metrics delivered to run {run_id}, which is FINISHED\n"
     assert [point.value for point in client.get_metric_history(run_id, "comm/fraction")] == [0.5]
     missing = place.replace(UNDELIVERED, "nothing")
@@ -199,12 +200,12 @@ def test_a_checkpoint_that_is_kept_here_is_delivered(tmp_path, new_store, monkey
     assert spare.iterations() == [7]  # those before made room
     kept = below(spare.address, folder_name(7))
     for _ in range(2):  # again changes nothing
-        assert cli.main(["deliver", kept]) == cli.OK
+        assert cli.main(["deliver", kept]) == OK
         said = f"the checkpoint after iteration 7 is in {folder.address}, where --resume finds it\n"
         assert capsys.readouterr().out == said
         assert folder.check().iteration == 7
     Path(kept, "shared.pt").unlink()
-    assert cli.main(["deliver", kept]) == cli.OK  # it is on another machine, and was delivered from there
+    assert cli.main(["deliver", kept]) == OK  # it is on another machine, and was delivered from there
     capsys.readouterr()
     Path(kept, "worker_00000.pt").write_bytes(b"something else")
     assert cli.main(["deliver", kept]) == cli.WRONG_INPUT

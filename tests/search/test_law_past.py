@@ -11,6 +11,7 @@ from specs import digits
 
 from taugrad import cli
 from taugrad.compressors.tau.by_law import LayerSeen, features
+from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
@@ -149,7 +150,7 @@ def store(uri, runs, monkeypatch):
 @pytest.mark.usefixtures("store")
 def test_a_law_is_fitted_shown_and_written(tmp_path, capsys):
     path = tmp_path / "new" / "law.yaml"
-    assert cli.main(["law", "fleet", "-o", str(path)]) == cli.OK
+    assert cli.main(["law", "fleet", "-o", str(path)]) == OK
     law = read_law(path)
     assert (law.kind, law.settings, law.optimizers) == ("strom", 3, ("sgd",))
     assert path.read_text().startswith("# taugrad law fleet --of strom, 20")

@@ -1,0 +1,163 @@
+"""`taugrad plan` and `taugrad law`: what can be said before a training."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .shared import SPEC_HELP, add_output, add_spec_command, refuse
+
+if TYPE_CHECKING:
+    from taugrad.search.plan.planning import Comparison
+
+    from .shared import Commands
+
+
+def add_plan(commands: "Commands") -> None:
+    """Adds the command `plan`."""
+    parser = add_spec_command(
+        commands,
+        "plan",
+        run_plan,
+        "predict how long a step takes over a link, for each way to train, and say which is best",
+        "SPEC --link LINK [--workers N,N,...] [--measure HOST ...] [--candidates LINE ...] [-o DIR] "
+        "[--FIELD VALUE ...]",
+    )
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC", help=SPEC_HELP)
+    parser.add_argument(
+        "--link",
+        action="append",
+        default=[],
+        metavar="LINK",
+        help="rate, delay (one way) and lost packets, such as 100mbit,20ms or 50mbit,10ms,0.1%%; "
+        "may be repeated",
+    )
+    parser.add_argument(
+        "--between",
+        metavar="LINK",
+        help="the link between sites; each site has one. Workers are spread evenly over the sites",
+    )
+    parser.add_argument("--sites", type=int, metavar="N", help="number of sites with --between (default: 2)")
+    parser.add_argument(
+        "--workers",
+        default="2,4,8,16",
+        metavar="N,N,...",
+        help="numbers of workers, up to 1000 (default: 2,4,8,16)",
+    )
+    parser.add_argument(
+        "--measure",
+        nargs="+",
+        default=[],
+        metavar="HOST",
+        help="measure the link to these machines, HOST or HOST:PORT; "
+        "run `taugrad plan --answer` on them first",
+    )
+    parser.add_argument(
+        "--answer",
+        nargs="?",
+        const=9472,
+        type=int,
+        metavar="PORT",
+        help="answer --measure of other machines (default: port 9472)",
+    )
+    parser.add_argument(
+        "--candidates",
+        nargs="+",
+        default=[],
+        metavar="LINE",
+        help="compressors to compare, such as 'wgt(density(0.01)) | golomb_rice', instead of the defaults",
+    )
+    parser.add_argument(
+        "--recalibrate", action="store_true", help="measure the model again, even if it was measured before"
+    )
+    parser.add_argument(
+        "--share-of-machine",
+        type=int,
+        default=1,
+        metavar="N",
+        help="calibrate for N workers that share one machine's processors (default: 1)",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="use this calibration from another machine instead of measuring",
+    )
+    add_output(parser, "DIR", "write the tables and a figure to this folder")
+
+
+def run_plan(options: argparse.Namespace, overrides: list[str]) -> int:
+    """Makes a plan, or answers measurements of other machines."""
+    if options.answer is not None:
+        if options.spec is not None or overrides:
+            refuse("--answer: takes no SPEC and no fields")
+        from taugrad.search.plan.command import run_answer  # noqa: PLC0415
+
+        return run_answer(options.answer)
+    if options.spec is None:
+        refuse("SPEC: is missing; try experiments/quickstart/2-wgt.yaml")
+    if options.share_of_machine < 1:
+        refuse(f"--share-of-machine {options.share_of_machine}: must be at least 1")
+    from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
+    from taugrad.search.plan.command import Request  # noqa: PLC0415
+    from taugrad.search.plan.command import run_plan as run  # noqa: PLC0415
+
+    request = Request(
+        links=options.link,
+        workers=options.workers,
+        between=options.between,
+        sites=options.sites,
+        hosts=options.measure,
+        methods=options.candidates,
+        sharing=options.share_of_machine,
+        recalibrate=options.recalibrate,
+        calibration=options.calibration,
+        output=options.output,
+    )
+    return run(read_spec(options.spec, overrides), str(options.spec), request, draw_plan)
+
+
+def draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
+    """Draws a plan into a file."""
+    from taugrad.dashboards.figures import save  # noqa: PLC0415
+    from taugrad.dashboards.plan import PlannedStep, planned_steps  # noqa: PLC0415
+    from taugrad.dashboards.style import as_written  # noqa: PLC0415
+
+    steps = [
+        PlannedStep(
+            str(comparison.link),
+            comparison.workers,
+            str(prediction.candidate),
+            prediction.seconds,
+            prediction.step.compute_s,
+        )
+        for comparison in comparisons
+        for prediction in comparison.predictions
+    ]
+    with as_written():
+        save(planned_steps(steps), path)
+
+
+def add_law(commands: "Commands") -> None:
+    """Adds the command `law`."""
+    parser = commands.add_parser(
+        "law",
+        help="learn from past runs which tau (or floor) a new run needs, given its first gradients",
+        allow_abbrev=False,
+    )
+    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="an MLflow experiment's name")
+    add_output(parser, "FILE", "the file to write the law to (YAML)", required=True)
+    parser.add_argument(
+        "--of",
+        default="strom",
+        choices=("wgt", "bgt", "qgt", "strom", "entropy"),
+        help="the method whose tau (with entropy: whose floor) to learn (default: strom)",
+    )
+    parser.set_defaults(handler=run_law)
+
+
+def run_law(options: argparse.Namespace, _: list[str]) -> int:
+    """Fits a law to the runs of experiments."""
+    from taugrad.search.law.command import run_law as run  # noqa: PLC0415
+
+    return run(options.experiments, options.of, options.output)
