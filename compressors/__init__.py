@@ -19,23 +19,28 @@ __all__ = [
     "LocalSteps",
     "NonFiniteGradient",
     "Outer",
+    "PatchMismatch",
     "PeerLost",
     "ReplicaState",
     "Step",
     "Totals",
+    "WeightPatch",
     "WorkersDisagree",
+    "apply_patch",
     "chain",
     "compress_gradients",
     "compress_replicas",
     "compressed_allgather",
+    "make_patch",
 ]
 
 if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
-    from .errors import CorruptMessage, NonFiniteGradient, PeerLost, WorkersDisagree
+    from .errors import CorruptMessage, NonFiniteGradient, PatchMismatch, PeerLost, WorkersDisagree
     from .hook import compress_gradients, compressed_allgather
     from .local_steps import LocalSteps, Outer
     from .method import CompressorConfig, chain
+    from .patches import WeightPatch, apply_patch, make_patch
     from .replica_state import ReplicaState
     from .replicas import compress_replicas
     from .state import CompressionState
@@ -45,11 +50,13 @@ else:
         {
             **dict.fromkeys(("Step", "Totals"), ".bucket.ledger"),
             **dict.fromkeys(
-                ("CorruptMessage", "NonFiniteGradient", "PeerLost", "WorkersDisagree"), ".errors"
+                ("CorruptMessage", "NonFiniteGradient", "PatchMismatch", "PeerLost", "WorkersDisagree"),
+                ".errors",
             ),
             **dict.fromkeys(("compress_gradients", "compressed_allgather"), ".hook"),
             **dict.fromkeys(("LocalSteps", "Outer"), ".local_steps"),
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
+            **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),
             "ReplicaState": ".replica_state",
             "compress_replicas": ".replicas",
             "CompressionState": ".state",

@@ -17,6 +17,22 @@ class CorruptMessage(CompressionError, ValueError):
     """Bytes that are not a valid message, or not the expected one; nothing of it was applied."""
 
 
+class PatchMismatch(CompressionError, ValueError):
+    """A weight patch is not for these weights; nothing of it was applied.
+
+    Attributes:
+        tensor: name of the first one that differs in name, type or shape; empty if only bits differ.
+    """
+
+    def __init__(self, tensor: str, difference: str) -> None:
+        super().__init__(difference)
+        self.tensor = tensor
+
+    def __reduce__(self) -> tuple[type["PatchMismatch"], tuple[str, str]]:
+        """Pickles by its arguments, so that it can cross process boundaries."""
+        return type(self), (self.tensor, str(self))
+
+
 class WorkersDisagree(CompressionError, ValueError):
     """The workers have different methods, exchanges or models; every worker raises the same error."""
 

@@ -39,7 +39,9 @@ def check_chunks(chunk: int, keep: int) -> None:
         raise ValueError(f"keep must be 0 to chunk = {chunk}, not {keep}")
 
 
-Form = Literal["bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile"]
+Form = Literal[
+    "bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile", "steps", "bits", "patch"
+]
 """What the values of an update are: the meaning of a message's `form`, whichever rule chose the values."""
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
 """What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""

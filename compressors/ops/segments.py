@@ -51,7 +51,9 @@ class Segments:
 
     def counts_of(self, words: NDArray[np.uint32]) -> Numbers:
         """How many words, uint32 [k], position << 1 | sign, ascending, lie in each."""
-        ends = np.searchsorted(words, self.ends.astype(np.uint64) << np.uint64(1))
+        ends = np.searchsorted(
+            words, self.ends.astype(np.uint32) << np.uint32(1)
+        )  # another type costs a copy
         return np.diff(ends, prepend=0)
 
 

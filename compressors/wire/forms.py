@@ -43,7 +43,12 @@ FORMS: dict[Form, FormTraits] = {
     "fp8": FormTraits(8, symbols=True, quantized=True),
     "linear": FormTraits(9, symbols=True, quantized=True),
     "quantile": FormTraits(10, symbols=True, quantized=True),
+    "steps": FormTraits(11, symbols=True),
+    "bits": FormTraits(12, dtype=np.dtype("u1")),
+    "patch": FormTraits(13),
 }
+GRADIENT_FORMS = tuple(form for form in FORMS if form not in ("steps", "bits", "patch"))
+"""The others are of weight patches alone."""
 FORM_OF_CODE: dict[int, Form] = {traits.code: form for form, traits in FORMS.items()}
 
 

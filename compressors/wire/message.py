@@ -14,7 +14,7 @@ from ..method.base import LARGEST_TAU, SMALLEST_TAU, Form
 from ..ops.array import Bytes, aligned, readonly
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
-from .forms import FORM_OF_CODE, FORMS
+from .forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
 from .positions import EVERY, OURS, codec_by_code, codec_by_name, every_section, read_every
 from .update import Update
 from .values import PlannedValues, copied, joined, plan_values, read_values
@@ -119,6 +119,29 @@ def write_nonfinite(refusal: NonFinite) -> Bytes:
     return message
 
 
+def write_table(n: int, body: bytes) -> Bytes:
+    """The message that a patch begins with: n tensors, and the table of them as bytes."""
+    message = np.empty(HEADER_BYTES + len(body), np.uint8)
+    _HEADER.pack_into(message.data, 0, MAGIC, VERSION, FORMS["patch"].code, 0, 0, 0, 0, n, 0, len(body), 0)
+    message[HEADER_BYTES:] = np.frombuffer(body, np.uint8)
+    _seal(message)
+    return message
+
+
+def read_table(message: Bytes) -> tuple[int, bytes]:
+    """How many tensors a patch is about, and the table of them.
+
+    Raises:
+        CorruptMessage: it is no message that `write_table` makes.
+    """
+    header = _read_header(message)
+    if header.form != "patch" or header.codec or header.flags or header.bits or header.k:
+        raise CorruptMessage(
+            f"a message of {header.form} where a patch begins, or with a codec, flags or bits"
+        )
+    return header.n, message[HEADER_BYTES:].tobytes()
+
+
 def _seal(message: Bytes) -> None:
     _CRC.pack_into(message.data, _CRC_AT, zlib.crc32(message.data))
 
@@ -192,12 +215,16 @@ def read_nonfinite(message: Bytes, n: int) -> NonFinite:
     header = _read_header(message)
     if header.flags != _NONFINITE:
         raise CorruptMessage("flags: a refusal has no others")
+    if header.form not in GRADIENT_FORMS:
+        raise CorruptMessage(f"form: a refusal of {header.form}")
     if header.n != n:
         raise CorruptMessage(f"n: a refusal of {header.n} elements where {n} are due")
     return NonFinite(header.form, n, header.k)
 
 
-def read(message: Bytes, segments: Segments, threads: int = 1) -> Update:
+def read(
+    message: Bytes, segments: Segments, threads: int = 1, forms: Sequence[Form] = GRADIENT_FORMS
+) -> Update:
     """The update that a message holds, checked in every part.
 
     Args:
@@ -205,13 +232,16 @@ def read(message: Bytes, segments: Segments, threads: int = 1) -> Update:
         segments: the parameters that the update must be about. Nothing larger than them and the message is
             allocated.
         threads: how many may work at once.
+        forms: those that are expected.
 
     Raises:
-        CorruptMessage: it is no message that `write_all` could have made, or of other parameters.
+        CorruptMessage: it is no message that `write_all` could have made, or of other parameters or forms.
     """
     header, body = _read_header(message), readonly(message)[HEADER_BYTES:]
     if header.flags == _NONFINITE:
         raise CorruptMessage("a refusal where an update is due")
+    if header.form not in forms:
+        raise CorruptMessage(f"form: {header.form} where {' or '.join(forms)} is due")
     if header.n != segments.n:
         raise CorruptMessage(f"n: an update of {header.n} elements where {segments.n} are due")
     taus, body = _read_taus(body, header, len(segments))

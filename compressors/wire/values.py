@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import CorruptMessage
 from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
-from ..ops.cpu import bitpack, huffman
+from ..ops.cpu import bitpack, huffman, patching
 from ..ops.cpu.bits import any_has
 from ..ops.cpu.threads import run_all
 from ..ops.segments import Numbers, Offsets
@@ -27,6 +27,7 @@ from .update import Update
 LEVEL_BITS = 8
 """Of a symbol of qgt."""
 _BLOCK = struct.Struct("<I")
+_LOW = struct.Struct("<Q")
 _CODED = 128
 
 
@@ -107,6 +108,8 @@ def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
     bits = update.bits if quantized else np.where(update.counts > 0, LEVEL_BITS, 0)
     planned = _plan_symbols(host(update.values), update.counts, bits, symbols, threads)
     before = [] if planned.own is None else [copied(planned.own)]
+    if update.form == "steps":
+        before += [copied(_LOW.pack(update.tables[0].size)), *map(copied, update.tables)]
     if quantized:
         block = update.block if update.block < update.counts.max() else 0
         before += [copied(_BLOCK.pack(block)), *map(copied, update.tables)]
@@ -189,7 +192,14 @@ def read_values(
         if block and block >= counts.max():
             raise CorruptMessage(f"blocks of {block} values, where no parameter has more than {counts.max()}")
         tables, body = _read_tables(body, form, Offsets.of(counts, block), bits)
+    if form == "steps":
+        need(body, _LOW.size, "the length of low bits")
+        (size,), body = _LOW.unpack_from(body.data), body[_LOW.size :]
+        need(body, size, "low bits")
+        tables, body = [body[:size]], body[size:]
     values = _read_symbols(body, counts, bits, coded, by_parameter=said[2], threads=threads)
+    if form == "steps":
+        patching.check_low_bits(values, tables[0])
     if form == "qgt" and not values.all():
         raise CorruptMessage("values: a level is 0; levels are 1 to 255")
     if form == "fp8" and any_has(values & np.uint8(0x7F), np.uint8(0x7F)):
@@ -209,8 +219,8 @@ def _read_plain(body: Bytes, form: Form, k: int) -> Array:
         raise CorruptMessage(f"values: {body.size} bytes, {k} of {form} take {size}")
     if dtype is None:
         return body
-    values, never = aligned(body, dtype), _NEVER[form]
-    if any_has(values.view(never.dtype), never):
+    values, never = aligned(body, dtype), _NEVER.get(form)
+    if never is not None and any_has(values.view(never.dtype), never):
         raise CorruptMessage(f"values: one of {form} is not finite")
     return values
 
@@ -232,7 +242,7 @@ def _read_bits(
     sent = each[counts > 0]
     if sent.min() < 1 or sent.max() > 16:
         raise CorruptMessage("symbols: their bits are not 1 to 16")
-    due = LEVEL_BITS if form in ("qgt", "fp8") else sent[0]
+    due = LEVEL_BITS if form in ("qgt", "fp8", "steps") else sent[0]
     if form != "linear" and (sent != due).any():
         raise CorruptMessage(f"symbols of {form} have {due} bits, not {sent.min()} to {sent.max()}")
     return each, are_coded, body

@@ -3,11 +3,13 @@
 Slow on purpose: one number at a time. Its sections are the page's.
 """
 
+import json
 import struct
 import zlib
 from bisect import bisect_right
+from hashlib import blake2b
 from itertools import accumulate
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,141 @@ def decode(message: bytes, sizes: list[int]) -> tuple[list[int], list[np.float32
         found = [taus[owner] * each for owner, each in zip(owners, found, strict=True)]
         found = [-each if sign else each for each, sign in zip(found, signs, strict=True)]
     return positions, found
+
+
+# Weight patches
+
+WIDTHS = {"bool": 1, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1}
+WIDTHS |= {"float8_e5m2fnuz": 1, "float8_e8m0fnu": 1}
+WIDTHS |= {f"{kind}{8 * n}": n for kind in ("int", "uint", "float") for n in (1, 2, 4, 8)}
+WIDTHS |= {f"complex{16 * n}": n for n in (2, 4, 8)}
+ALL = 2**64 - 1
+
+
+def odd(x: int) -> int:
+    x = x + 0x9E3779B97F4A7C15 & ALL
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & ALL
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & ALL
+    return x ^ x >> 31 | 1
+
+
+def key(i: int) -> int:
+    return odd(i % 1024) * odd(1024 + i // 1024) & ALL
+
+
+def factor(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") | 1
+
+
+def digest(weights: dict[str, list[int]]) -> int:
+    """Of the bit patterns of whole tensors."""
+    return sum(factor(name) * sum(key(i) * p for i, p in enumerate(ps)) for name, ps in weights.items()) & ALL
+
+
+def order(p: int, w: int, *, floats: bool) -> int:
+    """Of a pattern; it is its own reverse for integers."""
+    return p if not floats else p + 2 ** (w - 1) if p < 2 ** (w - 1) else 2**w - 1 - p
+
+
+def pattern(o: int, w: int, *, floats: bool) -> int:
+    return o if not floats else o - 2 ** (w - 1) if o >= 2 ** (w - 1) else 2**w - 1 - o
+
+
+def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The bit patterns of whole tensors after a patch that is for them.
+
+    Raises:
+        Invalid: it is none, or not for them.
+    """
+    messages = []
+    while patch:
+        require(len(patch) >= 28, "no header")
+        size = 28 + struct.unpack_from("<Q", patch, 16)[0]
+        require(size <= len(patch), "length")
+        message, patch = patch[:size], patch[size:]
+        require(
+            zlib.crc32(message[:24] + bytes(4) + message[28:]) == struct.unpack_from("<I", message, 24)[0],
+            "CRC",
+        )
+        messages.append(message)
+    require(messages[0][:8] == b"tg\x02\x0d\0\0\0\0", "no table")
+    table = json.loads(zlib.decompress(messages.pop(0)[28:]))
+    before, after = (int(each, 16) for each in table["digests"])
+    require(digest(weights) == before, "the digest before")
+    pieces, left = [], list(table["modes"])
+    for names, dtype, shape, *shard in table["tensors"]:
+        first, count = shard or (0, prod(shape))
+        each = 2 if dtype.startswith("complex") else 1
+        floats = dtype.startswith(("float", "bfloat", "complex")) and dtype != "float8_e8m0fnu"
+        for low in range(first * each, (first + count) * each, 2**27):
+            size = min(2**27, (first + count) * each - low)
+            pieces.append((left.pop(0), names, low, size, 8 * WIDTHS[dtype], floats))
+    require(not left and sum(table["parts"]) == len(pieces), "pieces")
+    new = {name: list(patterns) for name, patterns in weights.items()}
+    for count in table["parts"]:
+        part, pieces = pieces[:count], pieces[count:]
+        for number, mode in ((0, "1"), (1, "1"), (2, "2"), (3, "3")):
+            own = [piece[1:] for piece in part if piece[0] == mode]
+            if own:
+                apply_message(messages.pop(0), number, own, new)
+    require(not messages, "messages")
+    require(digest(new) == after, "the digest after")
+    return new
+
+
+def apply_message(message: bytes, number: int, pieces: list[Any], new: dict[str, list[int]]) -> None:
+    """Each piece is names, first pattern, patterns, bits, whether floats."""
+    sizes = [size * (bits // 8 if number == 3 else 1) for _, _, size, bits, _ in pieces]
+    form, codec, flags, b = message[3:7]
+    n, k = struct.unpack_from("<II", message, 8)
+    require(n == sum(sizes) and form == (4, 11, 11, 12)[number], "n or form")
+    if number == 3:
+        body = Body(message[28:])
+        for names, first, size, bits, _ in pieces:
+            found = [int.from_bytes(body.take(bits // 8), "little") for _ in range(size)]
+            for name in names:
+                new[name][first : first + size] = found
+        return
+    if number == 0:
+        positions, amounts = decode(message, sizes)  # type: ignore[misc]
+        steps = [2 if each > 0 else 1 for each in amounts]
+    else:
+        body = Body(message[28:])
+        positions, _ = READERS[CODECS[codec]](body, "steps", sizes, k)
+        more = 3 if number == 1 else 0
+        edges = [0, *accumulate(sizes)]
+        owners = [bisect_right(edges, each) - 1 for each in positions]
+        steps = [v + more for v in step_values(body, [owners.count(i) for i in range(len(sizes))], flags, b)]
+    starts = list(accumulate(sizes, initial=0))
+    for position, step in zip(positions, steps, strict=True):
+        owner = bisect_right(starts, position) - 1
+        names, first, _, w, floats = pieces[owner]
+        d = step // 2 if step % 2 == 0 else -(step + 1) // 2
+        for name in names:
+            at = first + position - starts[owner]
+            new[name][at] = pattern((order(new[name][at], w, floats=floats) + d) % 2**w, w, floats=floats)
+
+
+def step_values(body: Body, counts: list[int], flags: int, b: int) -> list[int]:
+    k = sum(counts)
+    if not k:
+        return []
+    said = body.unpack("B", len(counts)) if flags & 2 else [b + 128 * (flags & 1)]
+    (size,) = body.unpack("Q")
+    low = Bits(body.take(size))
+    runs = counts if flags & 2 else [k]
+    symbols = [
+        symbol
+        for each, count in zip(said, runs, strict=True)
+        if count
+        for symbol in symbols_of(body, 8, count, huffman=each >= 128)
+    ]
+    found = []
+    for symbol in symbols:
+        e = 3 + (symbol - 8) // 4
+        found.append(symbol if symbol < 8 else (4 + (symbol - 8) % 4) << e - 2 | low.number(e - 2))
+    low.end()
+    return found
 
 
 def read_taus(body: Body, form: str, sizes: list[int], *, own: bool) -> list[np.float32]:

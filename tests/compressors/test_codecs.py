@@ -17,11 +17,11 @@ from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS
+from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
 from taugrad.compressors.wire.positions import OURS, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update
 
-FORM_NAMES: tuple[Form, ...] = tuple(FORMS)
+FORM_NAMES: tuple[Form, ...] = GRADIENT_FORMS
 SYMBOLS = ("auto", "raw", "huffman")
 """How symbols may be asked for; it makes a difference for forms that have any."""
 

@@ -4,14 +4,14 @@ import struct
 import zlib
 
 from taugrad.compressors.method.base import Form
-from taugrad.compressors.wire.forms import FORMS
+from taugrad.compressors.wire.forms import GRADIENT_FORMS
 from taugrad.compressors.wire.positions import OURS
 
 WITHOUT_TAU: tuple[Form, ...] = ("f32", "fp16", "bf16", "fp8", "linear", "quantile")
 FORMS_OF: dict[str, tuple[Form, ...]] = {
-    "packed32": tuple(FORMS),
-    "golomb_rice": tuple(FORMS),
-    "bitmap": tuple(FORMS),
+    "packed32": GRADIENT_FORMS,
+    "golomb_rice": GRADIENT_FORMS,
+    "bitmap": GRADIENT_FORMS,
     "raw": ("bgt", "qgt", "strom", "f32"),
     "chunked": WITHOUT_TAU,
     "every": WITHOUT_TAU,
@@ -23,7 +23,7 @@ CODECS = (*(codec.name for codec in OURS), "every")
 FORMATS = [(codec, form) for codec in CODECS for form in FORMS_OF[codec]]
 
 FORM_CODE = {"bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8, "linear": 9}
-FORM_CODE |= {"quantile": 10}
+FORM_CODE |= {"quantile": 10, "steps": 11, "bits": 12, "patch": 13}
 CODEC_CODE = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "every": 4, "chunked": 5}
 HUFFMAN, OWN_CODES, OWN_TAUS, REFUSAL = 1, 2, 4, 128
 """Codes and flags of the header, by docs/reference/messages.md; they never change."""
