@@ -2,7 +2,7 @@
 
     state = compress_gradients(model, "wgt(density(0.01)) | golomb_rice")
 
-`protocols/` decides how the workers' gradients are combined, with a class for each way.
+`state.py` follows DDP's buckets; `protocols/` exchanges what is in them, with a class for each way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.amp import GradScaler
 from torch.futures import Future
 
-from .exchange.buckets import ExchangeForm
+from .exchange.patterns import PatternName
 from .method import Method
 from .state import CompressionState, ddp_in
 
@@ -24,7 +24,7 @@ def compress_gradients(
     *,
     scaler: GradScaler | None = None,
     threads: int | None = None,
-    exchange: ExchangeForm = "exact",
+    pattern: PatternName = "allgather",
     sites: Sequence[Sequence[int]] | None = None,
     key: bytes | None = None,
 ) -> CompressionState:
@@ -36,7 +36,7 @@ def compress_gradients(
         method: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
         scaler: the loss's scaler, if there is one (see `CompressionState`).
         threads: see `CompressionState`.
-        exchange: see `CompressionState`.
+        pattern: see `CompressionState`.
         sites: see `CompressionState`.
         key: see `CompressionState`.
 
@@ -50,7 +50,7 @@ def compress_gradients(
     """
     ddp = ddp_in(model)
     state = CompressionState(
-        ddp, method, scaler=scaler, threads=threads, exchange=exchange, sites=sites, key=key
+        ddp, method, scaler=scaler, threads=threads, pattern=pattern, sites=sites, key=key
     )
     ddp.register_comm_hook(state, compressed_allgather)
     return state

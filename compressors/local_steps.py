@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .bucket.ledger import Step, Totals
+from .bucket.ledger import Step, Totals, Traffic
 from .exchange.addresses import places_of
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.averaging import Averaging
@@ -40,7 +40,6 @@ from .exchange.resizing import require_same_worker
 from .exchange.rounds import ProcessRunner
 from .exchange.sites import Sites
 from .exchange.tensors import copy_into, local_tensor
-from .exchange.traffic import Traffic
 from .method import Method, NoCompression, PowerSGD, read_config
 from .method.dense import DenseMethod
 from .names import plain_names, unmatched_patterns
@@ -179,7 +178,7 @@ class LocalSteps:
             placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, runner.workers)
         names = list(self._parameters)
         averagings = []
-        for part in parts:
+        for number, part in enumerate(parts):
             setting = Setting(
                 [names[each] for each in part],
                 [own[each].reshape(-1).float() for each in part],
@@ -187,9 +186,8 @@ class LocalSteps:
                 runner.workers,
                 torch.get_num_threads() if threads is None else threads,
             )
-            averagings.append(
-                Averaging(runner, [pattern_for(pattern, method, back_method, setting, placed)], setting.names)
-            )
+            side = pattern_for(pattern, method, back_method, setting, placed)
+            averagings.append(Averaging(runner, [side], setting.names, f"round {number}"))
         agreed = [each.to(torch.promote_types(each.dtype, torch.float32)).clone() for each in own]
         self._traffic = Traffic(runner.workers)
         self._worker = LocalWorker(list(self._parameters.values()), buffers)
@@ -231,7 +229,7 @@ class LocalSteps:
         if examples is not None and not 0 <= examples < float("inf"):
             raise ValueError(f"examples = {examples}: must be a number of at least 0")
         self._before_last = self.totals
-        self.last_step = Step(steps=1, elements=self._elements * self.workers)
+        self.last_step = Step(steps=1, elements=self._elements)
         amount = 1.0 if examples is None or not self._by_examples else float(examples)
         return self._rounds.advance(self.last_step, amount, () if examples is None else (float(examples),))
 

@@ -32,7 +32,6 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.addresses import transport_of
 from .exchange.agreement import described
-from .exchange.buckets import Exchange
 from .method import CompressedMethod, Method, PowerSGD
 from .names import plain_names
 from .protocols.base import Bucket
@@ -155,7 +154,7 @@ class ReplicaState(WorkerState):
         super().__init__(
             config,
             group,
-            Exchange(group, "exact", None, key),
+            key=key,
             known=here,
             parameters=here,
             optimized=lambda: {name: each.sharded_param for name, each in self._sharded.items()},
@@ -266,7 +265,7 @@ class ReplicaState(WorkerState):
         is_awaited = any(each.sharded_param._post_accumulate_grad_hooks for each in parameters)
         names = [unit.names[each] for each in parameters]
         series = self._passes * len(self._parameters)
-        bucket = Bucket(unit.index, buffer, names, sizes, is_last=is_awaited, series=series)
+        bucket = Bucket(unit.index, buffer, names, sizes, is_awaited=is_awaited, series=series)
         exchange = _UnderWay(unit, parameters, bucket, self._reduce(bucket, self.gradient_scale))
         if is_awaited:
             self._arrived(exchange)

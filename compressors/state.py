@@ -16,7 +16,7 @@ from .bucket.accumulated import AccumulatedGradients
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
-from .exchange.buckets import Exchange, ExchangeForm
+from .exchange.patterns import PatternName
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
@@ -49,7 +49,7 @@ class CompressionState(WorkerState):
         config: Method | Mapping[str, Any] | str,
         *,
         threads: int | None = None,
-        exchange: ExchangeForm = "exact",
+        pattern: PatternName = "allgather",
         sites: Sequence[Sequence[int]] | None = None,
         key: bytes | None = None,
         scaler: GradScaler | None = None,
@@ -61,8 +61,10 @@ class CompressionState(WorkerState):
             config: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
             threads: number of CPU threads for a pass; by default as many as torch uses. No result depends on
                 it.
-            exchange: how messages are sent to the other workers; no result depends on it. hierarchical sends
-                them over links between sites once per site.
+            pattern: who sends what to whom. allgather: every message to all workers. hierarchical: likewise,
+                over links between sites once per site, with the same result. sharded and parameter_server:
+                to the workers that reduce a part each, or to worker 0, which send the compressed sum to all;
+                ring: from worker to worker, compressed at each hop. docs/synchronization.md compares them.
             sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers
                 on one host form a site.
             key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections
@@ -77,8 +79,9 @@ class CompressionState(WorkerState):
             TypeError: `ddp` is not a DistributedDataParallel model, and holds none.
             ValueError: it holds several; or DDP expects a sparse gradient, or reduces in Python
                 (`optimize_ddp`); or the method cannot take a parameter, or a scaler; or a pattern matches no
-                parameter; or the number of threads is not a whole number of at least 1; or the exchange has
-                an unknown name; or the sites do not have each rank once, or are given for another exchange.
+                parameter; or the number of threads is not a whole number of at least 1; or the exchange
+                pattern is unknown, or does not go with the method; or the sites do not have each rank once,
+                or are given for another pattern.
         """
         ddp = ddp_in(ddp)
         method = _skipping(read_config(config), scaler)
@@ -97,7 +100,9 @@ class CompressionState(WorkerState):
         super().__init__(
             method,
             ddp.process_group,
-            Exchange(ddp.process_group, exchange, sites, key),
+            pattern=pattern,
+            sites=sites,
+            key=key,
             known=known,
             parameters={name: known[name] for name in self._names.values()},
             optimized=lambda: optimized,
@@ -140,7 +145,7 @@ class CompressionState(WorkerState):
         )
         named.add_earlier(-1.0)  # DDP has filled the buffer with both
         summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
-        if named.is_last:
+        if is_last:
             self._end_pass()
             self._accumulated.end()
         mine, strides = self._parameters, self._strides
@@ -157,7 +162,13 @@ class CompressionState(WorkerState):
         self._follow_rebuilt_buckets()
 
     def _lay_out(self) -> None:
-        self.feedback.reorder({name: MemoryOrder.of(each) for name, each in self._known.items()})
+        orders = {name: MemoryOrder.of(each) for name, each in self._known.items()}
+        back, before = self._protocol.back, self.feedback.orders
+        for name in () if back is None else back.residuals:
+            if before.get(name) != orders[name]:
+                problem = f"the memory format of {name!r} changed after the first step: change it before, or "
+                raise self._fail(CompressionError(f"{problem}use the pattern allgather"))
+        self.feedback.reorder(orders)
         self._strides = {name: parameter.stride() for name, parameter in self._parameters.items()}
 
     def _turned(self, buffer: Tensor, names: Sequence[str]) -> Tensor:

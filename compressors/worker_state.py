@@ -4,7 +4,6 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,25 +11,24 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from .adam import OptimizerWatch, watched
-from .bucket.feedback import Feedback
-from .bucket.ledger import Step, Totals
+from .bucket.feedback import Feedback, memories_of, recut
+from .bucket.ledger import Step, Totals, Traffic
 from .errors import CompressionError, PeerLost
 from .exchange.agreement import flattened, require_agreement
-from .exchange.buckets import Exchange
+from .exchange.patterns import PatternName, require_fitting
 from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
-from .optimizer_steps import StepTracker
-from .protocols.all_gather import AllGather
+from .optimizer_steps import OptimizerWatch, StepTracker, watched
+from .peers.powersgd import PowerSGDReducer
 from .protocols.all_reduce import AllReduce
 from .protocols.base import Bucket, Reducer
+from .protocols.compressed import CompressedReducer
 
-_STATE_VERSION = 7
-"""From 5 on, a state says which worker it belongs to; from 6 on, memories have the fields of their
-policies; from 7 on, residuals have the shapes of their parameters: before, the order of their elements
-depended on a memory format that was not saved."""
+_STATE_VERSION = 8
+"""From 7 on, residuals have the shapes of their parameters: before, the order of their elements depended on
+a memory format that was not saved; from 8 on, totals and links are this worker's."""
 
 
 class WorkerState:
@@ -39,11 +37,10 @@ class WorkerState:
     Attributes:
         config: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
-        exchange: how messages are sent.
-        last_step: the ledger of the latest step, complete once `backward()` returned. A step ends when an
-            optimizer steps one of the parameters, or when gradients are cleared; until then, it counts all
-            passes that are exchanged. With `nonfinite: skip`, check `last_step.skipped`, and skip the
-            optimizer's step if it is set.
+        last_step: what this worker sent and received in the latest step, complete once `backward()` returned.
+            A step ends when an optimizer steps one of the parameters, or when gradients are cleared; until
+            then, it counts all passes that are exchanged. With `nonfinite: skip`, check `last_step.skipped`,
+            and skip the optimizer's step if it is set.
         statistics: by parameter name, of the last step observed (see `observe_next_step`).
         failure: the error that made an exchange fail.
         gradient_scale: a factor for gradients, applied before anything else.
@@ -56,8 +53,10 @@ class WorkerState:
         self,
         config: Method,
         group: dist.ProcessGroup,
-        exchange: Exchange,
         *,
+        pattern: PatternName = "allgather",
+        sites: Sequence[Sequence[int]] | None = None,
+        key: bytes | None = None,
         known: Mapping[str, Tensor],
         parameters: Mapping[str, Tensor],
         optimized: Callable[[], Mapping[str, Tensor]],
@@ -70,7 +69,9 @@ class WorkerState:
         Args:
             config: the method.
             group: the workers'.
-            exchange: how messages are sent.
+            pattern: who sends what to whom; of a method that sends messages.
+            sites: for hierarchical, the ranks of each site.
+            key: that all workers share, if messages are to be encrypted and authenticated.
             known: by name, all of the model: what a state has of those that are not synchronized is kept.
             parameters: by name, in the model's order, what is synchronized; or this worker's shards of that.
             optimized: returns `parameters` by name as optimizers have them.
@@ -79,18 +80,18 @@ class WorkerState:
             whole: by name, the elements of what `parameters` are shards of; None where they are no shards.
 
         Raises:
-            ValueError: a pattern matches no parameter; or the method takes no key, or cannot take a
-                parameter; or the number of threads is not a whole number of at least 1.
+            ValueError: a name's pattern matches no parameter; or the method takes no key, not this exchange
+                pattern, or cannot take a parameter; or sites, key or number of threads are not valid.
         """
         self.config = config
         if problems := unmatched_patterns(config, list(known)):
             raise ValueError("; ".join(problems))
-        if exchange.is_authenticated and not isinstance(config, CompressedMethod):
+        require_fitting(pattern, config, sites)
+        if key is not None and not isinstance(config, CompressedMethod) and dist.get_world_size(group) > 1:
             raise ValueError(
                 f"a key with {config.kind}: it goes through torch's own all-reduce, without messages"
             )
         self.feedback = Feedback(config)
-        self.exchange = exchange
         self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
         self.failure: CompressionError | None = None
@@ -101,20 +102,21 @@ class WorkerState:
             raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
         self._protocol: Reducer
         if isinstance(config, CompressedMethod):
-            self._protocol = AllGather(
+            self._protocol = CompressedReducer(
                 config,
                 group,
                 parameters,
                 self._fail,
                 feedback=self.feedback,
-                exchange=exchange,
+                pattern=pattern,
+                sites=sites,
+                key=key,
                 threads=threads,
                 hold_back_zeros=hold_back_zeros,
                 whole=whole,
             )
-        elif isinstance(config, PowerSGD):  # torch's hook is imported by those who use it
-            powersgd = import_module(".peers.powersgd", __package__)
-            self._protocol = powersgd.PowerSGD(config, group, parameters, known, self._fail)
+        elif isinstance(config, PowerSGD):
+            self._protocol = PowerSGDReducer(config, group, parameters, known, self._fail)
         else:
             self._protocol = AllReduce(config, group, self._fail)
         self._observing = False
@@ -129,10 +131,19 @@ class WorkerState:
 
     @property
     def totals(self) -> Totals:
-        """The ledger of all steps so far."""
+        """What this worker sent and received in all steps so far."""
         totals = Totals(**self._before_last.state_dict())
         totals.add(self.last_step)
         return totals
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this worker sent over each link; empty where torch's all-reduce exchanges."""
+        return self._protocol.traffic
+
+    def close(self) -> None:
+        """Ends the connections, if there are any: those who wait for this worker learn it at once."""
+        self._protocol.close()
 
     def observe_next_step(self) -> None:
         """Makes the next backward pass record every parameter's gradient statistics."""
@@ -153,6 +164,8 @@ class WorkerState:
         Raises:
             ValueError: the share is out of range, or the method has no target density (`Method.aim`).
         """
+        if self._protocol.back is not None:
+            self._protocol.back.aim_at(share)
         return self.feedback.aim_at(share)
 
     def state_dict(self) -> dict[str, Any]:
@@ -169,8 +182,9 @@ class WorkerState:
             "workers": self.workers,
             **self.feedback.state_dict(),
             "powersgd": self._protocol.state_dict(),
+            **({} if self._protocol.back is None else {"back": self._protocol.back.state_dict()}),
             "totals": self.totals.state_dict(),
-            **self.exchange.links_state(),
+            "traffic": self.traffic.state_dict(),
         }
 
     def load_state_dict(
@@ -202,19 +216,24 @@ class WorkerState:
                 f"version {state.get('version')!r} of a state; this program reads {_STATE_VERSION}: "
                 "a state has other parts since, or in another order"
             )
-        missing = {"powersgd", "rank", "totals", "workers"} - set(state)
+        missing = {"powersgd", "rank", "totals", "traffic", "workers"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
         require_same_worker(state, dist.get_rank(self._group), self.workers)
         totals = Totals.from_state_dict(state["totals"])
+        back = self._protocol.back
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
+        if (back is None) == ("back" in state):
+            raise ValueError("the state is of another exchange pattern")
         self.feedback.load_state_dict(state, self._known)
+        if back is not None:
+            back.load_state_dict(state["back"], self._parameters)
         if state["powersgd"] is not None:
             self._protocol.load_state_dict(state["powersgd"])
-        self.exchange.load_links_state(state)
+        self.traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step = totals, Step()
-        self._protocol.settle(skipped=False, stepped=set())
+        self._protocol.end_step(skipped=False, stepped=set())
 
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """This worker's part of what all workers of another number had (`exchange/resizing.py`)."""
@@ -226,9 +245,12 @@ class WorkerState:
             part: merged([each[part] for each in former], self.workers, share)[rank]
             for part in ("residuals", "velocities")
         }
-        links = self.exchange.links_state()
-        own = {key: each for key, each in former[model_of(rank, len(former))].items() if key not in links}
-        return {**own, **kept, "rank": rank, "workers": self.workers}
+        own = {key: each for key, each in former[model_of(rank, len(former))].items() if key != "back"}
+        own |= memories_of(own, self._protocol.shards)
+        if (back := self._protocol.back) is not None:
+            own["back"] = recut([each["back"] for each in former if "back" in each], back.slices)
+        traffic = Traffic(self.workers).state_dict()
+        return {**own, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
 
     def _begin_pass(self, uncleared: set[str]) -> None:
         """Begins a backward pass that is exchanged.
@@ -251,7 +273,7 @@ class WorkerState:
 
     def _undo_skipped(self) -> None:
         """Restores the residuals of parameters whose optimizer has skipped the latest step."""
-        self._protocol.settle(skipped=self.last_step.skipped, stepped=self._steps.stepped)
+        self._protocol.end_step(skipped=self.last_step.skipped, stepped=self._steps.stepped)
 
     def _reduce(self, bucket: Bucket, factor: float) -> Future[Tensor]:
         """Starts to synchronize a bucket of gradients, after they were multiplied by a factor."""
@@ -265,7 +287,7 @@ class WorkerState:
 
     def _end_pass(self) -> None:
         """All buckets of a backward pass are on their way."""
-        self._protocol.left(self.last_step)
+        self._protocol.on_hooks_done(self.last_step)
         self._observing = False
 
     def _require_no_memory_of_steps(self) -> None:
@@ -282,19 +304,17 @@ class WorkerState:
             )
 
     def _meet(self, description: Mapping[str, str]) -> None:
-        """Compares settings, beside method and way of exchange, with all others', and connects to them."""
-        sends_messages = isinstance(self.config, CompressedMethod)
+        """Compares settings, besides those of method and exchange, with all others', and connects to them."""
         mine = {
             **flattened(self.config),
-            **(self.exchange.ways if sends_messages else {}),
+            **self._protocol.settings,
             **description,
             "steps done": str(self._before_last.steps),
         }
         try:
             if self.workers > 1:
                 require_agreement(mine, self._group)
-            if sends_messages:
-                self.exchange.open(sum(each.numel() for each in self._parameters.values()))
+            self._protocol.open()
         except CompressionError as problem:
             raise self._fail(problem) from None
 
@@ -302,5 +322,5 @@ class WorkerState:
         """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
         self.failure = self.failure or problem
         if isinstance(problem, PeerLost):
-            self.exchange.close()  # whoever waits for this worker need not wait for a timeout
+            self.close()  # the others need not wait for a timeout
         return problem

@@ -55,7 +55,7 @@ def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
             accuracy = (model(images[test]).argmax(1) == labels[test]).float().mean().item()
         totals = state.totals
         print(f"accuracy     {accuracy:.3f}")
-        print(f"sent         {totals.wire_bytes / 1e6:.2f} MB by {workers} workers in {totals.steps} steps")
+        print(f"sent         {totals.wire_bytes / 1e6:.2f} MB by this worker in {totals.steps} steps")
         print(f"compression  {totals.compression_ratio:.1f}x against sending every gradient in 32 bits")
     dist.barrier()  # no worker leaves while gloo's threads still work for another
     dist.destroy_process_group()

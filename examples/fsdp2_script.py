@@ -71,7 +71,7 @@ def train(options):
             print(f"step {step + 1}  loss {loss.item():.2f}")
 
     if rank == 0:
-        totals = state.totals  # of this worker's shard, over all islands
+        totals = state.totals  # of this worker
         print(f"sent {totals.wire_bytes / 1e6:.2f} MB, {totals.compression_ratio:.1f}x less than in 32 bits")
     dist.barrier()
     dist.destroy_process_group()

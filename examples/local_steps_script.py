@@ -71,7 +71,7 @@ def train(options):
     local.finish()  # new: what is not sent yet; all have the same weights then, but for what they owe
     if rank == 0:
         totals = local.totals
-        print(f"sent {totals.wire_bytes / 1e6:.2f} MB by {local.workers} workers, ", end="")
+        print(f"sent {totals.wire_bytes / 1e6:.2f} MB by this worker, ", end="")
         print(f"{totals.compression_ratio:.1f}x less than every gradient in 32 bits")
     dist.barrier()
     dist.destroy_process_group()

@@ -159,7 +159,7 @@ def _sendings(sync: RealSync, workers: int) -> int:
     """How often messages are handed over in a step, by all workers together."""
     if sync.site_ranks is None:
         return workers
-    return int(Sites.of(sync.site_ranks, workers).times_handed_over.sum())
+    return Sites.of(sync.site_ranks, workers).sendings
 
 
 def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:

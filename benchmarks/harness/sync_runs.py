@@ -69,7 +69,7 @@ class Outcome:
     """That all workers sent of their own gradients or differences."""
     wire_bytes: int
     received_bytes: int
-    """By all workers together, the numbers told before rounds included."""
+    """By all workers together."""
     messages: int
     busiest_bytes: int
     """Received by the worker that received most, in messages alone; 0 where DDP's hook exchanged."""
@@ -122,9 +122,6 @@ def _train(text: str) -> Outcome:
 
 def _busiest(sync: InRounds) -> int:
     received = torch.from_numpy(sync.ledger.traffic.link_bytes.sum(0))
-    if len(sync.ranks) == 1:  # each process knows what itself received
-        own = torch.zeros_like(received)
-        own[sync.ranks[0]] = received[sync.ranks[0]]
-        dist.all_reduce(own)
-        received = own
+    if len(sync.ranks) == 1:  # each process knows what itself sent
+        dist.all_reduce(received)
     return int(received.max())

@@ -11,13 +11,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compress_replicas, compressed_allgather
+from taugrad.compressors import CompressionState, Step, compress_replicas, compressed_allgather
+from taugrad.compressors.bucket.ledger import Traffic
+from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import Sharded
-from taugrad.compressors.exchange.patterns.base import Setting, Spent
-from taugrad.compressors.exchange.rounds import Participant, ProcessRunner
+from taugrad.compressors.exchange.patterns.base import Setting
+from taugrad.compressors.exchange.patterns.partial_sums import Sharded
+from taugrad.compressors.exchange.rounds import ProcessRunner
 from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.method import read_config
 
 from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
@@ -34,23 +35,21 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
     sites = Sites.of([range(workers // 2), range(workers // 2, workers)], workers)
     torch.manual_seed(0)
     ddp = DistributedDataParallel(Given(elements))
-    state = CompressionState(
-        ddp, line, exchange=form, sites=sites.members if form == "hierarchical" else None
-    )
+    pattern: Any = "hierarchical" if form == "hierarchical" else "allgather"
+    state = CompressionState(ddp, line, pattern=pattern, sites=sites.members if pattern == form else None)
     ddp.register_comm_hook(state, compressed_allgather)
     drawn = drawn_gradients(ddp.module.weights)
     timed(ddp, drawn, min(WARM_UP, steps))
-    received = state.totals.received_bytes
-    before = state.exchange.links
+    received, before = state.totals.received_bytes, state.traffic.link_bytes.copy()
     seconds = timed(ddp, drawn, steps)
-    # To all others goes the same: received by all, over the links that there are.
-    message = (state.totals.received_bytes - received) / steps / (workers * (workers - 1))
+    counted = np.array([state.totals.received_bytes - received, *(state.traffic.link_bytes - before).flat])
+    summed = torch.from_numpy(counted / steps)
+    dist.all_reduce(summed)
+    message, *rows = summed.tolist()
+    message /= workers * (workers - 1)
+    links = np.reshape(rows, (workers, workers))
     if line == "none":  # the transport's ring
         links = np.roll(np.eye(workers), 1, axis=1) * message * (workers - 1)
-    elif before is None or state.exchange.links is None:
-        links = np.where(np.eye(workers, dtype=bool), 0, message)
-    else:
-        links = (state.exchange.links.nbytes - before.nbytes) / steps
     return {"seconds": seconds, "message": [message], "links": links.tolist()}
 
 
@@ -67,7 +66,7 @@ def in_islands(line: str, elements: int, steps: int) -> dict[str, Any]:
     before = state.totals.received_bytes
     seconds = timed(model, drawn, steps)
     links = torch.zeros((workers, workers), dtype=torch.float64)
-    links[rank, (rank + workers // 2) % workers] = (state.totals.received_bytes - before) / 2 / steps
+    links[rank, (rank + workers // 2) % workers] = (state.totals.received_bytes - before) / steps
     dist.all_reduce(links)
     return {"seconds": seconds, "message": [], "links": links.tolist()}
 
@@ -99,6 +98,7 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     )
     method = read_config(line)
     pattern = Sharded(method, method, setting, owners=runner.workers)
+    averaging = Averaging(runner, [pattern], setting.names)
     drawn = drawn_gradients(weights)
     seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(runner.workers)
     for step in range(-WARM_UP, steps):
@@ -107,14 +107,13 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
             traffic = Traffic(runner.workers)
         dist.barrier()
         started = perf_counter()
-        pattern.spent = Spent()
-        pattern.assemble(runner.run([Participant(pattern.rounds(gradients, step + WARM_UP))], traffic))
-        pattern.commit()
+        averaging.finish(averaging.run([averaging.begin(0, gradients)]), Step(), traffic)
         if step >= 0:
             seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    links = runner.links(traffic)
-    return {"seconds": seconds.tolist(), "message": [], "links": (links.nbytes / steps).tolist()}
+    links = torch.from_numpy(traffic.link_bytes / steps)
+    dist.all_reduce(links)
+    return {"seconds": seconds.tolist(), "message": [], "links": links.tolist()}
 
 
 def sites(line: str, ways: list[str], elements: int, steps: int) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from taugrad.compressors.exchange.traffic import HEAD, NUMBER_BYTES
 from taugrad.platform.synchronization.hybrid.layers import share_of
 from taugrad.platform.synchronization.hybrid.parts import two_parts
 
-TARGET_BYTES = 8
+TARGET_BYTES = NUMBER_BYTES = 8
 FLOAT_BYTES = 4
 COPIES = 3
 """Weights, gradients, momentum."""
@@ -57,9 +56,7 @@ def synchronized(payload: float, workers: int) -> float:
         payload: of a message about everything.
         workers: how many there are.
     """
-    others = workers - 1
-    told = 2 * HEAD.itemsize * others
-    return 2 * others / workers * payload + told
+    return 2 * (workers - 1) / workers * payload
 
 
 def received(net: Net, workers: int, examples: int, value: int, payload: float) -> float:

@@ -70,9 +70,9 @@ def train(islands: int, workers: int, optimizer_name: str, method: str, steps: i
         mean = loss.detach() / dist.get_world_size()
         dist.all_reduce(mean)
         losses.append(mean.item())
-    # Of this worker's shard. A ring, which the ledger counts for `none`, is HSDP's way, too.
+    # A ring, which the ledger counts for `none`, is HSDP's way, too.
     crossed = torch.tensor(0 if state is None else state.totals.received_bytes)
-    dist.all_reduce(crossed, group=mesh["shard"].get_group())
+    dist.all_reduce(crossed)
     return {"losses": losses, "bytes": crossed.item() / steps}
 
 

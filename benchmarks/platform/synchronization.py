@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from taugrad.compressors.exchange.traffic import HEAD
-
 from ..harness.report import RESULTS, Options, Place, Table, number, publish, read_options, say
 from ..harness.sync_runs import Outcome, Sizes, make_spec, train
 
@@ -43,8 +41,7 @@ INTRODUCTION = (
     "LeNet with {parameters:,} parameters on 4,000 digits, and 1,000 others for accuracy; SGD with learning "
     "rate 0.01 and momentum 0.9. N workers share every batch. Real workers are processes that communicate "
     "through gloo on the loopback interface. Simulated workers are bit-identical to them, as the tests "
-    'show. "Received" is what arrives at a worker in a step, as the mean of the workers, including headers '
-    "and the numbers told before each round."
+    'show. "Received" is what arrives at a worker in a step, as the mean of the workers, including headers.'
 )
 
 
@@ -74,14 +71,9 @@ def received_formula(mode: str, payload: float, workers: int, *, whole: bool) ->
         whole: nothing is compressed; then all-gather is DDP's all-reduce, a ring of torch's.
     """
     others = workers - 1
-    told = HEAD.itemsize * others
-    match mode:
-        case "allgather":
-            return 2 * others / workers * payload if whole else others * payload
-        case "ring":
-            return 2 * others / workers * payload + HEAD.itemsize * others
-    # Pieces to their owners and sums back to all.
-    return 2 * others / workers * payload + 2 * told
+    if mode == "allgather" and not whole:
+        return others * payload
+    return 2 * others / workers * payload  # for sharded, slices to their owners and sums back to all
 
 
 def messages_formula(mode: str, workers: int, *, whole: bool) -> int:
@@ -124,11 +116,11 @@ def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
 
 def _formula_table(rows: list[tuple[str, ...]]) -> Table:
     notes = (
-        f"1%: `{SPARSE}`, {SPARSE_BYTES} bytes an element. Formulas count payloads and the numbers told "
-        "before rounds; what is measured above them is messages' headers and padding.",
+        f"1%: `{SPARSE}`, {SPARSE_BYTES} bytes an element. Formulas count payloads; what is "
+        "measured above them is messages' headers and padding.",
         "allgather without compression is DDP's all-reduce. Gloo does not report what it moves, so both "
-        'columns show the ring\'s formula. "Busiest" is the worker that receives most, at 1%, without told '
-        "numbers. DDP's hook sends a message for each bucket, and DDP may cut more than one bucket; a "
+        'columns show the ring\'s formula. "Busiest" is the worker that receives most, at 1%. '
+        "DDP's hook sends a message for each bucket, and DDP may cut more than one bucket; a "
         "simulated all-gather counts one message, as the formula does.",
     )
     columns = (

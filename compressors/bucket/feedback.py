@@ -1,6 +1,6 @@
 """What one worker keeps between synchronizations (error feedback): residuals, velocities, thresholds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, Memory
 from .compressor import Compressor, Incoming, Outgoing, compressor_for
-from .layout import Layout, MemoryOrder, Part
+from .layout import Layout, MemoryOrder, ParameterSlice, Part
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -26,7 +26,9 @@ class Feedback:
         residuals: float32 [numel], what has not been sent yet; created at first use.
         velocities: float32 [numel], the momentum of gradients, if the method corrects it.
         memories: what the threshold policy remembers.
+        shard_memories: likewise, by shard, where a method is applied to shards of parameters one by one.
         method: the method that the memory belongs to; `aim_at` changes it.
+        slices: where what is kept of each parameter lies in it, if it is not of whole parameters.
         orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
             are saved as they are, [numel].
     """
@@ -37,6 +39,8 @@ class Feedback:
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, Memory] = {}
+        self.shard_memories: dict[int, dict[str, Memory]] = {}
+        self.slices: dict[str, ParameterSlice] = {}
         self.orders: dict[str, MemoryOrder] = {}
 
     def reorder(self, orders: Mapping[str, MemoryOrder]) -> None:
@@ -49,17 +53,25 @@ class Feedback:
         self.orders = dict(orders)
 
     def parts(
-        self, gradients: Sequence[tuple[str, Tensor]], layout: Layout, compressor: Compressor
+        self,
+        gradients: Sequence[tuple[str, Tensor]],
+        layout: Layout,
+        compressor: Compressor,
+        slices: Sequence[ParameterSlice] | None = None,
     ) -> list[Part]:
-        """Gradients by name, contiguous [numel], together with their memory of the compressor's method."""
+        """Gradients by name, contiguous [numel], together with their memory of the compressor's method.
+
+        `slices` says which elements of the parameters they are, by default all.
+        """
         whole = set(layout.whole.ordinals)
         parts = []
         for ordinal, (name, gradient) in enumerate(gradients):
+            part_of = None if slices is None or self.slices else slices[ordinal]
             part = Part(name, gradient)
             if compressor.keeps_residuals and ordinal not in whole:
-                part.residual = zeros_once(self.residuals, name, gradient)
+                part.residual = _slice_of(self.residuals, name, gradient, part_of)
             if compressor.corrects_momentum and ordinal not in whole:
-                part.velocity = zeros_once(self.velocities, name, gradient)
+                part.velocity = _slice_of(self.velocities, name, gradient, part_of)
             parts.append(part)
         return parts
 
@@ -72,7 +84,8 @@ class Feedback:
         assert method.aim is not None
         if method != self.method:
             assert isinstance(method, CompressedMethod)  # others have no aim
-            rule_of(method).turn(before, self.memories)
+            for memories in (self.memories, *self.shard_memories.values()):
+                rule_of(method).turn(before, memories)
             self.method = method
         return method.aim
 
@@ -82,6 +95,8 @@ class Feedback:
             "residuals": self._shaped(self.residuals),
             "velocities": self._shaped(self.velocities),
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
+            **({"starts": {name: each.start for name, each in self.slices.items()}} if self.slices else {}),
+            **({"shard_memories": shards} if (shards := self._plain_shards()) else {}),
             **({} if self.method is self._given else {"aim": self.method.aim}),
         }
 
@@ -99,11 +114,33 @@ class Feedback:
         missing = [part for part in _PARTS if part not in state]
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
+        if self.slices:
+            like = {
+                name: like[name].new_empty(()).expand(part.stop - part.start)
+                for name, part in self.slices.items()
+            }
         residuals = self._fitting(state["residuals"], like, "residual")
         velocities = self._fitting(state["velocities"], like, "velocity")
+        memories = self._restored(state["memories"], like)
+        shard_memories = {
+            int(shard): self._restored(saved, like)
+            for shard, saved in state.get("shard_memories", {}).items()
+        }
+        self.residuals, self.velocities = residuals, velocities
+        self.memories, self.shard_memories = memories, shard_memories
+        self.method = method
+
+    def _plain_shards(self) -> dict[str, Any]:
+        shards = self.shard_memories.items()
+        return {str(n): {name: each.plain() for name, each in some.items()} for n, some in shards if some}
+
+    def _restored(
+        self, saved: Mapping[str, Mapping[str, Any]], like: Mapping[str, Tensor]
+    ) -> dict[str, Memory]:
+        """Memories by parameter, from their plain numbers; raises ValueError where they do not fit."""
         memories: dict[str, Memory] = {}
         rule = rule_of(self._given) if isinstance(self._given, CompressedMethod) else None
-        for name, memory in state["memories"].items():
+        for name, memory in saved.items():
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
             try:
@@ -113,8 +150,7 @@ class Feedback:
                 raise ValueError(
                     f"a memory of {name!r} {problem}: it belongs to another method or version"
                 ) from None
-        self.residuals, self.velocities, self.memories = residuals, velocities, memories
-        self.method = method
+        return memories
 
     def _shaped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         orders = self.orders
@@ -151,6 +187,10 @@ class FeedbackCompressor:
         *,
         threads: int,
         hold_back_zeros: bool = False,
+        whole: Sequence[int] = (),
+        feedback: Feedback | None = None,
+        slices: Sequence[ParameterSlice] | None = None,
+        shard: int | None = None,
     ) -> None:
         """Prepares for a fixed list of tensors.
 
@@ -160,18 +200,28 @@ class FeedbackCompressor:
             like: a contiguous tensor [numel] for each, of those to come; all on one device.
             threads: for a pass; no result depends on their number.
             hold_back_zeros: send nothing for a tensor that is zero everywhere.
+            whole: elements of each in the model, which decide what is exempt; by default those of `like`.
+            feedback: what is kept, perhaps with that of other parameters; by default a new one.
+            slices: for each tensor, the elements of its parameter that it has; by default all.
+            shard: the number under which thresholds are remembered, where parameters are cut into shards.
         """
         device = like[0].device if like else torch.device("cpu")
         self.compressor = compressor_for(config, device, threads)
-        self.feedback = Feedback(config)
+        self.feedback = Feedback(config) if feedback is None else feedback
         self._names, self._like = list(names), dict(zip(names, like, strict=True))
-        self.layout = self.compressor.layout(self._names, [each.numel() for each in like])
+        self._slices, self._shard = slices, shard
+        self.layout = self.compressor.layout(self._names, [tensor.numel() for tensor in like], whole)
         self._context = Context(hold_back_zeros=hold_back_zeros)
-        self._kept: list[Part] = []
-        self._taken: Outgoing | None = None
+        self._taken: list[tuple[Outgoing, list[Part], list[list[Tensor]] | None]] = []
+        """What was taken out of residuals since the last `commit`; with copies of what they were before."""
 
     def compress(
-        self, gradients: Sequence[Tensor], iteration: int, rms: Mapping[str, float] | None = None
+        self,
+        gradients: Sequence[Tensor],
+        iteration: int,
+        rms: Mapping[str, float] | None = None,
+        *,
+        copies: bool = False,
     ) -> Outgoing:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
 
@@ -179,40 +229,54 @@ class FeedbackCompressor:
             gradients: no longer needed when this returns.
             iteration: synchronizations before this one.
             rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
+            copies: whether `put_back` restores copies of residuals and velocities: a step that overflows has
+                gradients that are far off.
         """
         self._context.iteration = iteration
-        self._context.memories = self.feedback.memories
-        self.compressor = self.compressor.of(self.feedback.method)
+        feedback, shard = self.feedback, self._shard
+        self._context.memories = (
+            feedback.memories if shard is None else feedback.shard_memories.setdefault(shard, {})
+        )
+        self.compressor = self.compressor.of(feedback.method)
         named = list(zip(self._names, gradients, strict=True))
-        parts = self.feedback.parts(named, self.layout, self.compressor)
+        parts = feedback.parts(named, self.layout, self.compressor, self._slices)
         if rms is not None:
             parts = [replace(part, rms=rms[part.name]) for part in parts]
+        before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
         outgoing = self.compressor.compress(parts, self.layout, self._context)
-        # Gradients are large, and one process may simulate many workers, so none is kept.
-        self._kept = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
-        self._taken = outgoing if self.compressor.config.nonfinite == "skip" else None
+        if self.compressor.config.nonfinite == "skip":
+            # Gradients are large, and one process may simulate many workers, so none is kept.
+            parts = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
+            self._taken.append((outgoing, parts, before))
         return outgoing
 
-    def put_back(self) -> None:
-        """Undoes what `compress` took out of the residuals since the last `commit`, if it ran.
+    def put_back(self, stepped: Set[str] = frozenset()) -> None:
+        """Undoes what `compress` took out of the residuals since the last `commit`.
 
-        This is only known with `nonfinite: skip`.
+        This is only known with `nonfinite: skip`. What was sent of the parameters in `stepped` stays sent.
         """
-        if self._taken is not None:
-            self.compressor.put_back(self._taken, self._kept)
-        self._taken = None
+        for outgoing, parts, before in reversed(self._taken):
+            if before is None:
+                unstepped = [replace(part, residual=None) if part.name in stepped else part for part in parts]
+                self.compressor.put_back(outgoing, unstepped)
+                continue
+            for part, copies in zip(parts, before, strict=True):
+                if part.name not in stepped:
+                    for memory, copy in zip(_memory_of(part), copies, strict=True):
+                        memory.copy_(copy)
+        self._taken = []
 
     def commit(self) -> None:
-        """Confirms that what the last `compress` took out has arrived, so there is nothing to put back."""
-        self._taken = None
+        """Confirms that what was taken out has arrived, so there is nothing to put back."""
+        self._taken = []
 
     def residual_squares(self) -> float:
         """Sum of squares of all residuals."""
         ops = self.compressor.ops
         readback = Readback(ops)
-        found = [ops.squares(residual, readback) for residual in self.feedback.residuals.values()]
+        squares = [ops.squares(residual, readback) for residual in self.feedback.residuals.values()]
         readback.fetch()
-        return sum(each() for each in found)
+        return sum(square() for square in squares)
 
     def read(self, payload: Bytes) -> Incoming:
         """What another worker sent for the same parameters; raises CorruptMessage."""
@@ -227,9 +291,57 @@ class FeedbackCompressor:
         self.feedback.load_state_dict(state, self._like)
 
 
+def _memory_of(part: Part) -> list[Tensor]:
+    """Its residual and velocity, if it has them."""
+    return [memory for memory in (part.residual, part.velocity) if memory is not None]
+
+
+def _slice_of(tensors: dict[str, Tensor], name: str, gradient: Tensor, part: ParameterSlice | None) -> Tensor:
+    """What is kept for a gradient [numel] of a whole parameter, or of a slice of it; a view."""
+    if part is None:
+        return zeros_once(tensors, name, gradient)
+    if name not in tensors:
+        zeros_once(tensors, name, gradient.new_empty(()).expand(part.whole))
+    return tensors[name][part.start : part.stop]
+
+
 def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     """The tensor of a name, float32 [numel]; zeros where there is none yet."""
     found = tensors.get(name)
     if found is None:
         found = tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
     return found
+
+
+def first_memories(saved: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Memories of a parameter's first slice, by name, from those of all slices in order."""
+    return {name: memory for memories in reversed(list(saved)) for name, memory in memories.items()}
+
+
+def only_of(memories: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The memories of some parameters, and that which all have between them."""
+    return {name: memory for name, memory in memories.items() if name in names or name == ALL}
+
+
+def memories_of(state: Mapping[str, Any], shards: Sequence[Collection[str]]) -> dict[str, Any]:
+    """The memories of a state for other shards of its parameters, by the names in each of these."""
+    saved = first_memories([state["memories"], *state.get("shard_memories", {}).values()])
+    if len(shards) == 1:
+        return {"memories": saved, "shard_memories": {}}
+    cut = {str(number): only_of(saved, names) for number, names in enumerate(shards)}
+    return {"memories": {}, "shard_memories": cut}
+
+
+def recut(states: Sequence[Mapping[str, Any]], slices: Mapping[str, ParameterSlice]) -> dict[str, Any]:
+    """The state of other slices of the same parameters, from those of all slices in order."""
+    state: dict[str, Any] = {"memories": only_of(first_memories(each["memories"] for each in states), slices)}
+    for kind in ("residuals", "velocities"):
+        wholes: dict[str, Tensor] = {}
+        for former in states:
+            for name, kept in former[kind].items():
+                if name in slices:
+                    whole = wholes.setdefault(name, torch.zeros(slices[name].whole))
+                    start = former["starts"][name]
+                    whole[start : start + kept.numel()] = kept
+        state[kind] = {name: whole[slices[name].start : slices[name].stop] for name, whole in wholes.items()}
+    return state

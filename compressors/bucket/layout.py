@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +35,17 @@ class Part:
         return self.gradient.numel()
 
 
+class ParameterSlice(NamedTuple):
+    """A range of one parameter's elements."""
+
+    ordinal: int
+    """Of the parameter."""
+    start: int
+    stop: int
+    whole: int
+    """Elements of the parameter."""
+
+
 @dataclass(slots=True)
 class PartTally:
     """What one parameter sent."""
@@ -46,6 +58,23 @@ class PartTally:
     """The threshold that was used; None for rules without one."""
     paper_bits: int = 0
     """Value bits of what was sent."""
+
+
+def by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
+    """Sums of the tallies of a parameter's slices, by name."""
+    sums = []
+    for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
+        whole, taus, weights = PartTally(name, 0, 0, 0.0), 0.0, 0
+        for tally in group:
+            whole.elements += tally.elements
+            whole.sent += tally.sent
+            whole.residual_squares += tally.residual_squares
+            whole.paper_bits += tally.paper_bits
+            if tally.tau is not None:
+                taus, weights = taus + tally.tau * tally.elements, weights + tally.elements
+        whole.tau = taus / weights if weights else None
+        sums.append(whole)
+    return sums
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,14 @@ Paper bytes are value bits only, as Anoosheh counts them. Wire bytes are what th
 handed to the transport. Both are sums over all workers; docs/accounting.md has the definitions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from .layout import PartTally
 
@@ -54,6 +59,16 @@ class Totals:
         if not self.wire_bytes:
             return float("inf") if self.elements else 1.0
         return BASELINE_BYTES * self.elements / self.wire_bytes
+
+    def add_all_reduce(self, nbytes: int, rank: int, workers: int) -> None:
+        """Counts a worker's part in an all-reduce of so many bytes, as a ring moves them.
+
+        The transport does not report it. Sums over all ranks are exact.
+        """
+        steps = 2 * (workers - 1)
+        self.wire_bytes += nbytes
+        self.received_bytes += (steps * nbytes + rank) // workers
+        self.messages += steps
 
     def add(self, other: "Totals") -> None:
         """Adds another's sums to these."""
@@ -155,3 +170,93 @@ class Step(Totals):
         for tally in tallies:
             self.layers.append(tally)
             self.residual_squares += tally.residual_squares
+
+
+MOST_WORKERS = 64
+"""Of which each link is shown: 4,032 of them."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Sums over a run, and over all its processes."""
+
+    messages: NDArray[np.int64]
+    """int64 [workers, workers], from row to column."""
+    nbytes: NDArray[np.int64]
+    """int64 [workers, workers], of messages: what the ledger counts as received."""
+
+    @classmethod
+    def of(
+        cls, traffic: "Traffic", ranks: Sequence[int], gather: Callable[[NDArray[np.float64]], NDArray[Any]]
+    ) -> "Links | None":
+        """What went over each link, from what each process counted; all must call this together.
+
+        None where no message did: the transport of all-reduces decides about links.
+
+        Args:
+            traffic: of the workers here.
+            ranks: theirs.
+            gather: gives float64 [workers, ...], of all workers, for [workers here, ...].
+        """
+        here = list(ranks)
+        rows = np.stack([traffic.link_messages[here], traffic.link_bytes[here]], axis=1)
+        messages, nbytes = gather(rows.astype(np.float64)).astype(np.int64).swapaxes(0, 1)
+        return cls(messages, nbytes) if messages.any() else None
+
+    def to_csv(self) -> str:
+        """Columns from, to, messages, bytes: a row for each ordered pair of ranks."""
+        links = np.nonzero(~np.eye(len(self.nbytes), dtype=bool))
+        rows = np.stack([*links, self.messages[links], self.nbytes[links]], axis=1).tolist()
+        return "".join(f"{','.join(map(str, row))}\n" for row in [("from", "to", "messages", "bytes"), *rows])
+
+
+_TRAFFIC_SUMS = ("wire_bytes", "sent", "paper_bits", "received_bytes", "messages")
+_LINKS = ("link_bytes", "link_messages")
+
+
+class Traffic:
+    """What the workers of this process sent to others, and received from them.
+
+    Attributes:
+        workers: how many there are everywhere.
+        sums: of the workers here. Bytes are handed over once where they go to several.
+        link_bytes: int64 [workers, workers], bytes that workers here sent, from row to column.
+        link_messages: likewise, how many messages.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers, self.sums = workers, Totals()
+        self.link_bytes, self.link_messages = np.zeros((2, workers, workers), np.int64)
+
+    def count_sent(self, rank: int, nbytes: int, receivers: Sequence[int]) -> None:
+        """Counts a message of a worker here, handed over once for all its receivers."""
+        self.sums.wire_bytes += nbytes
+        self.sums.messages += len(receivers)
+        self.link_bytes[rank, receivers] += nbytes
+        self.link_messages[rank, receivers] += 1
+
+    def add(self, other: "Traffic") -> None:
+        """Adds another's sums to these."""
+        self.sums.add(other.sums)
+        for name in _LINKS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums as numbers and tensors."""
+        return {
+            "numbers": [getattr(self.sums, name) for name in _TRAFFIC_SUMS],
+            **{name: torch.from_numpy(getattr(self, name).copy()) for name in _LINKS},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` gave; raises ValueError where it is of other workers."""
+        links = [state[name].numpy().astype(np.int64) for name in _LINKS]
+        if any(matrix.shape != (self.workers, self.workers) for matrix in links):
+            raise ValueError(f"the links of {len(links[0])} workers, this run has {self.workers}")
+        self.sums = Totals()
+        self.add_sums(state)
+        self.link_bytes, self.link_messages = links
+
+    def add_sums(self, state: Mapping[str, Any]) -> None:
+        """Adds all but the links, which may be those of another number of workers."""
+        self.sums.add(Totals(**dict(zip(_TRAFFIC_SUMS, map(int, state["numbers"]), strict=True))))

@@ -1,63 +1,82 @@
 """One mean after the other, of what all workers hand in: patterns' rounds, run and counted."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
-from ..bucket.layout import PartTally
-from ..bucket.ledger import Step
+from ..bucket.layout import by_parameter
+from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
-from .patterns.base import Pattern, Spent
+from ..spans import RECORDER, seconds
+from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together
-from .rounds import Participant, Runner
-from .traffic import RefusedUpdate, Traffic
+from .rounds import PendingRounds, Runner, Work
 
-STATE_VERSION = 3
-"""Since 2 the workers' states say whose they are; since 3 where the pieces begin that they keep."""
+STATE_VERSION = 4
+"""Since 2 the workers' states say whose they are; since 4 they have residuals of whole parameters."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What rounds came to."""
+    """The result of an exchange."""
 
     mean: Tensor | RefusedUpdate
     """Or the sum: float32 [all elements], the same on every worker."""
     traffic: Traffic
+    """Of the workers here."""
     waited_s: float
     """While messages were under way."""
+    work: Sequence[Work] = field(default_factory=list)
+    """Of each worker here."""
 
 
 class Averaging:
     """This process's workers among those that agree on a mean: a pattern each, and what runs their rounds."""
 
-    def __init__(self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str]) -> None:
-        """Takes charge of a pattern for each of the runner's ranks; errors name tensors by these names."""
-        self.runner, self.patterns, self._names = runner, list(patterns), list(names)
+    def __init__(
+        self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str], tag: str = "round"
+    ) -> None:
+        """Takes charge of a pattern for each of the runner's ranks.
+
+        Errors name tensors by these names. Messages have the tag; no other exchange under way has it.
+        """
+        self.runner, self.patterns, self._names, self._tag = runner, list(patterns), list(names), tag
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._traffic = Traffic(runner.workers)
         self.done = 0
         """Means so far."""
 
-    def participant(self, local: int, tensors: list[Tensor]) -> Participant:
-        """One worker's side, as far as its first sending; the tensors are not kept by whoever called."""
-        pattern = self.patterns[local]
-        before = pattern.spent.compress_s  # beside the backward pass
-        started = perf_counter()
-        side = Participant(pattern.rounds(tensors, self.done))
-        # Cutting the tensors belongs to it.
-        pattern.spent.compress_s = before + perf_counter() - started
-        return side
+    def begin(self, local: int, tensors: list[Tensor], refused: int | None = None) -> PendingRounds:
+        """Compresses one worker's tensors, and sends the first messages; the caller drops its references.
 
-    def run(self, participants: Sequence[Participant]) -> Outcome:
-        """Runs the rounds of all workers here, in whatever thread; raises PeerLost and CorruptMessage."""
-        traffic, before = Traffic(self.runner.workers), self.runner.waited_s
-        try:
-            agreed = self.runner.run(participants, traffic)
-        except RefusedUpdate as refusal:
-            return Outcome(refusal, traffic, self.runner.waited_s - before)
-        return Outcome(self.patterns[0].assemble(agreed), traffic, self.runner.waited_s - before)
+        For `refused` see `Pattern.rounds`.
+        """
+        work, carrier = Work(), self.runner.carriers[local]
+        rounds = self.patterns[local].rounds(tensors, self.done, work, refused)
+        pending = PendingRounds(rounds, work, carrier, self._tag, self._traffic, self._calls.put)
+        pending.begin()
+        return pending
+
+    def run(self, pending: Sequence[PendingRounds]) -> Outcome:
+        """Runs the exchange of all workers here to its end, in any thread.
+
+        Raises PeerLost and CorruptMessage.
+        """
+        traffic, self._traffic = self._traffic, Traffic(self.runner.workers)
+        payloads, waited_s = self.runner.finish(pending, self._calls)
+        work = [exchange.work for exchange in pending]
+        traffic.sums.sent = sum(tally.sent for each in work for tally in each.tallies)
+        traffic.sums.paper_bits = sum(each.paper_bits for each in work)
+        if refusals := self.patterns[0].refusals(payloads):
+            return Outcome(refusals[0], traffic, waited_s, work)
+        began = perf_counter()
+        mean = self.patterns[0].assemble(payloads)
+        work[0].decoding.append((began, perf_counter()))
+        return Outcome(mean, traffic, waited_s, work)
 
     def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
         """Counts what was sent, and tells the patterns that it has arrived.
@@ -79,15 +98,19 @@ class Averaging:
         self.done += 1
         traffic.add(outcome.traffic)
         step.add(outcome.traffic.sums)
-        step.layers += _by_parameter(self.patterns[0].spent.tallies)
         here = len(self.patterns)
-        step.compress_s += sum(each.spent.compress_s for each in self.patterns) / here
-        step.decompress_s += sum(each.spent.decompress_s for each in self.patterns) / here
-        step.residual_squares += sum(each.residual_squares() for each in self.patterns) / here
+        if outcome.work:
+            step.layers += by_parameter(outcome.work[0].tallies)
+        for work in outcome.work:
+            step.compress_s += seconds(work.compressing) / here
+            step.decompress_s += seconds(work.decoding) / here
+            for name, intervals in (("compress", work.compressing), ("decode", work.decoding)):
+                for interval in intervals:
+                    RECORDER.add(name, "compute", *interval)
+        step.residual_squares += sum(pattern.residual_squares() for pattern in self.patterns) / here
         for pattern in self.patterns:
             step.keeps_residuals |= pattern.keeps_residuals
             pattern.commit()
-            pattern.spent = Spent()
         return None if isinstance(mean, RefusedUpdate) else mean
 
     # States.
@@ -129,20 +152,3 @@ def require_own(states: Mapping[str, Any], ranks: Sequence[int], workers: int, v
             f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
             f"of {workers}: each worker's residual belongs to its part of the data"
         )
-
-
-def _by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
-    """Sums of the tallies of a parameter's pieces."""
-    sums = []
-    for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
-        whole, taus, weights = PartTally(name, 0, 0, 0.0), 0.0, 0
-        for piece in group:
-            whole.elements += piece.elements
-            whole.sent += piece.sent
-            whole.residual_squares += piece.residual_squares
-            whole.paper_bits += piece.paper_bits
-            if piece.tau is not None:
-                taus, weights = taus + piece.tau * piece.elements, weights + piece.elements
-        whole.tau = taus / weights if weights else None
-        sums.append(whole)
-    return sums

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from ..bucket.layout import PartTally
-from ..bucket.ledger import Step
+from ..bucket.ledger import Step, Traffic
 from .aside import Aside
 from .averaging import Averaging, Outcome
 from .carrier import Payload
-from .patterns.base import owed
+from .patterns.base import RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
+from .rounds import Work
 from .tensors import copy_bytes, copy_into, local_tensor
-from .traffic import RefusedUpdate, Traffic
 
 
 @dataclass(frozen=True)
@@ -229,19 +229,19 @@ class LocalRounds:
                 self._unit = aside.examples / self._runner.workers or 1.0
             fragment.weights = [each / self._unit for each in fragment.examples]
         averaging, steps = fragment.averaging, self.steps - fragment.sent_step
-        participants = []
+        pending = []
         for local, (pattern, squares) in enumerate(zip(averaging.patterns, fragment.squares, strict=True)):
             if self.merging.exchange == "weights":
                 means = (math.sqrt(each / steps) if steps else 0.0 for each in squares)
                 pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
             parts, weight = self.handed_in(fragment, local), fragment.weights[local]
             weighed = parts if weight == 1 else [weight * each for each in parts]
-            participants.append(averaging.participant(local, weighed))
+            pending.append(averaging.begin(local, weighed))
         outcome: Future[Outcome] = Future()
         if self.merging.delay and self._runner.waits:
-            outcome = self._thread.submit(averaging.run, participants)
+            outcome = self._thread.submit(averaging.run, pending)
         else:
-            outcome.set_result(averaging.run(participants))
+            outcome.set_result(averaging.run(pending))
 
         def arrived() -> _Arrived:
             return _Arrived(outcome.result(), aside.examples if weighted else None, aside.buffers)
@@ -356,7 +356,7 @@ class LocalRounds:
                     "examples": list(each.examples),
                     "weights": list(each.weights),
                     "squares": [list(some) for some in each.squares],
-                    "on_its_way": each.on_its_way and _saved(each.on_its_way, each.averaging),
+                    "on_its_way": each.on_its_way and _saved(each.on_its_way),
                     "weights_at_sending": [list(some) for some in each.weights_at_sending],
                     "unsent": each.averaging.own_state(),
                 }
@@ -436,8 +436,10 @@ class LocalRounds:
                 copy_into(self._own(fragment, local), own)
                 if saved[0]["weights_at_sending"]:
                     fragment.weights_at_sending.append([each.clone() for each in starts])
-            going = saved[0]["on_its_way"]  # the mean is the same everywhere
-            fragment.on_its_way = going and self._restored(fragment, going, resized=True)
+            if going := saved[0]["on_its_way"]:  # the mean is the same everywhere
+                rank, processes = (self._runner.ranks[0], now) if self._runner.waits else (0, 1)
+                counts = [each["on_its_way"]["traffic"] for each in saved[rank::processes]]
+                fragment.on_its_way = self._restored(fragment, going, counts)
 
     def _moved(
         self,
@@ -452,7 +454,7 @@ class LocalRounds:
         """
         pattern = fragment.averaging.patterns[0]
         setting, part = pattern.setting, self.merging.unsent / (saved["weight"] or 1.0)
-        unsent = owed(saved["unsent"], setting.names, setting.sizes)
+        unsent = saved["unsent"]["residuals"]
         moved = {}
         for place, (name, ordinal) in enumerate(zip(setting.names, fragment.ordinals, strict=True)):
             start = self.agreed[ordinal].detach().reshape(-1)
@@ -465,13 +467,18 @@ class LocalRounds:
                 moved[name] = moved[name] + waiting[ordinal].cpu()
         return moved
 
-    def _restored(self, fragment: Fragment, saved: Mapping[str, Any], *, resized: bool = False) -> _OnItsWay:
+    def _restored(
+        self, fragment: Fragment, saved: Mapping[str, Any], counts: Sequence[Mapping[str, Any]] | None = None
+    ) -> _OnItsWay:
+        """What was saved, or with what former processes counted that this one takes over."""
         traffic = Traffic(self._runner.workers)
-        (traffic.load_sums if resized else traffic.load_state_dict)(saved["traffic"])
+        if counts is None:
+            traffic.load_state_dict(saved["traffic"])
+        for former in counts or ():
+            traffic.add_sums(former)
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
-        for pattern, tallies in zip(fragment.averaging.patterns, saved["tallies"], strict=False):
-            pattern.spent.tallies = [PartTally(*each) for each in tallies]
-        arrived = _Arrived(Outcome(mean, traffic, 0.0), saved["examples"], saved["buffers"].numpy())
+        work = [Work([PartTally(*each) for each in tallies]) for tallies in saved["tallies"]]
+        arrived = _Arrived(Outcome(mean, traffic, 0.0, work), saved["examples"], saved["buffers"].numpy())
         return _OnItsWay(int(saved["merge_at"]), lambda: arrived)
 
 
@@ -507,7 +514,7 @@ def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
+def _saved(going: _OnItsWay) -> dict[str, Any]:
     arrived = going.arrived()
     if isinstance(arrived.outcome.mean, RefusedUpdate):
         raise arrived.outcome.mean
@@ -515,7 +522,7 @@ def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
         "merge_at": going.merge_at,
         "mean": arrived.outcome.mean,
         "traffic": arrived.outcome.traffic.state_dict(),
-        "tallies": [[list(astuple(tally)) for tally in each.spent.tallies] for each in averaging.patterns],
+        "tallies": [[list(astuple(tally)) for tally in each.tallies] for each in arrived.outcome.work],
         "examples": arrived.examples,
         "buffers": torch.from_numpy(arrived.buffers.copy()),
     }

@@ -3,19 +3,24 @@
 A worker sends its message to the others of its site, and to one worker of each other site, its counterpart,
 which forwards it within that site. A message thus goes to each other site once, however many workers are
 there. Neighbours have different counterparts, so the messages from another site are spread over a site's
-workers.
+workers. Imports neither NumPy nor torch: a spec is checked with it.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 
-from .site_ranks import check_site_ranks
+class Hop(NamedTuple):
+    """One transfer of a worker's message, from rank to rank."""
+
+    source: int
+    """Who wrote the message."""
+    sender: int
+    receiver: int
 
 
 @dataclass(frozen=True)
@@ -32,46 +37,47 @@ class Sites:
         return cls(tuple(sorted(tuple(sorted(site)) for site in ranks)))
 
     @classmethod
-    def one(cls, workers: int) -> "Sites":
-        """A single site of all workers: every message goes directly to everybody."""
-        return cls((tuple(range(workers)),))
-
-    @classmethod
     def by_place(cls, places: Sequence[Hashable]) -> "Sites":
         """A site for each place, by where each rank's worker is, such as the name of its host."""
-        found: defaultdict[Hashable, list[int]] = defaultdict(list)
+        ranks: defaultdict[Hashable, list[int]] = defaultdict(list)
         for rank, place in enumerate(places):
-            found[place].append(rank)
-        return cls.of(list(found.values()), len(places))
+            ranks[place].append(rank)
+        return cls.of(list(ranks.values()), len(places))
+
+    @cached_property
+    def hops(self) -> list[Hop]:
+        """All workers (workers - 1) transfers of one message a worker, ascending."""
+        hops = []
+        for site, other in product(self.members, self.members):
+            for place, source in enumerate(site):
+                counterpart = source if other == site else other[place % len(other)]
+                receivers = [rank for rank in other if rank != source]
+                hops += [Hop(source, source if to == counterpart else counterpart, to) for to in receivers]
+        return sorted(hops)
 
     @property
-    def workers(self) -> int:
-        """How many there are at all sites."""
-        return sum(map(len, self.members))
-
-    @cached_property
-    def hops(self) -> NDArray[np.int64]:
-        """int64 [workers (workers - 1), 3]: every hop as source, from whom and to whom its message goes."""
-        found = []
-        for site, there in product(self.members, self.members):
-            for place, source in enumerate(site):
-                counterpart = source if there == site else there[place % len(there)]
-                receivers = [to for to in there if to != source]
-                found += [(source, source if to == counterpart else counterpart, to) for to in receivers]
-        return np.array(sorted(found), np.int64).reshape(-1, 3)
-
-    @cached_property
-    def times_handed_over(self) -> NDArray[np.int64]:
-        """int64 [workers]: how many workers hand each worker's message over: itself and who hands it on."""
-        source, _ = np.unique(self.hops[:, :2], axis=0).T
-        return np.maximum(1, np.bincount(source, minlength=self.workers))
-
-    def over_links(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What goes over each link, int64 [workers, workers] from row to column, of messages [workers]."""
-        links = np.zeros((self.workers, self.workers), np.int64)
-        source, sender, receiver = self.hops.T
-        np.add.at(links, (sender, receiver), lengths[source])
-        return links
+    def sendings(self) -> int:
+        """How often messages are handed to the carrier: once by their authors and forwarders."""
+        ranks = {(rank, rank) for site in self.members for rank in site}
+        return len(ranks | {(hop.source, hop.sender) for hop in self.hops})
 
     def __str__(self) -> str:
         return str([list(site) for site in self.members])
+
+
+def check_site_ranks(ranks: Sequence[Sequence[int]], workers: int) -> None:
+    """Raises ValueError where a rank is in no site, in two, or is no worker's; or where a site is empty."""
+    times = Counter(rank for site in ranks for rank in site)
+    problems = {
+        "in no site": set(range(workers)) - set(times),
+        "in more than one place": {rank for rank, count in times.items() if count > 1},
+        "of no worker": set(times) - set(range(workers)),
+    }
+    texts = [f"{', '.join(map(str, sorted(who)))} {what}" for what, who in problems.items() if who]
+    if not all(ranks):
+        texts.append("a site without workers")
+    if texts:
+        raise ValueError(
+            f"sites = {[list(site) for site in ranks]}: {'; '.join(texts)}; with {workers} workers "
+            f"each of the ranks 0 to {workers - 1} must be in one site"
+        )

@@ -33,7 +33,7 @@ from torch.futures import Future
 from ..bucket.ledger import Step
 from ..exchange.addresses import backends_of
 from ..gloo_threads import Once
-from ..method import PowerSGD as Fields
+from ..method import PowerSGD
 from ..protocols.base import Bucket, Fail, Reducer
 from ..spans import RECORDER
 
@@ -55,12 +55,12 @@ class _Matrix:
     rank: int
 
 
-class PowerSGD(Reducer):
+class PowerSGDReducer(Reducer):
     """Factors of gradient matrices, summed by the transport; and what PowerSGD keeps from step to step."""
 
     def __init__(
         self,
-        config: Fields,
+        config: PowerSGD,
         group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
         known: Mapping[str, Tensor],

@@ -1,11 +1,12 @@
 """The common base of the hook's protocols."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.futures import Future
 
+from ..bucket.feedback import Feedback
 from ..bucket.layout import PartTally
-from ..bucket.ledger import Step
+from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
+from ..exchange.sites import Sites
 from ..method import Method
-from .times import PassTimes
+from ..spans import RECORDER, Interval, common, seconds, united, without
 
 Fail = Callable[[CompressionError], CompressionError]
 """Records an error, and returns it."""
@@ -35,7 +38,7 @@ class Bucket:
     """Of the parameters, in the order of the buffer."""
     sizes: list[int]
     """Elements of the buffer for each parameter: two real numbers for a complex one."""
-    is_last: bool = False
+    is_awaited: bool = False
     """Whether the thread that brings it has nothing left to do but to wait for the result."""
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
@@ -76,6 +79,76 @@ class Bucket:
                 gradient.add_(earlier, alpha=times)
 
 
+class PassTimes:
+    """When messages of one backward pass were under way, when it waited, and when buckets were decoded.
+
+    Two threads take part. The training thread computes gradients, compresses them, and waits: in the hook,
+    and after the last bucket until DDP has everything. A thread beside it decodes what has arrived, during
+    the backward pass or while the training thread waits. Time that both spend at once is counted once, for
+    the training thread; this is only known at the end.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # the transport's threads call `arrived`
+        self._open = 0
+        """Buckets that are not finished."""
+        self._left: float | None = None
+        """When the last bucket's hook returned."""
+        self._exchanges: list[Interval] = []
+        self._held: list[Interval] = []
+        """When the training thread did nothing but wait for a bucket."""
+        self._decodes: list[Interval] = []
+
+    def began(self) -> None:
+        """A bucket's exchange starts."""
+        with self._lock:
+            self._open += 1
+
+    def held(self, began: float) -> None:
+        """The training thread has waited until now."""
+        self._held.append((began, perf_counter()))
+
+    def arrived(
+        self, step: Step, handed_over: float, here: float, about: str, *, decoded: bool = True
+    ) -> None:
+        """A bucket is finished now: its message was handed over, and everybody's were here, at such times.
+
+        It may have been decoded since then. The ledger is written when all buckets are finished.
+        """
+        now = perf_counter()
+        RECORDER.add("exchange", "wire", handed_over, here, about)
+        with self._lock:
+            self._open -= 1
+            self._exchanges.append((handed_over, here))
+            if decoded:
+                self._decodes.append((here, now))
+            self._account(step)
+
+    def left(self, step: Step) -> None:
+        """The hook of the last bucket returns now: the pass then waits until all buckets are finished."""
+        with self._lock:
+            self._left = perf_counter()
+            self._account(step)
+
+    def _account(self, step: Step) -> None:
+        if self._open or self._left is None or not self._exchanges:
+            return
+        done = max(ended for _, ended in [*self._exchanges, *self._decodes])
+        held = united([*self._held, (self._left, max(self._left, done))])
+        decodes = united(self._decodes)
+        waits, holding = without(held, decodes), common(decodes, held)
+        step.exchange_s += seconds(united(self._exchanges))
+        step.blocked_s += seconds(waits)
+        step.decompress_s += seconds(self._decodes)
+        step.beside_s += seconds(decodes) - seconds(holding)
+        for began, ended in waits:
+            RECORDER.add("wait", "compute", began, ended)
+        for began, ended in holding:
+            RECORDER.add("decode", "compute", began, ended)
+        for began, ended in without(decodes, held):
+            RECORDER.add("decode", "wire", began, ended)
+
+
 class Reducer(ABC):
     """One way to synchronize buckets.
 
@@ -84,10 +157,17 @@ class Reducer(ABC):
             their tensors would need Python's lock in a thread that may run during the interpreter's shutdown,
             and the process would abort.
         averages: whether the result is the mean of the buckets themselves. What an earlier pass has exchanged
-            may then stay in them: its mean is what it is.
+            may then stay in them: averaging identical values is a no-op.
+        traffic: what went over each link, where messages are ours.
+        back: what this worker has not sent yet of sums that it reduces for all; None where it reduces none.
+        sites: of the workers, for the pattern hierarchical.
+        shards: names of the parameters in each shard that is compressed by itself.
     """
 
     averages = False
+    back: Feedback | None = None
+    sites: Sites | None = None
+    shards: Sequence[Collection[str]] = ((),)
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
         self._group, self._fail = group, fail
@@ -96,6 +176,23 @@ class Reducer(ABC):
         self._lock = Lock()  # several buckets' callbacks may run at once
         self._times = PassTimes()
         self.works: list[dist.Work] = []
+        self.traffic = Traffic(self._workers)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """How gradients are exchanged, which must be equal on all workers: values by field."""
+        return {}
+
+    def open(self) -> None:  # noqa: B027 (stateless by default)
+        """Connects to the other workers, once, before the first exchange; all must call this together.
+
+        Raises:
+            WorkersDisagree: on every worker, if one has another key.
+            PeerLost: a worker does not connect in time.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Ends the connections, if there are any: those who wait for this worker learn it at once."""
 
     @abstractmethod
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
@@ -109,11 +206,11 @@ class Reducer(ABC):
         """Begins a backward pass, with the number of steps before it."""
         self.works, self._times = [], PassTimes()
 
-    def left(self, step: Step) -> None:
+    def on_hooks_done(self, step: Step) -> None:
         """Called when the hook of the last bucket returns; `step` is the ledger of the backward pass."""
         self._times.left(step)
 
-    def settle(self, *, skipped: bool, stepped: Set[str]) -> None:  # noqa: B027 (stateless by default)
+    def end_step(self, *, skipped: bool, stepped: Set[str]) -> None:  # noqa: B027 (stateless by default)
         """Ends a step. If it is skipped, what was sent goes back to where it was taken from.
 
         Calling it again has no effect.
@@ -127,7 +224,7 @@ class Reducer(ABC):
         """State besides `Feedback`: plain numbers and tensors; None if there is none."""
         return None
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (who has none restores none)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027
         """Restores what `state_dict` returned, whole; raises ValueError if it does not fit."""
 
     @contextmanager
@@ -140,18 +237,14 @@ class Reducer(ABC):
             raise self._fail(problem) from problem.__cause__
 
     def _count_all_reduce(self, step: Step, bucket: Bucket, sent: Mapping[str, int]) -> None:
-        """Counts all-reduces of so many elements of each parameter.
-
-        What a ring of them moves is known by formula: the transport does not report it.
-        """
-        elements, workers = sum(sent.values()), self._workers
-        nbytes = bucket.buffer.element_size() * elements
-        step.elements += bucket.buffer.numel() * workers
-        step.sent += elements * workers
-        step.paper_bits += 32 * elements * workers
-        step.wire_bytes += nbytes * workers
-        step.received_bytes += 2 * (workers - 1) * nbytes
-        step.messages += 2 * (workers - 1) * workers
+        """Counts all-reduces of so many elements of each parameter."""
+        elements = sum(sent.values())
+        step.elements += bucket.buffer.numel()
+        step.sent += elements
+        step.paper_bits += 32 * elements
+        step.add_all_reduce(
+            bucket.buffer.element_size() * elements, dist.get_rank(self._group), self._workers
+        )
         step.count_layers(
             PartTally(name, size, sent[name], 0.0, paper_bits=32 * sent[name])
             for name, size in zip(bucket.names, bucket.sizes, strict=True)

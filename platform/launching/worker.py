@@ -11,7 +11,7 @@ import ray
 import torch
 from ray.train.torch import get_device
 
-from taugrad.compressors.exchange.traffic import MOST_WORKERS
+from taugrad.compressors.bucket.ledger import MOST_WORKERS
 
 from ..data import load
 from ..spec import RunSpec

@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from taugrad.compressors import Totals
-from taugrad.compressors.exchange.traffic import Links
+from taugrad.compressors.bucket.ledger import Links
 
 from ..data.feeding import Batch
 from ..training.batch_plan import Position
-from .ledger import Iteration
+from .ledger import Iteration, Ledger
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Synchronization(ABC):
     """How many there are everywhere."""
     model: nn.Module
     """What the workers agreed on last."""
+    ledger: Ledger
     own_models: bool = False
     """Whether workers train models of their own, which run ahead of `model`; losses are those of these."""
 
@@ -48,8 +49,8 @@ class Synchronization(ABC):
             moment: see there.
 
         Returns:
-            The ledger's entry. Where workers do not wait for one another, it is whole after the next
-            `sync_model` only, and nothing else may make them wait.
+            The ledger's entry, which the next `flush` completes. Where workers do not wait for one another,
+            the next `sync_model` does, and nothing else may make them wait.
 
         Raises:
             taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the method refuses that.
@@ -57,9 +58,14 @@ class Synchronization(ABC):
         """
 
     @property
-    @abstractmethod
     def totals(self) -> Totals:
-        """The ledger of all iterations that are whole; a copy."""
+        """The ledger of all iterations that are complete; a copy."""
+        return Totals(**self.ledger.totals.state_dict())
+
+    def flush(self) -> None:
+        """Completes the ledger's entries by what all workers counted; all processes call this together."""
+        if self.ledger.begun:
+            self.ledger.flush()
 
     @abstractmethod
     def links(self) -> Links | None:
@@ -70,7 +76,7 @@ class Synchronization(ABC):
         """
 
     def sync_model(self) -> None:  # noqa: B027 - most modes have nothing to do
-        """Makes `model` what the workers agreed on last, and all entries of the ledger whole.
+        """Makes `model` what the workers agreed on last.
 
         All processes must call this together. It is called before the model is evaluated or saved, and may be
         called again at any time.

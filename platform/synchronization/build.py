@@ -15,8 +15,9 @@ from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.local_rounds import Fragment, fragments_of
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import pattern_for, returning, self_contained
+from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting
-from taugrad.compressors.exchange.rounds import Counting, ProcessRunner, Runner, SimulatedRunner
+from taugrad.compressors.exchange.rounds import ProcessRunner, Runner, SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
@@ -94,7 +95,11 @@ class _Build:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
             return hooked, Randomness(spec.seed, [dist.get_rank()])
-        runner: Runner = self._simulated() if simulated else ProcessRunner(self.device, self._carrier(key))
+        runner: Runner = (
+            SimulatedRunner(spec.workers.count)
+            if simulated
+            else ProcessRunner(self.device, self._carrier(key))
+        )
         randomness = Randomness(spec.seed, runner.ranks)
         match mode:
             case AsyncSync():
@@ -132,10 +137,15 @@ class _Build:
         parts = fragments_of([each.numel() for each in weights], mode.fragments)
         fragments = [
             Fragment(
-                Averaging(runner, self._patterns(replicas[0], runner, part), [names[each] for each in part]),
+                Averaging(
+                    runner,
+                    self._patterns(replicas[0], runner, part),
+                    [names[ordinal] for ordinal in part],
+                    f"round {number}",
+                ),
                 part,
             )
-            for part in parts
+            for number, part in enumerate(parts)
         ]
         own = OwnWorkers(runner, fragments, replicas, randomness, self.method, self.device)
         if mode.quorum is None:
@@ -211,14 +221,6 @@ class _Build:
             return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
         return connected(most_bytes=most_bytes, key=key)
 
-    def _simulated(self) -> SimulatedRunner:
-        workers, sites = self.spec.workers.count, self.mode.site_ranks
-        counting: Counting = "rounds"
-        if isinstance(self.mode, AllGatherSync) and not self.clips_own:  # the hook's
-            whole = isinstance(self.spec.compressor, NoCompression)
-            counting = "all-reduce" if whole else self.mode.exchange
-        return SimulatedRunner(workers, counting, None if sites is None else Sites.of(sites, workers))
-
     def _patterns(
         self, replica: Replica, runner: Runner, ordinals: Sequence[int] | None = None
     ) -> list[Pattern]:
@@ -238,16 +240,18 @@ class _Build:
         if isinstance(mode, WeightsSync) and mode.exchange == "weights":
             method, back = self_contained(method), self_contained(back)
         name = mode.pattern_name
-        # Simulated buckets are exchanged as one, in one round; real ones that must be whole in two.
-        if name == "hierarchical" and not (mode.is_local or self.clips_own):
-            name = "allgather"
+        settings = [replace(setting, rank=rank) for rank in runner.ranks]
+        hooks = isinstance(mode, AllGatherSync) and not self.clips_own
+        if hooks and isinstance(method, NoCompression):
+            return [AllGather(method, setting, all_reduces=True) for setting in settings]
         sites = self._sites(runner) if name == "hierarchical" else None
-        return [pattern_for(name, method, back, replace(setting, rank=rank), sites) for rank in runner.ranks]
+        return [pattern_for(name, method, back, setting, sites) for setting in settings]
 
     def _sites(self, runner: Runner) -> Sites:
         """Where the workers are: as the spec says, else those of one host are one site."""
-        named = self.mode.site_ranks
-        return Sites.by_place(places_of()) if named is None else Sites.of(named, runner.workers)
+        if (named := self.mode.site_ranks) is not None:
+            return Sites.of(named, runner.workers)
+        return Sites.by_place(places_of() if runner.waits else [""] * runner.workers)
 
 
 def _exchanged(spec: RunSpec) -> Method:

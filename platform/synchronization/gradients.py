@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns.base import Pattern
-from taugrad.compressors.exchange.rounds import Participant, Runner
+from taugrad.compressors.exchange.rounds import PendingRounds, Runner
 from taugrad.compressors.exchange.tensors import copy_into
 
 from ..data.feeding import Batch
@@ -46,8 +46,8 @@ class GradientsInRounds(InRounds):
         self._runner.broadcast([*self.model.parameters(), *self.model.buffers()])
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        self.ledger.begin()
-        losses, participants = [], []
+        iteration = self.ledger.begin()
+        losses, pending = [], []
         self._broadcast(self.model.buffers())
         before = [buffer.clone() for buffer in self.model.buffers()]
         after: list[Tensor] = []
@@ -56,19 +56,20 @@ class GradientsInRounds(InRounds):
             with self._randomness.of(rank):
                 losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
-            participants.append(self._begin_participant(local, rank, moment))
+            pending.append(self._begin_exchange(local, rank, moment))
         copy_into(list(self.model.buffers()), after)  # worker 0's, as DDP has it
-        mean = self._agree(participants)
+        mean = self._agree(pending)
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])
-        return self.ledger.end(sum(losses) / len(losses))
+        iteration.loss = sum(losses) / len(losses)
+        return iteration
 
-    def _begin_participant(self, local: int, rank: int, moment: Moment) -> Participant:
+    def _begin_exchange(self, local: int, rank: int, moment: Moment) -> PendingRounds:
         self._replica.prepare_own()
-        return self._averaging.participant(local, self._taken_gradients(rank, moment))
+        return self._averaging.begin(local, self._taken_gradients(rank, moment))
 
     def _taken_gradients(self, rank: int, moment: Moment) -> list[Tensor]:
         """The replica's, as one worker's; worker 0's are observed."""

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -9,13 +11,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, NonFiniteGradient, Totals, compressed_allgather
-from taugrad.compressors.adam import SparseUnderAdam
+from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_allgather
+from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import transport_of
+from taugrad.compressors.exchange.patterns import PatternName
 from taugrad.compressors.exchange.resizing import model_of
+from taugrad.compressors.exchange.rounds import gather_rows
 from taugrad.compressors.exchange.tensors import broadcast
-from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.method import Method
+from taugrad.compressors.optimizer_steps import SparseUnderAdam
 
 from ..data.feeding import Batch
 from ..spec import RunSpec
@@ -23,7 +27,7 @@ from ..training.replica import Replica
 from .adapting.adapter import adapter_for
 from .base import Moment, Synchronization
 from .config import AllGatherSync
-from .ledger import Iteration
+from .ledger import Iteration, Ledger
 
 
 class HookedGradients(Synchronization):
@@ -55,13 +59,10 @@ class HookedGradients(Synchronization):
         )
         assert isinstance(spec.sync, AllGatherSync)
         warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
-        self.state = CompressionState(
-            self.ddp,
-            method,
-            exchange=spec.sync.exchange,
-            sites=spec.sync.sites,
-            key=key,
-        )
+        pattern: PatternName = "hierarchical" if spec.sync.exchange == "hierarchical" else "allgather"
+        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=spec.sync.sites, key=key)
+        self._gather = partial(gather_rows, device=device)
+        self.ledger = Ledger(lambda own: self._gather(own[0]), 1, self.workers, 0)
         self.adapter = adapter_for(spec.sync.adapt, method, device, self.state.aim_at)
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
@@ -86,7 +87,9 @@ class HookedGradients(Synchronization):
         if self.adapter is not None:
             metrics = self.adapter.finish_step(step, perf_counter() - began, last=moment.last)
         statistics = self.state.statistics if moment.observe else {}
-        return Iteration(step, loss, statistics, metrics, whole=True)
+        iteration = self.ledger.begin(replace(step))
+        iteration.loss, iteration.statistics, iteration.metrics = loss, statistics, metrics
+        return iteration
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`. DDP makes buffers worker 0's before the next pass only."""
@@ -94,16 +97,15 @@ class HookedGradients(Synchronization):
         if self.adapter is not None:
             self.adapter.hear()
 
-    @property
-    def totals(self) -> Totals:
-        return self.state.totals
-
     def links(self) -> Links | None:
-        """See `Synchronization.links`. Every worker knows all lengths, and which way messages go."""
-        return self.state.exchange.links
+        return Links.of(self.state.traffic, self.ranks, lambda own: self._gather(own[0]))
 
     def shared_state(self) -> dict[str, Any]:
-        shared = {"model": self.model.state_dict(), "replica": self.replica.state_dict()}
+        shared: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "replica": self.replica.state_dict(),
+            "totals": self.totals.state_dict(),
+        }
         return shared if self.adapter is None else {**shared, "adapter": self.adapter.shared_state()}
 
     def own_state(self) -> dict[str, Any]:
@@ -111,17 +113,20 @@ class HookedGradients(Synchronization):
         return own if self.adapter is None else {**own, "measured": self.adapter.own_state()}
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        self.model.load_state_dict(shared["model"])
-        self.replica.load_state_dict(shared["replica"])
+        self._load_agreed(shared)
         self.state.load_state_dict(own)
         if self.adapter is not None:
             self.adapter.load(shared["adapter"], own["measured"])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`. Links are counted anew."""
-        self.model.load_state_dict(shared["model"])
-        self.replica.load_state_dict(shared["replica"])
+        self._load_agreed(shared)
         self.state.load_state_dict(workers, reshard=True)
         if self.adapter is not None:
             (rank,) = self.ranks
             self.adapter.load(shared["adapter"], workers[model_of(rank, len(workers))]["measured"])
+
+    def _load_agreed(self, shared: dict[str, Any]) -> None:
+        self.model.load_state_dict(shared["model"])
+        self.replica.load_state_dict(shared["replica"])
+        self.ledger.load(shared["totals"])

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from taugrad.compressors import Totals
+from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.averaging import Averaging
-from taugrad.compressors.exchange.rounds import Participant
-from taugrad.compressors.exchange.traffic import Links
+from taugrad.compressors.exchange.rounds import PendingRounds
 
 from .base import Synchronization
 from .ledger import Ledger
@@ -29,21 +28,17 @@ class InRounds(Synchronization):
         self._runner, self._patterns = self._averaging.runner, self._averaging.patterns
         self.ranks, self.workers = self._runner.ranks, self._runner.workers
         elements = sum(sum(each.patterns[0].setting.sizes) for each in averagings)
-        self.ledger = Ledger(len(self.ranks), self.workers, elements, self.notes)
-
-    @property
-    def totals(self) -> Totals:
-        return Totals(**self.ledger.totals.state_dict())
+        self.ledger = Ledger(self._runner.gather, len(self.ranks), self.workers, elements, self.notes)
 
     def links(self) -> Links | None:
-        return self._runner.links(self.ledger.traffic)
+        return Links.of(self.ledger.traffic, self.ranks, self._runner.gather)
 
-    def _agree(self, participants: Sequence[Participant]) -> Tensor | None:
-        """Carries out the rounds; float32 [all elements], or None where the step is left out.
+    def _agree(self, pending: Sequence[PendingRounds]) -> Tensor | None:
+        """Ends an exchange; float32 [all elements], or None where the step is left out.
 
         All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
         """
-        step, outcome = self.ledger.now.step, self._averaging.run(participants)
+        step, outcome = self.ledger.now.step, self._averaging.run(pending)
         step.exchange_s += outcome.waited_s
         step.blocked_s += outcome.waited_s
         return self._averaging.finish(outcome, step, self.ledger.traffic)

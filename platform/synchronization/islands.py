@@ -18,11 +18,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from taugrad.compressors import NonFiniteGradient, Step, Totals, compress_replicas
+from taugrad.compressors import NonFiniteGradient, Step, compress_replicas
+from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of, transport_of
+from taugrad.compressors.exchange.rounds import gather_rows
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import broadcast
-from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
@@ -32,7 +33,7 @@ from ..training.optimizer import build_optimizer
 from ..training.replica import Replica
 from .base import Moment, Synchronization
 from .config import AllGatherSync
-from .ledger import Iteration
+from .ledger import Iteration, Ledger
 from .validation import why_no_islands
 
 _LEAST = 1 << 16
@@ -83,7 +84,7 @@ class IslandGradients(Synchronization):
         # FSDP2 takes the mean over the island.
         self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
         self._refuses = spec.compressor.nonfinite == "refuse"
-        self._totals = Totals()
+        self.ledger = Ledger(lambda own: gather_rows(own[0], device), 1, self.workers, 0)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`. Statistics are of worker 0's shard of its island's gradients."""
@@ -106,8 +107,9 @@ class IslandGradients(Synchronization):
         elif self._refuses and not self.replica.scale.overflowed():
             raise NonFiniteGradient(*step.nonfinite[-1])
         self.replica.model.zero_grad()
-        self._totals.add(step)
-        return Iteration(step, loss, self.state.statistics if moment.observe else {}, whole=True)
+        iteration = self.ledger.begin(step)
+        iteration.loss, iteration.statistics = loss, self.state.statistics if moment.observe else {}
+        return iteration
 
     @contextmanager
     def _held_back(self) -> Iterator[None]:
@@ -117,20 +119,17 @@ class IslandGradients(Synchronization):
         self._sharded.set_requires_all_reduce(True)
 
     def _of_all_shards(self, nonfinite: list[tuple[str, int]]) -> Step:
-        """The ledger of the step for the whole model: the sum over this island, alike in all islands."""
+        """The ledger of the step for this worker's shard, with what was not finite in the whole island."""
         step = self.state.last_step
-        found, counts = nonfinite + step.nonfinite, step.state_dict()
-        summed = torch.tensor([*counts.values(), len(found)], dtype=torch.int64, device=self._device)
-        dist.all_reduce(summed, group=self._island)
-        *sums, everywhere = summed.tolist()
-        if everywhere:  # the whole island hears where
+        found = nonfinite + step.nonfinite
+        count = torch.tensor([len(found)], device=self._device)
+        dist.all_reduce(count, group=self._island)
+        if count.item():
             ranks = [*dist.get_process_group_ranks(self._peers), -1]
             mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
             told = sorted(b"".join(all_gather_bytes(mine.encode(), self._island)).decode().splitlines())
             found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
-        counted: dict[str, Any] = dict(zip(counts, sums, strict=True))
-        counted |= {"steps": step.steps, "skipped_steps": step.steps if found else 0, "nonfinite": found}
-        return replace(step, **counted)
+        return replace(step, skipped_steps=step.steps if found else 0, nonfinite=found)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
@@ -138,16 +137,12 @@ class IslandGradients(Synchronization):
             whole.data = shard.detach().full_tensor()
         broadcast(self.model.buffers(), None, self._transport)
 
-    @property
-    def totals(self) -> Totals:
-        return Totals(**self._totals.state_dict())
-
     def links(self) -> Links | None:
         """See `Synchronization.links`. FSDP2's transport decides inside islands."""
         return None
 
     def shared_state(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "totals": self._totals.state_dict()}
+        return {"model": self.model.state_dict(), "totals": self.totals.state_dict()}
 
     def own_state(self) -> dict[str, Any]:
         """See `Synchronization.own_state`: what belongs to this worker's shard."""
@@ -172,7 +167,7 @@ class IslandGradients(Synchronization):
             cut = distribute_tensor(whole.data, shard.device_mesh, shard.placements, src_data_rank=None)
             own.data.copy_(cut.to_local())
         self.replica.load_state_dict(replica)
-        self._totals = Totals.from_state_dict(shared["totals"])
+        self.ledger.load(shared["totals"])
 
 
 def islands_of(mode: AllGatherSync, workers: int) -> Sites:

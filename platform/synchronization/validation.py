@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from taugrad.compressors.exchange.site_ranks import check_site_ranks
+from taugrad.compressors.exchange.sites import check_site_ranks
 from taugrad.compressors.method import Method, PowerSGD
 from taugrad.compressors.method.dense import DenseMethod
 from taugrad.compressors.method.methods import NoCompression

@@ -87,7 +87,8 @@ class LocalTraining(InRounds):
         if self.adapter is not None:
             seconds = perf_counter() - began
             iteration.metrics = self.adapter.finish_step(iteration.step, seconds, last=moment.last)
-        return self.ledger.end(sum(losses) / len(losses))
+        iteration.loss = sum(losses) / len(losses)
+        return iteration
 
     def _learn(self, local: int, batch: Batch, moment: Moment) -> float:
         """A worker's step on its part of a batch; the part's mean loss."""

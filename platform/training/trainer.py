@@ -130,10 +130,10 @@ class Trainer:
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
                 elif len(self._records) % self.spec.tracking.flush_interval == 0:
-                    if all(record.iteration.whole for record in self._records):
-                        self._flush()
-                    else:
+                    if any(record.iteration.always_under_way for record in self._records):
                         self._show_own()
+                    else:
+                        self._flush()
                 elif self.rank == 0 and perf_counter() - self._shown >= _SHOW_S:
                     self._show_own()
                 if self._is_checkpoint_due():
@@ -249,7 +249,8 @@ class Trainer:
         self._records.append(IterationRecord(self.done, waited_s / here, step_s, iteration))
 
     def _flush(self, *, evaluated: bool = False) -> None:
-        """Averages the records over the workers and logs them; their ledgers are whole."""
+        """Averages the records over the workers and logs them."""
+        self.sync.flush()
         records, self._records = self._records, []
         sent = self.sync.totals.wire_bytes - sum(record.step.wire_bytes for record in records)
         metrics = averaged(records, self.processes, self.sync.workers, self.device)
@@ -295,6 +296,7 @@ class Trainer:
         """Evaluates the model, and reports what was sent since the last evaluation."""
         self.evaluation = self._evaluated()
         self._measure(self.evaluation)
+        self.sync.flush()
         totals = self.sync.totals
         metrics = {
             **{names.eval_metric(name): value for name, value in self.evaluation.items()},
@@ -337,6 +339,7 @@ class Trainer:
 
     def _write_checkpoint(self, folder: Path) -> None:
         self.sync.sync_model()
+        self.sync.flush()
         own = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
         save(own, folder / worker_file(self.rank))
         if self.rank == 0:

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.errors import CompressionError
-from taugrad.compressors.exchange.buckets import ExchangeForm
+from taugrad.compressors.exchange.patterns import PatternName
 from taugrad.compressors.method import Method
 
 Config = Mapping[str, Any] | Method | str
@@ -190,7 +190,7 @@ class Run:
         model: nn.Module | None = None,
         hook: Callable[..., Any] = compressed_allgather,
         loss: Callable[[nn.Module, int, int], Tensor] = loss_of,
-        exchange: ExchangeForm = "exact",
+        pattern: PatternName = "allgather",
         sites: Sequence[Sequence[int]] | None = None,
         **ddp_options: Any,
     ) -> None:
@@ -201,7 +201,7 @@ class Run:
         self.ddp = DistributedDataParallel(self.model, **ddp_options)
         self.state: CompressionState = None  # type: ignore[assignment]
         if config is not None:
-            self.state = CompressionState(self.ddp, config, exchange=exchange, sites=sites)
+            self.state = CompressionState(self.ddp, config, pattern=pattern, sites=sites)
             self.ddp.register_comm_hook(self.state, hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.local = {
@@ -226,7 +226,7 @@ class Run:
         for each in self._hooks:
             each.remove()
         if self.state is not None:
-            self.state.exchange.close()
+            self.state.close()
 
     def _note(self, name: str, gradient: Tensor) -> Tensor:
         if self.at in self.poison and self.poison[self.at][0] == name:

@@ -21,7 +21,7 @@ PATIENCE_S = 8
 """What the workers ask of their process groups."""
 READY = 5
 """Steps after which a worker may be lost: buckets have been formed anew."""
-SITES = {"exact": None, "hierarchical": [[0, 1], [2, 3]]}
+SITES = {"allgather": None, "hierarchical": [[0, 1], [2, 3]]}
 
 
 def groups_of(workers: int) -> tuple[Any, Any]:
@@ -30,11 +30,11 @@ def groups_of(workers: int) -> tuple[Any, Any]:
     return new_group(ranks, PATIENCE_S), new_group(ranks[:-1])
 
 
-def lose(line: str, exchange: Any, groups: tuple[Any, Any], how: signal.Signals) -> None:
+def lose(line: str, pattern: Any, groups: tuple[Any, Any], how: signal.Signals) -> None:
     """The last of some workers is lost while all train; it goes on, and fails, if it was only stopped."""
     group, others = groups
     options = {"process_group": group, "bucket_cap_mb": TINY_BUCKETS}
-    run = Run(line, exchange=exchange, sites=SITES[exchange], **options).steps(READY)
+    run = Run(line, pattern=pattern, sites=SITES[pattern], **options).steps(READY)
     pid = everyone(os.getpid(), group)[-1]
     if pid == os.getpid():
         os.kill(pid, how)
@@ -57,7 +57,7 @@ def lose(line: str, exchange: Any, groups: tuple[Any, Any], how: signal.Signals)
         os.kill(pid, signal.SIGCONT)
 
 
-@scenario(4, each=[("wgt(0.01)", "hierarchical"), ("none", "exact")])
+@scenario(4, each=[("wgt(0.01)", "hierarchical"), ("none", "allgather")])
 def a_worker_that_is_stopped_is_missed_in_time(case: tuple[str, str]) -> None:
     lose(*case, groups_of(4), signal.SIGSTOP)
 
@@ -68,7 +68,7 @@ def workers_that_are_killed_are_named() -> None:
     four, three, pair, rank = groups_of(4), groups_of(3), new_group([0, 1]), dist.get_rank()
     mesh = DeviceMesh("cpu", torch.tensor([[0], [1]]), mesh_dim_names=("replicate", "shard"))
     lose("wgt(0.01)", "hierarchical", four, signal.SIGKILL)
-    lose("wgt(0.01)", "exact", three, signal.SIGKILL)
+    lose("wgt(0.01)", "allgather", three, signal.SIGKILL)
     model, local = sharded(mesh["shard"]), make_model()
     compress_replicas(model, mesh["replicate"], "wgt(0.01)")
     optimizer = torch.optim.SGD(local.parameters(), lr=0.1)

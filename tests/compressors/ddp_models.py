@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 from torch.optim.swa_utils import AveragedModel
 
-from taugrad.compressors.adam import OptimizerWatch, SparseUnderAdam
+from taugrad.compressors.optimizer_steps import OptimizerWatch, SparseUnderAdam
 
 
 def compiled(model: nn.Module) -> nn.Module:

@@ -176,8 +176,8 @@ def a_method_that_sends_everything_trains_as_hsdp(cell: str) -> None:
             continue
         assert state.totals.steps == 3
         elements = everyone(state.totals.elements)
-        # Without padding. Replicas count for both of them: a shard's two workers, the same.
-        assert elements[0] + elements[1] == 2 * (3 if cell == "plain" else 6) * PARAMETERS
+        # Without padding. Replicas have the same shards.
+        assert elements[0] + elements[1] == (3 if cell == "plain" else 6) * PARAMETERS
         assert elements[0] == elements[2] > elements[1]
 
 
@@ -322,7 +322,7 @@ def islands_take_local_steps_as_whole_models_would() -> None:
     assert (own - expected).abs().max() < 1e-5
     assert (weights(whole[0]) - weights(whole[1])).abs().max() > 0.01  # the last step was alone
     elements = everyone(local_steps.totals.sent)
-    assert elements[0] + elements[1] == 2 * 2 * PARAMETERS  # two exchanges of two islands
+    assert elements[0] + elements[1] == 2 * PARAMETERS  # two exchanges
 
 
 @scenario(4)

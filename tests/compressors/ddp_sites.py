@@ -32,7 +32,7 @@ class HandedOver:
 
     def __enter__(self) -> "HandedOver":
         def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
-            if " of " in tag:  # not the mesh's own
+            if tag.startswith("bucket"):  # not the mesh's own
                 self.nbytes[dist.get_rank(), to] += payload.size
                 self.messages[dist.get_rank(), to] += 1
             self._send(mesh, to, tag, payload)
@@ -62,7 +62,7 @@ def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> Non
     exact = trained(*case)
     for name, sites in LAYOUTS.items():
         with HandedOver() as handed:
-            run = trained(*case, exchange="hierarchical", sites=sites, hook=shaken)
+            run = trained(*case, pattern="hierarchical", sites=sites, hook=shaken)
         assert run.digests == exact.digests
         assert run.skipped == exact.skipped == ([2] if case[0] == REFUSED else [])
         assert_same(run.residuals, exact.residuals)
@@ -71,13 +71,18 @@ def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> Non
             run.state.state_dict(),
             exact.state.totals.state_dict(),
         )
-        assert {**totals, "wire_bytes": 0} == {**plain, "wire_bytes": 0}
-        assert_same(state["link_bytes"], sum(everyone(handed.nbytes)))
-        assert_same(state["link_messages"], sum(everyone(handed.messages)))
-        assert int(state["link_bytes"].sum()) == totals["received_bytes"]
-        assert int(state["link_messages"].sum()) == totals["messages"]
+        both = {"wire_bytes": 0, "messages": 0}
+        assert {**totals, **both} == {**plain, **both}
+        assert_same(state["traffic"]["link_bytes"], handed.nbytes)
+        assert_same(state["traffic"]["link_messages"], handed.messages)
+        links = {what: sum(everyone(state["traffic"][what])) for what in ("link_bytes", "link_messages")}
+        totals, plain = (
+            {each: sum(one[each] for one in everyone(some)) for each in some} for some in (totals, plain)
+        )
+        assert int(links["link_bytes"].sum()) == totals["received_bytes"]
+        assert int(links["link_messages"].sum()) == totals["messages"] == plain["messages"]
         if case == CASES[0]:
-            check_slow_links(name, state, totals, plain["wire_bytes"])
+            check_slow_links(name, links, totals, plain["wire_bytes"])
 
 
 def check_slow_links(name: str, state: dict[str, Any], totals: dict[str, int], wire_bytes: int) -> None:
@@ -103,9 +108,9 @@ def check_slow_links(name: str, state: dict[str, Any], totals: dict[str, int], w
 def by_default_the_workers_of_a_host_are_a_site() -> None:
     gethostname = socket.gethostname
     socket.gethostname = lambda: f"host-{dist.get_rank() // 2}"
-    run = Run(WGT, exchange="hierarchical").steps()
+    run = Run(WGT, pattern="hierarchical").steps()
     socket.gethostname = gethostname
-    assert str(run.state.exchange.sites) == "[[0, 1], [2, 3]]"
+    assert str(run.state._protocol.sites) == "[[0, 1], [2, 3]]"
     assert_alike(run.digests)
 
 
@@ -116,13 +121,13 @@ def workers_that_have_other_sites_all_say_so() -> None:
         ([[0, 2], [1, 3]], "rank 0: sites = [[0, 1], [2, 3]], ranks 1, 2, 3: sites = [[0, 2], [1, 3]]"),
         (None, "ranks 1, 2, 3: sites = by host"),
     ):
-        run = Run(WGT, exchange="hierarchical", sites=others if dist.get_rank() else mine)
+        run = Run(WGT, pattern="hierarchical", sites=others if dist.get_rank() else mine)
         assert_told(run, f".*{re.escape(words)}")
 
 
 @scenario(4)
 def a_run_that_goes_on_ends_the_same() -> None:
-    options: dict[str, Any] = {"exchange": "hierarchical", "sites": LAYOUTS["2+2"]}
+    options: dict[str, Any] = {"pattern": "hierarchical", "sites": LAYOUTS["2+2"]}
     run, again = Run(WGT, **options).steps(3), Run(WGT, **options)
     again.go_on(run)
     assert again.steps(3).digests == run.steps(3).digests[3:]
@@ -134,11 +139,11 @@ def sites_that_cannot_be_are_refused() -> None:
     run = Run(None)
     for options, words in (
         (
-            {"exchange": "hierarchical", "sites": [[0, 1], [1, 2]]},
+            {"pattern": "hierarchical", "sites": [[0, 1], [1, 2]]},
             "sites = [[0, 1], [1, 2]]: 3 in no site; 1 in more than one place",
         ),
-        ({"sites": [[0, 1], [2, 3]]}, "sites = [[0, 1], [2, 3]] with exchange = exact"),
-        ({"exchange": "padded"}, "exchange = padded: must be exact or hierarchical"),
+        ({"sites": [[0, 1], [2, 3]]}, "sites = [[0, 1], [2, 3]] with pattern = allgather"),
+        ({"pattern": "padded"}, "pattern = 'padded': must be one of allgather, hierarchical, ring, "),
     ):
         made: Any = lambda options=options: CompressionState(run.ddp, WGT, **options)  # noqa: E731
         assert refusal(made).startswith(f"ValueError: {words}")

@@ -14,14 +14,14 @@ from torch import nn
 
 from taugrad.compressors.method import PowerSGD as Fields
 from taugrad.compressors.peers import powersgd
-from taugrad.compressors.peers.powersgd import PowerSGD
+from taugrad.compressors.peers.powersgd import PowerSGDReducer
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def made(parameters: dict[str, torch.Tensor], **options: Any) -> PowerSGD:
+def made(parameters: dict[str, torch.Tensor], **options: Any) -> PowerSGDReducer:
     group: Any = dist.group.WORLD
-    return PowerSGD(Fields(**options), group, parameters, {}, lambda problem: problem)
+    return PowerSGDReducer(Fields(**options), group, parameters, {}, lambda problem: problem)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make(no_gpu: None) -> Callable[..., PowerSGD]:
+def make(no_gpu: None) -> Callable[..., PowerSGDReducer]:
     """Makes a PowerSGD of a matrix [12, 10] and a vector [12]."""
     parameters = dict(nn.Linear(10, 12).named_parameters())
     return lambda **options: made(parameters, **{"rank": 2, "start": 2, **options})
@@ -48,7 +48,7 @@ def a_state(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in (state | changes).items() if value is not None}
 
 
-def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[..., PowerSGD]) -> None:
+def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[..., PowerSGDReducer]) -> None:
     given, power = a_state(), make()
     power.load_state_dict(given)
     found = power.state_dict()
@@ -75,7 +75,7 @@ def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[...
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
-    changes: dict[str, Any], words: str, make: Callable[..., PowerSGD]
+    changes: dict[str, Any], words: str, make: Callable[..., PowerSGDReducer]
 ) -> None:
     power = make()
     power.load_state_dict(a_state(iteration=7))
@@ -86,7 +86,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
 
 @in_turn(("option", "words"), [("feedback", "error of 'weight'"), ("warm_start", "Q of 'weight'")])
 def test_memory_that_a_run_does_not_keep_is_refused(
-    option: str, words: str, make: Callable[..., PowerSGD]
+    option: str, words: str, make: Callable[..., PowerSGDReducer]
 ) -> None:
     with pytest.raises(ValueError, match=words):
         make(**{option: False}).load_state_dict(a_state())
@@ -121,7 +121,7 @@ def test_the_cpus_memory_is_refused_where_torch_finds_a_gpu(
 
 
 def test_a_level_that_someone_chose_for_torchs_logger_stays(
-    make: Callable[..., PowerSGD], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., PowerSGDReducer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger, root = powersgd.torchs.logger, logging.getLogger().level
     monkeypatch.setattr(logger, "level", logging.DEBUG)

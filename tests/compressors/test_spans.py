@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.ledger import Step
-from taugrad.compressors.protocols.times import PassTimes
+from taugrad.compressors.protocols.base import PassTimes
 from taugrad.compressors.spans import RECORDER, Interval, Recorder, common, seconds, united, without
 
 MOMENTS = 40
@@ -63,7 +63,7 @@ def test_a_pass_whose_buckets_overlap_counts_every_moment_once(monkeypatch: pyte
     decoding until 12. So it waits 0.5 - 0.5 (bucket 0 is decoded meanwhile) + 2 of the 7 seconds under way.
     """
     clock = [0.0]
-    monkeypatch.setattr("taugrad.compressors.protocols.times.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("taugrad.compressors.protocols.base.perf_counter", lambda: clock[0])
     step, times = Step(), PassTimes()
     RECORDER.start()
     times.began()

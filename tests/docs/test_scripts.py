@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from waiting import TIMEOUT_S
 
-from taugrad.compressors.adam import MomentumTwice, OptimizerWatch
+from taugrad.compressors.optimizer_steps import MomentumTwice, OptimizerWatch
 from taugrad.platform.ports import free_port
 
 

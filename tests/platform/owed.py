@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from taugrad.compressors.exchange.patterns.base import BACK
-
 
 def owed_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
     """float64 [all elements], what a worker owes to the sum of all gradients, in the order of its setting.
@@ -14,11 +12,13 @@ def owed_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
         pattern: the worker's. A second compression, of a mean on its way back, counts for all workers.
         what: "velocities" for its momentum of gradients.
     """
-    names, workers = pattern.setting.names, pattern.setting.workers
-    total = [torch.zeros(size).double() for size in pattern.setting.sizes]
-    for key, (shard, compressor) in pattern.parts().items():
-        for piece, into in zip(shard.pieces, shard.of(total), strict=True):
-            kept = getattr(compressor.feedback, what).get(names[piece.ordinal])
-            if kept is not None:
-                into.add_(kept.double() * (workers if key == BACK else 1))
-    return torch.cat(total)
+    setting, back = pattern.setting, pattern.back
+    total = {
+        name: torch.zeros(size).double() for name, size in zip(setting.names, setting.sizes, strict=True)
+    }
+    for name, kept in getattr(pattern.feedback, what).items():
+        total[name] += kept.double()
+    for name, kept in ({} if back is None else getattr(back, what)).items():
+        part = back.slices[name]
+        total[name][part.start : part.stop] += kept.double() * setting.workers
+    return torch.cat(list(total.values()))

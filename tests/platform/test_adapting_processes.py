@@ -69,7 +69,7 @@ class Watched:
         def watched(*arguments: Any) -> Iteration:
             choice = self.adapter.choice
             iteration = iterate(*arguments)
-            nbytes = iteration.step.received_bytes / sync.workers
+            nbytes = iteration.step.received_bytes
             self.steps.append((self.trainer.done, choice.density, choice.local_steps, nbytes))
             return iteration
 
@@ -78,7 +78,7 @@ class Watched:
     def measure(self, step: Step, seconds: float) -> Measured:
         assert seconds > 0
         own = COMPUTE_S * (LATE if self.sync.ranks[0] == 1 else 1.0)
-        nbytes = step.received_bytes / self.sync.workers
+        nbytes = step.received_bytes
         if not nbytes:
             return Measured(own, 0.0, 0.0, 0.0)
         exchange_s = DELAY_S + nbytes / rate_at(self.trainer.done) + LATE * COMPUTE_S - own
@@ -124,7 +124,7 @@ def found(tmp_path_factory):
 def test_workers_decide_alike_and_replicas_stay_equal(found, name):
     one, other = found[name]
     assert same(one["weights"], other["weights"])
-    assert one["steps"] == other["steps"]
+    assert [each[:-1] for each in one["steps"]] == [each[:-1] for each in other["steps"]]
     assert one["adapter"] == other["adapter"]
     assert len({(density, local_steps) for _, density, local_steps, _ in one["steps"]}) > 3
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from taugrad.compressors.exchange.traffic import Links
+from taugrad.compressors.bucket.ledger import Links
 from taugrad.platform.launching.launch import _keep
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec

@@ -28,7 +28,7 @@ TWO = {"of two: none": BASE | {"workers": {"count": 2}}}
 ALIKE = HOOKED | SITED | IN_ROUNDS | ASYNC | ON_SCHEDULE | HYBRID
 """Real workers and simulated ones come to the same bits."""
 GRADIENTS = HOOKED | SITED | IN_ROUNDS
-COUNTED = SITED | IN_ROUNDS | ASYNC | ON_SCHEDULE | HYBRID
+COUNTED = HOOKED | SITED | IN_ROUNDS | ASYNC | ON_SCHEDULE | HYBRID
 """Every process knows what went over which link."""
 
 
@@ -138,7 +138,7 @@ def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, rea
         assert int(expected["messages"].sum()) == found["totals"]["messages"]
 
 
-@in_turn("name", HOOKED)
+@in_turn("name", DENSE | TWO)
 def test_where_the_transport_decides_about_links_none_are_told(name, real, simulated):
     assert real[name][0]["links"] is None
     assert simulated[name]["links"] is None
@@ -157,11 +157,8 @@ def test_links_carry_what_the_carrier_was_handed(name, real, simulated):
     for rank, found in enumerate(real[name]):
         assert found["sent"]["bytes"] == int(found["links"]["bytes"][rank].sum())
         assert found["sent"]["messages"] == int(sent_messages[rank].sum())
-        assert torch.equal(found["link_bytes"][:, rank], sent_bytes[:, rank])  # received = sent to it
-        told = found["totals"]["received_bytes"] - int(sent_bytes.sum())
-        assert 0 < told <= ITERATIONS * 4 * WORKERS * (WORKERS - 1) * 8 * 6
+        assert found["totals"]["received_bytes"] == int(sent_bytes.sum())
         if pattern_of(name) == "ring":
-            assert told == exchanges(name) * WORKERS * (WORKERS - 1) * 8 * 6  # heads, in the second half
             assert found["totals"]["wire_bytes"] == found["totals"]["received_bytes"]
 
 
@@ -179,9 +176,7 @@ def test_messages_take_the_links_that_the_pattern_has(name, real):
         "hierarchical": every - {(1, 2)},  # 0 hands worker 1's on
     }
     assert taken == expected[pattern]
-    # Numbers are told to everybody, but in a ring.
-    carrying = expected["ring"] if pattern == "ring" else every
-    assert {(i, j) for i, j in links["bytes"].nonzero().tolist()} == carrying
+    assert {(i, j) for i, j in links["bytes"].nonzero().tolist()} == taken
 
 
 def pattern_of(name: str) -> str:

@@ -1,31 +1,54 @@
 """Exchange patterns: who sends what to whom, so that every worker ends with the same mean."""
 
-from ...method import Method
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from ...method import CompressedMethod, Method
 from ..sites import Sites
 from .allgather import AllGather
-from .base import Pattern, Setting
-from .hierarchical import Hierarchical
-from .ring import Ring
-from .sharded import Sharded
+from .base import Cut, Pattern, Setting, cut
+from .partial_sums import Ring, Sharded
+
+PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded"]
 
 
-def pattern_for(name: str, method: Method, back: Method, setting: Setting, sites: Sites | None) -> Pattern:
-    """A worker's side of allgather, hierarchical (between sites), ring, parameter_server or sharded.
+def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]] | None) -> None:
+    """Raises ValueError where there is no such pattern, or it does not go with a method or with sites."""
+    names = get_args(PatternName)
+    if pattern not in names:
+        raise ValueError(f"pattern = {pattern!r}: must be one of {', '.join(names)}")
+    if sites is not None and pattern != "hierarchical":
+        raise ValueError(f"sites = {[*sites]} with pattern = {pattern}: they are for pattern = hierarchical")
+    if pattern in ("ring", "parameter_server", "sharded") and not isinstance(method, CompressedMethod):
+        raise ValueError(
+            f"pattern = {pattern} with {method.kind}: torch's own all-reduce exchanges it; leave out pattern"
+        )
+    if pattern == "ring" and method.own_momentum:
+        raise ValueError(
+            f"momentum = {method.own_momentum} with pattern = ring: a hop compresses other workers' "
+            "gradients, too; take another pattern"
+        )
 
-    Workers send by the method, owners of shards by `back`.
+
+def pattern_for(
+    name: str, method: Method, back: Method, setting: Setting, sites: Sites | None, cut: Cut = cut
+) -> Pattern:
+    """A worker's side of a `PatternName`; of the mode hybrid it is sharded.
+
+    Workers send by the method, owners of shards by `back`. `sites` are those of hierarchical.
     """
     match name:
         case "allgather":
             return AllGather(method, setting)
         case "hierarchical":
             assert sites is not None
-            return Hierarchical(method, setting, sites)
+            return AllGather(method, setting, sites)
         case "ring":
-            return Ring(method, setting)
+            return Ring(method, setting, cut)
         case "parameter_server":
-            return Sharded(method, back, setting, owners=1)
+            return Sharded(method, back, setting, 1, cut)
         case _:
-            return Sharded(method, back, setting, owners=None)
+            return Sharded(method, back, setting, None, cut)
 
 
 def returning(method: Method) -> Method:

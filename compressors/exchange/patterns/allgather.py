@@ -1,44 +1,101 @@
-"""All-gather: every worker sends its messages to all others."""
+"""All-gather: every worker's messages go to all others, over links between sites only once for each site."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from torch import Tensor
 
+from ...bucket.compressor import Outgoing
+from ...bucket.feedback import FeedbackCompressor
+from ...errors import CorruptMessage
 from ...method import Method
-from ..rounds import Result, Rounds, Sending
-from .base import Part, Pattern, Setting
+from ...wire.message import NonFinite, is_refusal
+from ..carrier import Payload
+from ..rounds import Payloads, Round, Rounds, Work
+from ..sites import Sites
+from .base import Pattern, RefusedUpdate, Setting, cut
 
 
 class AllGather(Pattern):
-    """One round; all workers add up the same messages in rank order, as the DDP hook does."""
+    """One round; with sites, a second one in which messages are forwarded within each site.
 
-    def __init__(self, method: Method, setting: Setting) -> None:
+    All workers add up the same messages in rank order.
+    """
+
+    def __init__(
+        self, method: Method, setting: Setting, sites: Sites | None = None, *, all_reduces: bool = False
+    ) -> None:
+        """Prepares for some parameters.
+
+        Args:
+            method: what messages are compressed with.
+            setting: the worker and its parameters.
+            sites: of the workers; by default all are at one.
+            all_reduces: whether it stands for torch's all-reduce in a simulation, of which it has the result,
+                and the bytes by a formula.
+        """
         super().__init__(method, setting)
-        (self._whole,) = self._cut(method, 1)
+        self.shards = cut(setting.sizes, 1)
+        (self._all,) = self._compressed(method, self.shards, self.feedback)
+        self._all_reduces = all_reduces
+        rank = setting.rank
+        hops = (sites or Sites((tuple(range(setting.workers)),))).hops
+        self._receivers = [hop.receiver for hop in hops if hop.source == hop.sender == rank]
+        self._sources = [hop.source for hop in hops if hop.receiver == rank and hop.source == hop.sender]
+        forwarded = [hop for hop in hops if hop.source != hop.sender]
+        self._forwards = bool(forwarded)
+        """Whether any worker does."""
+        self._forwarded_here = [(hop.source, hop.sender) for hop in forwarded if hop.receiver == rank]
+        self._to_forward: defaultdict[int, list[int]] = defaultdict(list)
+        """By the worker that wrote a message, to whom this worker forwards it."""
+        for hop in forwarded:
+            if hop.sender == rank:
+                self._to_forward[hop.source].append(hop.receiver)
 
-    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        sending = self._first(gradients, iteration)
+    def rounds(
+        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+    ) -> Rounds:
+        assert refused is None, "a refusal names a parameter of this bucket"
+        shard, _ = self._all
+        outgoing = self.compress(gradients, iteration, work)
         del gradients  # in a simulation, many workers wait here at the same time
-        received = yield sending
-        return dict(received)
-
-    def _first(self, gradients: Sequence[Tensor], iteration: int) -> Sending:
-        """What this worker sends, to all."""
-        self._refused = None
-        own = self._compress(self._whole, self._whole.shard.of(gradients), iteration)
-        self.spent.tallies = own.tallies
-        return Sending(
-            to_all=own.payload,
-            elements=sum(tally.sent for tally in own.tallies),
-            paper_bits=sum(tally.paper_bits for tally in own.tallies),
-            refused=self._refused,
+        payloads: dict[int, Payload] = {self.setting.rank: outgoing.payload}
+        arrived = yield Round(
+            [(outgoing.payload, self._receivers)],
+            self._sources,
+            4 * shard.elements if self._all_reduces else None,
         )
+        payloads |= zip(self._sources, arrived, strict=True)
+        if self._forwards:
+            sends = [(payloads[source], receivers) for source, receivers in self._to_forward.items()]
+            arrived = yield Round(sends, [sender for _, sender in self._forwarded_here])
+            payloads |= zip((source for source, _ in self._forwarded_here), arrived, strict=True)
+        return dict(sorted(payloads.items()))
 
-    def assemble(self, agreed: Result) -> Tensor:
-        with self._clock("decode"):
-            # The mean is over all workers, or over the members of a round that closed with a quorum.
-            divisor = len(agreed) if self.reduction == "mean" else 1
-            return self._sum(self._whole, dict(sorted(agreed.items())), divisor)
+    def compress(self, gradients: Sequence[Tensor], iteration: int, work: Work) -> Outgoing:
+        """What this worker sends to all others."""
+        outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, work)
+        work.tallies = outgoing.tallies
+        return outgoing
 
-    def parts(self) -> dict[str, Part]:
-        return {"0": self._whole}
+    def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
+        shard, compressor = self._all
+        refusals = []
+        for rank, payload in payloads.items():
+            if not is_refusal(payload):
+                continue
+            refusal = compressor.read(payload)
+            assert isinstance(refusal, NonFinite)
+            if refusal.ordinal >= len(shard.slices):
+                raise CorruptMessage(
+                    f"worker {rank} names parameter {refusal.ordinal} of the bucket, which has fewer"
+                )
+            refusals.append(RefusedUpdate(rank, shard.ordinals[refusal.ordinal]))
+        return refusals
+
+    def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
+        # The mean is over all workers, or over the members of a round that closed with a quorum.
+        return self._sum(self._all, payloads, len(payloads) if self.reduction == "mean" else 1, total)
+
+    def compressors(self) -> list[FeedbackCompressor]:
+        return [self._all.compressor]

@@ -1,68 +1,75 @@
-"""What all patterns have in common: one worker's side of a synchronization."""
+"""What all patterns have in common: one worker's side of an exchange, and what it keeps for the next."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
-from ...bucket.feedback import FeedbackCompressor
-from ...bucket.layout import PartTally
+from ...bucket.feedback import Feedback, FeedbackCompressor, memories_of, recut
+from ...bucket.layout import ParameterSlice
 from ...errors import CorruptMessage
 from ...method import CompressedMethod, Method, PowerSGD, read_config
-from ...spans import RECORDER
-from ...wire.message import NonFinite, is_refusal
+from ...ops.readback import Readback
+from ...wire.message import HEADER_BYTES, NonFinite, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload
 from ..resizing import merged, model_of, share_of
-from ..rounds import Result, Rounds
+from ..rounds import Payloads, Rounds, Work
 
-BACK = "back"
-"""The part of a pattern that keeps what an owner owes to all."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A range of one parameter's elements."""
-
-    ordinal: int
-    """Of the parameter."""
-    start: int
-    stop: int
+_RANK = np.dtype("<i8")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A contiguous range of all elements, where one parameter follows the other (Krizhevsky's 1/K shards)."""
+    """Some elements of the parameters, one slice after the other; another worker may reduce each shard."""
 
     start: int
     stop: int
-    pieces: tuple[Piece, ...]
+    """Its place among all elements, shard after shard."""
+    slices: tuple[ParameterSlice, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many it has."""
+        return self.stop - self.start
 
     @property
     def ordinals(self) -> list[int]:
-        """Of the parameters that it has a piece of."""
-        return [piece.ordinal for piece in self.pieces]
+        """Of the parameters that it has elements of."""
+        return [part.ordinal for part in self.slices]
+
+    def names(self, names: Sequence[str]) -> list[str]:
+        """Of these parameters, by the names of all."""
+        return [names[part.ordinal] for part in self.slices]
 
     def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Its pieces of flat tensors [numel], one a parameter; views."""
-        return [tensors[piece.ordinal][piece.start : piece.stop] for piece in self.pieces]
+        """Its slices of flat tensors [numel], one a parameter; views."""
+        return [
+            tensors[part.ordinal][part.start : part.stop] if part.stop - part.start < part.whole
+            else tensors[part.ordinal]
+            for part in self.slices
+        ]  # fmt: skip
 
     def split(self, values: Tensor) -> list[Tensor]:
-        """Its pieces of all its elements; views."""
-        return list(torch.split(values, [piece.stop - piece.start for piece in self.pieces]))
+        """Its slices of all its elements; views."""
+        return list(torch.split(values, [part.stop - part.start for part in self.slices]))
 
 
-class Part(NamedTuple):
-    """Some elements, and what keeps their residuals from one synchronization to the next."""
+class CompressedShard(NamedTuple):
+    """A shard, and what compresses it."""
 
     shard: Shard
     compressor: FeedbackCompressor
+
+
+Cut = Callable[[Sequence[int], int], list[Shard]]
+"""Cuts parameters of these sizes into so many shards."""
 
 
 @dataclass(frozen=True)
@@ -79,232 +86,256 @@ class Setting:
     """How many threads may share a pass on the CPU."""
     hold_back_zeros: bool = False
     """Send nothing for parameters whose gradient is zero everywhere."""
+    whole: Sequence[int] = ()
+    """Elements of each parameter in the model, which decide what is exempt; by default those of `like`."""
+    feedback: Feedback | None = None
+    """What the worker has not sent yet, perhaps with that of other parameters; by default a new one."""
+    back: Feedback | None = None
+    """Likewise, what it has not sent of sums that it reduced."""
 
     @property
     def sizes(self) -> list[int]:
         """Elements of each parameter."""
-        return [each.numel() for each in self.like]
+        return [tensor.numel() for tensor in self.like]
 
 
-@dataclass
-class Spent:
-    """Seconds spent in one synchronization, and what was sent of each parameter."""
+class RefusedUpdate(Exception):
+    """A gradient was not finite; all workers learn of it in the same exchange.
 
-    compress_s: float = 0.0
-    decompress_s: float = 0.0
-    tallies: list[PartTally] = field(default_factory=list)
-    """What this worker sent of its own gradient; a parameter may occur more than once."""
+    Attributes:
+        rank: of the worker that has no update.
+        ordinal: of its first parameter affected.
+    """
+
+    def __init__(self, rank: int, ordinal: int) -> None:
+        self.rank, self.ordinal = rank, ordinal
+        super().__init__(f"parameter {ordinal} of worker {rank} is not finite")
 
 
 class Pattern(ABC):
-    """One worker's side. It keeps the worker's residuals."""
+    """One worker's side of exchanges: who sends what to whom, so that every worker ends with the same mean.
+
+    Attributes:
+        feedback: what the worker has not sent yet, by parameter.
+        back: what it has not sent yet of the sums that it reduces for all; None where it reduces none.
+        copies: whether `put_back` restores copies (see `FeedbackCompressor.compress`).
+        rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
+    """
+
+    shards: Sequence[Shard]
+    """All elements; `assemble` gives them in this order."""
+    compresses_at_once = True
+    """Whether all of the worker's gradient is compressed before the first round."""
 
     def __init__(self, method: Method, setting: Setting) -> None:
         self.setting = setting
-        self.reduction = method.reduction
-        self.nonfinite = method.nonfinite
-        self.spent = Spent()
+        self.reduction, self.nonfinite = method.reduction, method.nonfinite
+        self.feedback = setting.feedback or Feedback(compressed(method))
+        self.back: Feedback | None = None
+        self.copies = False
         self.rms: dict[str, float] | None = None
-        """By parameter, root mean squares of the loss's gradients; set if weights are exchanged instead."""
-        self._refused: int | None = None
-        """Ordinal of the first parameter that was not finite in this synchronization."""
 
     @abstractmethod
-    def rounds(self, gradients: Sequence[Tensor], iteration: int) -> Rounds:
-        """The worker's side of one synchronization of gradients, flat and contiguous, one a parameter."""
+    def rounds(
+        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+    ) -> Rounds:
+        """The worker's side of one exchange.
 
-    @abstractmethod
-    def assemble(self, agreed: Result) -> Tensor:
-        """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
-
-        Raises CorruptMessage where a payload is damaged or does not fit.
+        Args:
+            gradients: flat and contiguous, one a parameter.
+            iteration: exchanges before this one.
+            work: gets what is compressed, as it happens.
+            refused: that the worker has no update: the ordinal of a parameter, perhaps of one elsewhere.
         """
 
     @abstractmethod
-    def parts(self) -> dict[str, Part]:
-        """What keeps what the worker owes by itself, by number; `BACK` keeps what it owes as an owner."""
+    def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
+        """Which workers had no update, by what all have at the end; raises CorruptMessage as `assemble`."""
 
+    @abstractmethod
+    def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
+        """The mean (or sum) of all workers' gradients, float32 [all elements]; the same on every worker.
+
+        A refusal counts as zeros. `total` may be given, to be filled. Raises CorruptMessage where a payload
+        is damaged or does not fit; then nothing is filled.
+        """
+
+    @abstractmethod
     def compressors(self) -> list[FeedbackCompressor]:
-        """All compressors that keep residuals from one synchronization to the next."""
-        return [compressor for _, compressor in self.parts().values()]
+        """All compressors."""
 
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
 
         What a ring's worker keeps also holds what others sent.
         """
-        whole = [torch.zeros_like(each, dtype=torch.float32) for each in self.setting.like]
-        for shard, compressor in (part for key, part in self.parts().items() if key != BACK):
-            for piece, values in zip(shard.pieces, shard.of(whole), strict=True):
-                if (name := self.setting.names[piece.ordinal]) in compressor.feedback.residuals:
-                    values.copy_(compressor.feedback.residuals[name])
-        return whole
+        kept = self.feedback.residuals
+        named = zip(self.setting.names, self.setting.like, strict=True)
+        return [
+            kept[name].clone() if name in kept else torch.zeros_like(tensor, dtype=torch.float32)
+            for name, tensor in named
+        ]
 
     def commit(self) -> None:
-        """Tells the compressors that a synchronization is complete."""
+        """Tells the compressors that an exchange is complete."""
         for compressor in self.compressors():
             compressor.commit()
 
-    def put_back(self) -> None:
-        """Puts back into the residuals what a cancelled synchronization took out."""
+    def put_back(self, stepped: Set[str] = frozenset()) -> None:
+        """Puts back into the residuals what a cancelled exchange took out, but of some parameters."""
         for compressor in self.compressors():
-            compressor.put_back()
+            compressor.put_back(stepped)
 
     def state_dict(self) -> dict[str, Any]:
         """What the worker keeps, as plain numbers and tensors."""
-        names = self.setting.names
-        return {
-            key: {
-                **compressor.state_dict(),
-                "starts": {names[piece.ordinal]: piece.start for piece in shard.pieces},
-            }
-            for key, (shard, compressor) in self.parts().items()
-        }
+        state = self.feedback.state_dict()
+        return state if self.back is None else state | {"back": self.back.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned; raises ValueError if it does not fit."""
-        parts = self.parts()
-        if sorted(state) != sorted(parts):
-            raise ValueError(f"the state of {len(state)} compressors, this run has {len(parts)}")
-        for key, (_, compressor) in parts.items():
-            compressor.load_state_dict(state[key])
+        if (self.back is None) == ("back" in state):
+            raise ValueError("a state of a worker that reduces a shard, or this one does, and not both")
+        like = dict(zip(self.setting.names, self.setting.like, strict=True))
+        self.feedback.load_state_dict(state, like)
+        if self.back is not None:
+            self.back.load_state_dict(state["back"], like)
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
         """Restores this worker's part of what `state_dict` gave to another number of workers, by rank.
 
         Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
         """
-        rank, workers, names = self.setting.rank, self.setting.workers, self.setting.names
-        share, sizes = share_of(len(former), workers, self.reduction), self.setting.sizes
-        own, model = former[rank::workers], former[model_of(rank, len(former))]
-        backs = [state[BACK] for state in former if BACK in state]
-        owes: dict[str, dict[str, Tensor]] = {}
-        returns: dict[str, dict[str, Tensor]] = {}
-        for what in ("residuals", "velocities"):
-            (owes[what],) = merged([owed(state, names, sizes, what) for state in own], 1, share)
-            returns[what] = _whole(backs, names, sizes, what)
-        for key, (shard, compressor) in self.parts().items():
-            whole = returns if key == BACK else owes
-            states = backs if key == BACK else [state for each, state in model.items() if each != BACK]
-            memories = {name: each for state in states[::-1] for name, each in state["memories"].items()}
-            here = {names[piece.ordinal]: slice(piece.start, piece.stop) for piece in shard.pieces}
-            kept: dict[str, Any] = {
-                what: {name: tensors[name][own] for name, own in here.items() if name in tensors}
-                for what, tensors in whole.items()
-            }
-            kept["memories"] = {
-                name: each for name, each in memories.items() if name in here or name not in names
-            }
-            compressor.load_state_dict(kept)
+        setting = self.setting
+        like = dict(zip(setting.names, setting.like, strict=True))
+        share = share_of(len(former), setting.workers, self.reduction)
+        model = former[model_of(setting.rank, len(former))]
+        predecessors = former[setting.rank :: setting.workers]
+        kept: dict[str, Any] = {
+            kind: merged([state[kind] for state in predecessors], 1, share)[0]
+            for kind in ("residuals", "velocities")
+        }
+        kept |= memories_of(model, [shard.names(setting.names) for shard in self.shards])
+        self.feedback.load_state_dict(kept, like)
+        if self.back is not None:
+            backs = [state["back"] for state in former if "back" in state]
+            self.back.load_state_dict(recut(backs, self.back.slices), like)
 
     @property
     def keeps_residuals(self) -> bool:
         """Whether anything is kept for later."""
-        return any(each.feedback.residuals for each in self.compressors())
+        return any(kept.residuals for kept in self._kept)
 
     def residual_squares(self) -> float:
         """Sum of squares of all that the worker has not sent yet."""
-        return sum(each.residual_squares() for each in self.compressors())
+        (compressor, *_) = self.compressors()
+        ops = compressor.compressor.ops
+        readback = Readback(ops)
+        squares = [ops.squares(tensor, readback) for kept in self._kept for tensor in kept.residuals.values()]
+        readback.fetch()
+        return sum(square() for square in squares)
+
+    @property
+    def _kept(self) -> list[Feedback]:
+        return [self.feedback] if self.back is None else [self.feedback, self.back]
 
     @property
     def _divisor(self) -> int:
         """What a sum over all workers is divided by."""
         return self.setting.workers if self.reduction == "mean" else 1
 
-    def _cut(self, method: Method, shards: int) -> list[Part]:
-        """All elements, in parts that are compressed by themselves."""
-        setting, parts = self.setting, []
-        for shard in cut(setting.sizes, shards):
-            compressor = FeedbackCompressor(
-                compressed(method),
-                [setting.names[ordinal] for ordinal in shard.ordinals],
-                shard.of(setting.like),
-                threads=setting.threads,
-                hold_back_zeros=setting.hold_back_zeros,
+    def _compressed(self, method: Method, shards: Sequence[Shard], kept: Feedback) -> list[CompressedShard]:
+        """Shards that are compressed one by one, with their part of what is kept."""
+        setting = self.setting
+        return [
+            CompressedShard(
+                shard,
+                FeedbackCompressor(
+                    compressed(method),
+                    shard.names(setting.names),
+                    shard.of(setting.like),
+                    threads=setting.threads,
+                    hold_back_zeros=setting.hold_back_zeros,
+                    whole=[setting.whole[ordinal] for ordinal in shard.ordinals] if setting.whole else (),
+                    feedback=kept,
+                    slices=None if len(shards) == 1 else shard.slices,
+                    shard=number if len(shards) > 1 and kept is self.feedback else None,
+                ),
             )
-            parts.append(Part(shard, compressor))
-        return parts
+            for number, shard in enumerate(shards)
+        ]
 
-    def _compress(self, part: Part, pieces: Sequence[Tensor], iteration: int) -> Outgoing:
-        with self._clock("compress"):
-            own = part.compressor.compress(pieces, iteration, self.rms)
-        if self._refused is None and is_refusal(own.payload):
-            refusal = part.compressor.read(own.payload)
-            assert isinstance(refusal, NonFinite)
-            self._refused = part.shard.ordinals[refusal.ordinal]
-        return own
+    def _compress(
+        self, part: CompressedShard, tensors: Sequence[Tensor], iteration: int, work: Work
+    ) -> Outgoing:
+        """What this worker sends of a shard's pieces."""
+        began = perf_counter()
+        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=self.copies)
+        work.compressing.append((began, perf_counter()))
+        work.paper_bits += sum(tally.paper_bits for tally in outgoing.tallies)
+        return outgoing
 
-    def _sum(
-        self, part: Part, payloads: Mapping[int, Payload], divisor: int = 1, total: Tensor | None = None
-    ) -> Tensor:
-        """What workers sent of a part, added in this order, over a divisor; raises CorruptMessage."""
-        shard, compressor = part
+    def _sum(self, part: CompressedShard, payloads: Payloads, divisor: int, total: Tensor | None) -> Tensor:
+        """What workers sent of a shard, added in this order, over a divisor; raises CorruptMessage."""
+        compressor = part.compressor
         incoming = compressor.compressor.read_all(payloads, compressor.layout)
-        for sender, each in zip(payloads, incoming, strict=True):
-            if isinstance(each, NonFinite):
-                raise CorruptMessage(f"the message of worker {sender} says that there is no update")
-        total = self._empty(shard.stop - shard.start) if total is None else total
+        total = self._empty(part.shard.elements) if total is None else total
         compressor.compressor.total(incoming, divisor, total)
         return total
 
-    def _joined(self, parts: Sequence[Part], agreed: Result, divisor: int = 1) -> Tensor:
-        """The payload of each part, over a divisor."""
-        with self._clock("decode"):
-            total = self._empty(parts[-1].shard.stop)
-            for number, part in enumerate(parts):
-                own = total[part.shard.start : part.shard.stop]
-                self._sum(part, {number: agreed[number]}, divisor, own)
+    def _joined(
+        self, parts: Sequence[CompressedShard], payloads: Payloads, divisor: int, total: Tensor | None
+    ) -> Tensor:
+        """The sum of each shard, from its payload, over a divisor; of one that is refused, zeros."""
+        incoming = {
+            number: part.compressor.compressor.read_all({number: payloads[number]}, part.compressor.layout)
+            for number, part in enumerate(parts)
+            if not is_refusal(payloads[number])
+        }
+        total = self._empty(parts[-1].shard.stop) if total is None else total
+        for number, (shard, compressor) in enumerate(parts):
+            compressor.compressor.total(incoming.get(number, []), divisor, total[shard.start : shard.stop])
         return total
 
     def _empty(self, elements: int) -> Tensor:
         return torch.empty(elements, device=self.setting.like[0].device)
 
-    @contextmanager
-    def _clock(self, what: Literal["compress", "decode"]) -> Iterator[None]:
-        started = perf_counter()
-        yield
-        ended = perf_counter()
-        if what == "compress":
-            self.spent.compress_s += ended - started
-        else:
-            self.spent.decompress_s += ended - started
-        RECORDER.add(what, "compute", started, ended)
+    # A refusal that others pass on: a message that says so, and the rank of the worker that has no update.
 
+    def _refusal(self, part: CompressedShard, ordinal: int) -> Payload:
+        """Says, in place of a shard, that this worker has no update, by the ordinal of a parameter."""
+        refusal = NonFinite(part.compressor.compressor.form, part.shard.elements, ordinal)
+        rank = np.array([self.setting.rank], _RANK)
+        return np.concatenate([write_nonfinite(refusal), rank.view(np.uint8)])
 
-def owed(
-    state: Mapping[str, Any], names: Sequence[str], sizes: Sequence[int], what: str = "residuals"
-) -> dict[str, Tensor]:
-    """What a worker owes by itself, float32 [numel] by parameter, of what `Pattern.state_dict` returned."""
-    return _whole([each for key, each in state.items() if key != BACK], names, sizes, what)
+    def _refused(self, part: CompressedShard, payload: Payload) -> RefusedUpdate:
+        """Which worker's refusal was passed on in place of a shard; raises CorruptMessage."""
+        message, rank = payload[:HEADER_BYTES], payload[HEADER_BYTES:]
+        if rank.size != _RANK.itemsize:
+            raise CorruptMessage(f"a refusal and {rank.size} bytes, a rank has {_RANK.itemsize}")
+        return RefusedUpdate(int(rank.view(_RANK)[0]), read_nonfinite(message, part.shard.elements).ordinal)
 
-
-def _whole(
-    states: Sequence[Mapping[str, Any]], names: Sequence[str], sizes: Sequence[int], what: str
-) -> dict[str, Tensor]:
-    """Tensors of whole parameters, flat, from those of their pieces; zeros where nothing was kept."""
-    whole: dict[str, Tensor] = {}
-    numel = dict(zip(names, sizes, strict=True))
-    for state in states:
-        for name, kept in state[what].items():
-            start = state["starts"][name]
-            into = whole.setdefault(name, torch.zeros(numel[name]))
-            into[start : start + kept.numel()] = kept
-    return whole
+    def _refused_shards(self, parts: Sequence[CompressedShard], payloads: Payloads) -> list[RefusedUpdate]:
+        by_worker: dict[tuple[int, int], RefusedUpdate] = {}
+        for number, payload in payloads.items():
+            if is_refusal(payload):
+                refusal = self._refused(parts[number], payload)
+                by_worker[refusal.rank, refusal.ordinal] = refusal
+        return [refusal for _, refusal in sorted(by_worker.items())]
 
 
 def cut(sizes: Sequence[int], shards: int) -> list[Shard]:
-    """Cuts parameters of these sizes into ranges whose lengths differ by at most one."""
+    """Cuts parameters of these sizes into ranges whose lengths differ by at most one (Krizhevsky's 1/K)."""
     starts = [0, *accumulate(sizes)]
     bounds = [starts[-1] * i // shards for i in range(shards + 1)]
-    found = []
+    ranges = []
     for low, high in pairwise(bounds):
-        pieces = [
-            Piece(ordinal, max(low - start, 0), min(high - start, size))
+        slices = [
+            ParameterSlice(ordinal, max(low - start, 0), min(high - start, size), size)
             for ordinal, (start, size) in enumerate(zip(starts, sizes, strict=False))
             if size and start < high and start + size > low
         ]
-        found.append(Shard(low, high, tuple(pieces)))
-    return found
+        ranges.append(Shard(low, high, tuple(slices)))
+    return ranges
 
 
 def compressed(method: Method) -> CompressedMethod:

@@ -36,7 +36,7 @@ class Measured(NamedTuple):
     exchange_s: float
     """While any message was under way."""
     nbytes: float
-    """That arrived at a worker; 0 where nothing was exchanged."""
+    """That arrived here; 0 where nothing was exchanged."""
 
 
 Measure = Callable[[Step, float], Measured]
@@ -111,8 +111,7 @@ class Adapter:
         return {}
 
     def _by_the_clock(self, step: Step, seconds: float) -> Measured:
-        nbytes = step.received_bytes / self._workers
-        return Measured(seconds - step.blocked_s, step.blocked_s, step.exchange_s, nbytes)
+        return Measured(seconds - step.blocked_s, step.blocked_s, step.exchange_s, step.received_bytes)
 
     def _tell(self) -> None:
         """Tells the others what this worker measured: a few numbers, beside the next step."""

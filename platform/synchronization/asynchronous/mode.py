@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from taugrad.compressors import Totals
+from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.averaging import require_own
 from taugrad.compressors.exchange.rounds import Runner
-from taugrad.compressors.exchange.traffic import Links
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
@@ -65,7 +64,7 @@ class AsynchronousTraining(Synchronization):
             worker.begin_from_model()
         self._names = workers[0].replica.names
         elements = sum(each.numel() for each in workers[0].replica.parameters)
-        self.ledger = Ledger(len(workers), self.workers, elements, _NOTES)
+        self.ledger = Ledger(runner.gather, len(workers), self.workers, elements, _NOTES)
         self._waiting: list[deque[tuple[Batch, Moment]]] = [deque() for _ in workers]
         self._begin()
 
@@ -124,7 +123,7 @@ class AsynchronousTraining(Synchronization):
         note["wire_bytes"] = stepped.message.nbytes
         note["received_bytes"] = (self.workers - 1) * stepped.message.nbytes
         note["messages"] = self.workers - 1
-        note["elements"] = sum(tally.sent for tally in stepped.tallies)
+        note["sent"] = sum(tally.sent for tally in stepped.tallies)
         note["paper_bits"] = sum(tally.paper_bits for tally in stepped.tallies)
         note["refused"] = stepped.refused + 1
         iteration.statistics |= stepped.statistics
@@ -155,7 +154,8 @@ class AsynchronousTraining(Synchronization):
         last = self.ledger.now
         with self.ledger.waiting():
             self._agree()
-        notes = self.ledger.close(self._runner.gather, self._complete)
+        with self.ledger.waiting():
+            notes = self.ledger.flush(self._complete)
         if self.workers <= SHOWN_WORKERS:
             # By worker only from time to time: workers differ in speed, but hardly from step to step.
             for rank, own in enumerate(notes):
@@ -167,6 +167,7 @@ class AsynchronousTraining(Synchronization):
 
     def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
         iteration.loss = sum(here["loss"].tolist()) / len(here)
+        iteration.step.residual_squares = sum(here["squares"].tolist()) / len(here)
         for rank in notes["refused"].nonzero()[0].tolist():
             iteration.step.skip(self._names[int(notes["refused"][rank]) - 1], rank)
         traffic = self.ledger.traffic
@@ -187,10 +188,6 @@ class AsynchronousTraining(Synchronization):
             worker.show()
             for own, agreed in zip(worker.buffers(), buffers, strict=True):
                 own.copy_(agreed)
-
-    @property
-    def totals(self) -> Totals:
-        return Totals(**self.ledger.totals.state_dict())
 
     def links(self) -> Links:
         """See `Synchronization.links`; every process knows all of them."""

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
-from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER, Interval, seconds, united
 
 T = TypeVar("T")
@@ -68,15 +68,13 @@ class Exchange:
         blocked_s: the part of `exchange_s` in which nothing was computed.
     """
 
-    def __init__(
-        self, carrier: Carrier, values: torch.dtype, traffic: Traffic | None, *, waits: bool
-    ) -> None:
+    def __init__(self, carrier: Carrier, values: torch.dtype, traffic: Traffic, *, waits: bool) -> None:
         """Begins without any.
 
         Args:
             carrier: of this worker.
             values: the type in which values travel.
-            traffic: counts what all workers send; None where another worker of this process counts it.
+            traffic: counts what workers here send and receive.
             waits: whether there are others to wait for; simulated workers never do.
         """
         self.rank, self.blocked_s = carrier.rank, 0.0
@@ -134,16 +132,14 @@ class Exchange:
         return Coming(label, perf_counter(), own, shapes, dtype, messages)
 
     def _count(self, lengths: NDArray[np.int64], handed_over: NDArray[np.int64], *, values: bool) -> None:
-        """Counts what all workers send; what goes to all is handed over once."""
-        if (traffic := self._traffic) is None:
-            return
-        nbytes = int(handed_over.sum())
+        """Counts what this worker sends and receives; what goes to all is handed over once."""
+        traffic, rank, nbytes = self._traffic, self.rank, int(handed_over[self.rank])
         traffic.sums.wire_bytes += nbytes
         traffic.sums.paper_bits += 8 * nbytes * values
-        traffic.sums.received_bytes += int(lengths.sum())
-        traffic.sums.messages += int((lengths > 0).sum())
-        traffic.link_bytes += lengths
-        traffic.link_messages += lengths > 0
+        traffic.sums.received_bytes += int(lengths[:, rank].sum())
+        traffic.sums.messages += int((lengths[rank] > 0).sum())
+        traffic.link_bytes[rank] += lengths[rank]
+        traffic.link_messages[rank] += lengths[rank] > 0
 
     def taken(self, coming: Coming) -> Side[list[Tensor]]:
         """Waits for what each worker sent, by rank; its own is rounded as for the others.

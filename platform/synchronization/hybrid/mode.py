@@ -1,18 +1,17 @@
 """The mode `hybrid`: runs the iterations of this process's workers, and keeps their state."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.patterns.base import Pattern, Spent
+from taugrad.compressors.bucket.ledger import Traffic
+from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.resizing import ranks_together
-from taugrad.compressors.exchange.rounds import Participant, Rounds, Runner, Sending
+from taugrad.compressors.exchange.rounds import PendingRounds, Runner
 from taugrad.compressors.exchange.tensors import copy_into
-from taugrad.compressors.exchange.traffic import Traffic
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
@@ -34,7 +33,6 @@ class HybridTraining(GradientsInRounds):
 
     Attributes:
         workers_here: by rank, this process's.
-        activations: traffic of the whole run, except that of the convolutions' gradients.
     """
 
     def __init__(
@@ -59,15 +57,15 @@ class HybridTraining(GradientsInRounds):
         others = [f"{layer.name}.{name}" for layer in layers for name, _ in layer.named_parameters()]
         super().__init__(runner, patterns, replica, randomness, refuses=refuses, model=model, others=others)
         self._parts, self.workers_here, self._manner = parts, list(workers), workers[0].manner
-        self.activations = Traffic(runner.workers)
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
         self._deal_out()
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        step = self.ledger.begin().step
-        step.elements += self._elements * self.workers
+        iteration = self.ledger.begin()
+        step = iteration.step
+        step.elements += self._elements * len(self.ranks)
         self._let_go()
         convolutional = self._parts.convolutional
         self._broadcast(convolutional.buffers())
@@ -82,12 +80,12 @@ class HybridTraining(GradientsInRounds):
         computed = together(sides)
         losses = [each.loss for each in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
-        participants = []
+        pending = []
         for local, rank in enumerate(self.ranks):
-            participants.append(self._convolutions_participant(local, rank, computed[local], moment))
+            pending.append(self._begin_convolutions(local, rank, computed[local], moment))
         del computed
         copy_into(list(convolutional.buffers()), buffers)
-        mean = self._agree(participants)
+        mean = self._agree(pending)
         self._count_activations(traffic, exchanges)
         if mean is not None:
             self._replica.put_gradients(mean)
@@ -97,38 +95,28 @@ class HybridTraining(GradientsInRounds):
                     worker.step(moment.position)
         elif self._refuses:
             raise NonFiniteGradient(*step.nonfinite[0])
-        return self.ledger.end(sum(losses) / len(losses))
+        iteration.loss = sum(losses) / len(losses)
+        return iteration
 
-    def _convolutions_participant(
-        self, local: int, rank: int, computed: Computed, moment: Moment
-    ) -> Participant:
-        """The backward pass of one worker's convolutions, and its side of their synchronization."""
+    def _begin_convolutions(self, local: int, rank: int, computed: Computed, moment: Moment) -> PendingRounds:
+        """The backward pass of one worker's convolutions, and the beginning of their synchronization."""
         self._replica.optimizer.zero_grad()
         with RECORDER.computing("backward", "conv"):
             if computed.features is not None:
                 gradient = computed.gradient.to(computed.features.dtype)
                 torch.autograd.backward(computed.features, gradient)
         gradients = self._taken_gradients(rank, moment)
-        if computed.refused is None:
-            return self._averaging.participant(local, gradients)
-        ordinal = len(self._replica.names) + computed.refused
-        pattern = self._patterns[local]
-        pattern.spent = Spent()
-        return Participant(_refusing(pattern.rounds(gradients, self._averaging.done), ordinal))
+        refused = None if computed.refused is None else len(self._replica.names) + computed.refused
+        return self._averaging.begin(local, gradients, refused)
 
-    def _exchanges(self, traffic: Traffic | None) -> list[Exchange]:
-        """For each worker here; the first one counts the traffic of all."""
+    def _exchanges(self, traffic: Traffic) -> list[Exchange]:
+        """For each worker here; traffic counts what they send and receive."""
         values, waits = self._manner.values, self._runner.waits
-        counting = [traffic, *[None] * (len(self.ranks) - 1)]
-        return [
-            Exchange(carrier, values, each, waits=waits)
-            for carrier, each in zip(self._runner.carriers, counting, strict=True)
-        ]
+        return [Exchange(carrier, values, traffic, waits=waits) for carrier in self._runner.carriers]
 
     def _count_activations(self, traffic: Traffic, exchanges: Sequence[Exchange]) -> None:
         """Adds the traffic outside the convolutions' rounds to the ledgers."""
         step = self.ledger.now.step
-        self.activations.add(traffic)
         self.ledger.traffic.add(traffic)
         step.add(traffic.sums)
         step.exchange_s += sum(each.exchange_s for each in exchanges) / len(exchanges)
@@ -139,7 +127,7 @@ class HybridTraining(GradientsInRounds):
         if self._is_whole:
             return
         self._runner.broadcast(list(self._parts.convolutional.buffers()))
-        here = zip(self.workers_here, self._exchanges(None), strict=True)
+        here = zip(self.workers_here, self._exchanges(Traffic(self.workers)), strict=True)
         shares = together([_all_shares(*each) for each in here])[0]
         for whole, share in zip(self._whole_parameters(), shares, strict=True):
             whole.data = share
@@ -161,9 +149,6 @@ class HybridTraining(GradientsInRounds):
             for name, layer in zip(self._layers, worker.layers, strict=True):
                 cast(Layer, layer).take_from(cast(nn.Linear, self.model.get_submodule(name)))
 
-    def shared_state(self) -> dict[str, Any]:
-        return {**super().shared_state(), "activations": self.activations.state_dict()}
-
     def own_state(self) -> dict[str, Any]:
         here = zip(self.ranks, self.workers_here, strict=True)
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
@@ -171,7 +156,6 @@ class HybridTraining(GradientsInRounds):
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         super().load(shared, own)
-        self.activations.load_state_dict(shared["activations"])
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):
             worker.optimizer.load_state_dict(own["optimizers"][str(rank)])
 
@@ -203,18 +187,6 @@ class HybridTraining(GradientsInRounds):
 
 def _alone(randomness: Randomness, rank: int) -> Any:
     return lambda: randomness.of(rank)
-
-
-def _refusing(rounds: Rounds, ordinal: int) -> Rounds:
-    """A worker's side that announces at once that a gradient elsewhere in its model was not finite."""
-    first = next(rounds)
-    assert isinstance(first, Sending)
-    received = yield first if first.refused is not None else replace(first, refused=ordinal)
-    while True:
-        try:
-            received = yield rounds.send(received)
-        except StopIteration as end:
-            return dict(end.value)
 
 
 def _all_shares(worker: Worker, exchange: Exchange) -> Side[list[Tensor]]:

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.exchange.patterns.base import Spent
-from taugrad.compressors.exchange.rounds import Participant, Sending
+from taugrad.compressors.exchange.patterns.allgather import AllGather
+from taugrad.compressors.exchange.rounds import Work
 from taugrad.compressors.exchange.tensors import copy_into, to_bytes
-from taugrad.compressors.wire.message import NonFinite, is_refusal
 
 from ...data.feeding import Batch
 from ...tracking import names
@@ -125,18 +124,17 @@ class QuorumTraining(LocalTraining):
         update = self._update(local)
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
         began = perf_counter()
-        participant = Participant(pattern.rounds([each.clone() for each in update], number))
-        assert isinstance(participant.move, Sending)
-        assert participant.move.to_all is not None
+        assert isinstance(pattern, AllGather)
+        outgoing = pattern.compress([each.clone() for each in update], number, Work())
         step, note = self.ledger.now.step, self.ledger.note(local)
         step.compress_s += (perf_counter() - began) / len(self.ranks)
-        note["elements"], note["paper_bits"] = participant.move.elements, participant.move.paper_bits
+        note["sent"] = sum(tally.sent for tally in outgoing.tallies)
+        note["paper_bits"] = sum(tally.paper_bits for tally in outgoing.tallies)
         if not local:
-            step.layers = pattern.spent.tallies
-        pattern.spent = Spent()
+            step.layers = outgoing.tallies
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
         member.offer = Offer(update, kept)
-        return np.concatenate([participant.move.to_all, to_bytes(buffers)])
+        return np.concatenate([outgoing.payload, to_bytes(buffers)])
 
     @torch.no_grad()
     def _update(self, local: int) -> list[Tensor]:
@@ -195,21 +193,13 @@ class QuorumTraining(LocalTraining):
         began = perf_counter()
         buffers = self._whole.buffer_bytes
         payloads = {rank: body[: body.size - buffers] for rank, body in sorted(bodies.items())}
-        for rank, payload in payloads.items():
-            if is_refusal(payload):
-                raise self._refused(rank, payload)
+        for refusal in self._patterns[0].refusals(payloads):
+            raise NonFiniteGradient(self._names[refusal.ordinal], refusal.rank)
         mean = self._patterns[0].assemble(payloads)
-        self._patterns[0].spent = Spent()
         self.local.apply(self._fragment, mean)
         lowest = bodies[min(bodies)]
         self._whole.take_buffers(lowest[lowest.size - buffers :])
         self.ledger.now.step.decompress_s += (perf_counter() - began) / len(self.ranks)
-
-    def _refused(self, rank: int, payload: Payload) -> Exception:
-        (compressor,) = self._patterns[0].compressors()
-        refusal = compressor.read(payload)
-        assert isinstance(refusal, NonFinite)
-        return NonFiniteGradient(self._names[refusal.ordinal], rank)
 
     def _go_on_knowing(self, local: int, rounds: int) -> None:
         """Lets a worker continue from the agreed weights."""
@@ -229,7 +219,8 @@ class QuorumTraining(LocalTraining):
             return
         began, last = perf_counter(), self.ledger.now
         self._finish_rounds()
-        notes = self.ledger.close(self._runner.gather, self._complete)
+        with self.ledger.waiting():
+            notes = self.ledger.flush(self._complete)
         if self.workers <= SHOWN_WORKERS:
             for rank, own in enumerate(notes):
                 last.metrics[names.worker_metric(rank, "left_out")] = float(own["left_out"].sum())
@@ -242,6 +233,7 @@ class QuorumTraining(LocalTraining):
     def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
         # In rank order, on every process.
         loss, weight = sum(notes["loss"].tolist()), sum(notes["weight"].tolist())
+        iteration.step.residual_squares = sum(here["squares"].tolist()) / len(here)
         self.lost_sum += sum(notes["lost_sum"].tolist())
         iteration.loss = loss / weight if weight else 0.0
         metrics = iteration.metrics

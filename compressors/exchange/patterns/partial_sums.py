@@ -1,0 +1,181 @@
+"""Patterns that exchange partial sums, which are compressed again: a ring, and shards with owners.
+
+**Ring**: our own all-reduce, plain or compressed at every hop (Rae, section 2.1; Gibiansky 2017). Elements
+are cut into as many chunks as there are workers. In the first half (reduce-scatter) each chunk goes round
+once: every worker adds its own gradient to the partial sum that it received, and passes the sum on. In the
+second half (all-gather) the finished sums go round unchanged.
+
+**Sharded** (Krizhevsky's 1/K shards): every worker owns a part of the elements, and adds them up for all.
+Strom's workers send each update to all others, so what a worker receives grows with the number of workers
+(section 4). Here, a worker sends the update of a shard only to its owner. The owner sends the compressed sum
+to all, and keeps what the compression leaves out in a residual of its own. So nothing is lost, neither on the
+way to the owner nor on the way back.
+"""
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+from torch import Tensor
+
+from ...bucket.compressor import Outgoing
+from ...bucket.feedback import Feedback, FeedbackCompressor
+from ...method import Method
+from ...wire.message import NonFinite, is_refusal
+from ..carrier import Payload
+from ..rounds import Payloads, Round, Rounds, Work
+from .base import Cut, Pattern, RefusedUpdate, Setting, compressed, cut
+
+
+class Ring(Pattern):
+    """2 (N - 1) rounds, each to the next worker.
+
+    A sum is compressed again at each hop. What the compression leaves out stays in the residual of the worker
+    that compressed. Every worker compresses every chunk once, so its residual is as long as the gradient.
+    """
+
+    compresses_at_once = False
+
+    def __init__(self, method: Method, setting: Setting, cut: Cut = cut) -> None:
+        super().__init__(method, setting)
+        self.shards = cut(setting.sizes, setting.workers)
+        self._chunks = self._compressed(method, self.shards, self.feedback)
+
+    def rounds(
+        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+    ) -> Rounds:
+        assert refused is None, "each hop finds out by itself"
+        rank, workers = self.setting.rank, self.setting.workers
+        payload = self._pass_on(rank, gradients, None, iteration, work)
+        for hop in range(workers - 1):
+            before = (rank - hop - 1) % workers
+            arrived = yield self._round(payload, before)
+            payload = self._pass_on(before, gradients, arrived[0] if arrived else None, iteration, work)
+        del gradients
+        payloads = {(rank + 1) % workers: payload}
+        for hop in range(workers - 1):
+            chunk = (rank - hop) % workers
+            arrived = yield self._round(payload, chunk)
+            payload = payloads[chunk] = arrived[0] if arrived else payload[:0]
+        return dict(sorted(payloads.items()))
+
+    def _round(self, payload: Payload, chunk: int) -> Round:
+        """Sends a payload to the next worker, and receives a chunk from the one before, if not empty."""
+        rank, workers = self.setting.rank, self.setting.workers
+        senders = [(rank - 1) % workers] if self.shards[chunk].elements else []
+        return Round([(payload, [(rank + 1) % workers])] if payload.size else [], senders)
+
+    def _pass_on(
+        self,
+        chunk: int,
+        gradients: Sequence[Tensor],
+        partial: Payload | None,
+        iteration: int,
+        work: Work,
+    ) -> Payload:
+        """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
+        part, workers = self._chunks[chunk], self.setting.workers
+        tensors = part.shard.of(gradients)
+        if partial is not None:
+            if is_refusal(partial):
+                return partial
+            began = perf_counter()
+            sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
+            tensors = [received + mine for received, mine in zip(sums, tensors, strict=True)]
+            work.decoding.append((began, perf_counter()))
+        outgoing = self._compress(part, tensors, iteration, work)
+        work.tallies += outgoing.tallies
+        if not is_refusal(outgoing.payload):
+            return outgoing.payload
+        refusal = part.compressor.read(outgoing.payload)
+        assert isinstance(refusal, NonFinite)
+        return self._refusal(part, part.shard.ordinals[refusal.ordinal])
+
+    def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
+        return self._refused_shards(self._chunks, payloads)
+
+    def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
+        return self._joined(self._chunks, payloads, self._divisor, total)
+
+    def compressors(self) -> list[FeedbackCompressor]:
+        return [chunk.compressor for chunk in self._chunks]
+
+
+class Sharded(Pattern):
+    """Two rounds: to the owners, and from them to all. With one owner it is a parameter server."""
+
+    def __init__(
+        self, method: Method, back: Method, setting: Setting, owners: int | None, cut: Cut = cut
+    ) -> None:
+        """Cuts the elements among the owners, from worker 0 on; None stands for all workers.
+
+        Workers send by the one method, owners by the other.
+        """
+        super().__init__(method, setting)
+        rank = setting.rank
+        self.shards = cut(setting.sizes, owners or setting.workers)
+        self._out = self._compressed(method, self.shards, self.feedback)
+        if rank < len(self.shards):
+            self.back = setting.back or Feedback(compressed(back))
+            owned = zip(self.shards[rank].names(setting.names), self.shards[rank].slices, strict=True)
+            self.back.slices |= owned
+        self._back = self._compressed(back, self.shards, self.back or self.feedback)
+
+    def rounds(
+        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+    ) -> Rounds:
+        rank, workers = self.setting.rank, self.setting.workers
+        others = [other for other in range(workers) if other != rank]
+        owners = [owner for owner, shard in enumerate(self.shards) if shard.elements]
+        outgoing = [self._compress(part, part.shard.of(gradients), iteration, work) for part in self._out]
+        del gradients  # in a simulation, many workers wait here at the same time
+        work.tallies = [tally for each in outgoing for tally in each.tallies]
+        payloads = self._to_owners(outgoing, refused)
+        sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
+        arrived = yield Round(sends, others if rank in owners else [])
+        sums: dict[int, Payload] = {}
+        if rank in owners:
+            received = dict(sorted({rank: payloads[rank], **dict(zip(others, arrived, strict=True))}.items()))
+            sums[rank] = self._reduced(received, iteration, work)
+        senders = [owner for owner in owners if owner != rank]
+        arrived = yield Round([(sums[rank], others)] if rank in owners else [], senders)
+        sums |= zip(senders, arrived, strict=True)
+        empty = dict.fromkeys(range(len(self.shards)), outgoing[0].payload[:0])
+        return empty | sums
+
+    def _to_owners(self, outgoing: Sequence[Outgoing], refused: int | None) -> list[Payload]:
+        """What each owner gets: an update of its shard, or that this worker has none, of any shard."""
+        for part, each in zip(self._out, outgoing, strict=True):
+            if refused is None and is_refusal(each.payload):
+                refusal = part.compressor.read(each.payload)
+                assert isinstance(refusal, NonFinite)
+                refused = part.shard.ordinals[refusal.ordinal]
+        if refused is None:
+            return [each.payload for each in outgoing]
+        return [self._refusal(part, refused) for part in self._out]
+
+    def _reduced(self, received: Mapping[int, Payload], iteration: int, work: Work) -> Payload:
+        """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
+        rank, divisor = self.setting.rank, self._divisor
+        refusal = next((payload for payload in received.values() if is_refusal(payload)), None)
+        if refusal is not None:
+            return refusal
+        began = perf_counter()
+        total = self._sum(self._out[rank], received, divisor, None)
+        work.decoding.append((began, perf_counter()))
+        back = self._back[rank]
+        outgoing = self._compress(back, back.shard.split(total), iteration, work)
+        if not is_refusal(outgoing.payload):
+            return outgoing.payload
+        overflow = back.compressor.read(outgoing.payload)
+        assert isinstance(overflow, NonFinite)
+        return self._refusal(back, back.shard.ordinals[overflow.ordinal])
+
+    def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
+        return self._refused_shards(self._back, payloads)
+
+    def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
+        return self._joined(self._back, payloads, 1, total)
+
+    def compressors(self) -> list[FeedbackCompressor]:
+        parts = [*self._out, *self._back[self.setting.rank : self.setting.rank + 1]]
+        return [part.compressor for part in parts]
