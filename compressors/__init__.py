@@ -18,6 +18,7 @@ __all__ = [
     "CorruptMessage",
     "LocalSteps",
     "NonFiniteGradient",
+    "NonFiniteWeight",
     "Outer",
     "PatchMismatch",
     "PeerLost",
@@ -36,7 +37,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
-    from .errors import CorruptMessage, NonFiniteGradient, PatchMismatch, PeerLost, WorkersDisagree
+    from .errors import (
+        CorruptMessage,
+        NonFiniteGradient,
+        NonFiniteWeight,
+        PatchMismatch,
+        PeerLost,
+        WorkersDisagree,
+    )
     from .hook import compress_gradients, compressed_allgather
     from .local_steps import LocalSteps, Outer
     from .method import CompressorConfig, chain
@@ -50,7 +58,14 @@ else:
         {
             **dict.fromkeys(("Step", "Totals"), ".bucket.ledger"),
             **dict.fromkeys(
-                ("CorruptMessage", "NonFiniteGradient", "PatchMismatch", "PeerLost", "WorkersDisagree"),
+                (
+                    "CorruptMessage",
+                    "NonFiniteGradient",
+                    "NonFiniteWeight",
+                    "PatchMismatch",
+                    "PeerLost",
+                    "WorkersDisagree",
+                ),
                 ".errors",
             ),
             **dict.fromkeys(("compress_gradients", "compressed_allgather"), ".hook"),

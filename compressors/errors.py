@@ -5,8 +5,9 @@ A worker may be silent for the timeout of the process group: half an hour for gl
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 
 class CompressionError(Exception):
@@ -58,19 +59,39 @@ class NonFiniteGradient(Diverged, FloatingPointError):
     Attributes:
         parameter: name of the first parameter affected.
         rank: the worker that found it; -1 if only the sum of all workers shows it.
+        can_skip: whether `nonfinite: skip` would be accepted.
+    """
+
+    def __init__(self, parameter: str, rank: int, *, can_skip: bool = True) -> None:
+        self.parameter, self.rank, self.can_skip = parameter, rank, can_skip
+        where = f"on worker {rank}" if rank >= 0 else "in the sum over the workers"
+        skip = ", or set compressor.nonfinite=skip to leave such steps out and count them" if can_skip else ""
+        super().__init__(
+            f"the gradient of {parameter!r} holds NaN or Inf {where}; lower the learning rate{skip}"
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., "NonFiniteGradient"], tuple[str, int]]:
+        """Pickles by its arguments, so that it can cross process boundaries."""
+        return partial(type(self), can_skip=self.can_skip), (self.parameter, self.rank)
+
+
+class NonFiniteWeight(Diverged, FloatingPointError):
+    """A worker's weights held NaN or Inf after its local steps.
+
+    Attributes:
+        parameter: name of the first parameter affected.
+        rank: the worker that found it.
     """
 
     def __init__(self, parameter: str, rank: int) -> None:
-        self.parameter = parameter
-        self.rank = rank
-        where = f"on worker {rank}" if rank >= 0 else "in the sum over the workers"
+        self.parameter, self.rank = parameter, rank
         super().__init__(
-            f"the gradient of {parameter!r} holds NaN or Inf {where}; lower the learning rate, or set "
-            "compressor.nonfinite=skip to leave such steps out and count them"
+            f"the weight {parameter!r} holds NaN or Inf on worker {rank}; lower the learning rate, or clip "
+            "gradients; what was agreed on before is not affected"
         )
 
-    def __reduce__(self) -> tuple[type["NonFiniteGradient"], tuple[str, int]]:
-        """Pickles by its two arguments, so that it can cross process boundaries."""
+    def __reduce__(self) -> tuple[type["NonFiniteWeight"], tuple[str, int]]:
+        """Pickles by its arguments, so that it can cross process boundaries."""
         return type(self), (self.parameter, self.rank)
 
 

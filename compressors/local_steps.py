@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+from weakref import WeakMethod, finalize
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .bucket.ledger import Step, Totals, Traffic
+from .errors import NonFiniteWeight
 from .exchange.addresses import places_of
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.averaging import Averaging
@@ -38,15 +40,23 @@ from .exchange.patterns import pattern_for, returning, self_contained
 from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
 from .exchange.rounds import ProcessRunner
+from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
-from .exchange.tensors import copy_into, local_tensor
+from .exchange.tensors import (
+    buffers_of,
+    copy_into,
+    description,
+    load_buffers,
+    local_tensor,
+    require_sendable,
+)
 from .method import Method, NoCompression, PowerSGD, read_config
 from .method.dense import DenseMethod
 from .names import plain_names, unmatched_patterns
 
 PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
 _PATTERNS = get_args(PatternName)
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -92,15 +102,16 @@ class LocalSteps:
         pattern: PatternName = "allgather",
         back: Method | Mapping[str, Any] | str | None = None,
         sites: Sequence[Sequence[int]] | None = None,
+        buffers: bool = True,
         key: bytes | None = None,
         threads: int | None = None,
     ) -> None:
         """Gives all workers rank 0's weights, and connects them; all must call this together.
 
         Args:
-            model: any model. Its buffers are exchanged too: all workers take rank 0's.
+            model: any model.
             optimizer: that steps it; several, such as Muon and AdamW, in a list. Parameters that none steps
-                are not exchanged.
+                are not exchanged after that; making one trainable, or adding one, needs a new LocalSteps.
             every: steps from one exchange to the next.
             every_examples: in place of `every`, a worker's examples from one exchange to the next, for
                 workers of unequal speed. Each must come to equally many exchanges.
@@ -123,6 +134,7 @@ class LocalSteps:
             back: for sharded and parameter_server, the method of sums on their way back; by default the
                 compressor.
             sites: for hierarchical, the ranks of each site; by default, the workers on one host form one.
+            buffers: whether all workers take rank 0's buffers, at first and in each exchange.
             key: the same on all workers, 16 bytes or more: messages are encrypted then.
             threads: number of CPU threads for a pass; by default as many as torch uses.
 
@@ -138,6 +150,7 @@ class LocalSteps:
         require_long_enough(key)
         optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         parameters = _stepped(model, optimizers)
+        self._model, self._optimizers, self._with_buffers = model, optimizers, buffers
         if dist.get_world_size(group) == 1:
             raise ValueError(
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
@@ -152,6 +165,13 @@ class LocalSteps:
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
         self._parameters = dict(reversed(parameters.items()))  # the last one first, as in DDP's buckets
+        self._known = {id(each): each for each in self._parameters.values()}
+        named = plain_names(model)
+        self._others = {
+            named[name]: local_tensor(each)
+            for name, each in model.named_parameters()
+            if id(each) not in self._known
+        }
         own = [local_tensor(each) for each in self._parameters.values()]
         self._rank, device = dist.get_rank(group), own[0].device
         parts = _parts(fragments, list(self._parameters), [each.numel() for each in own])
@@ -164,14 +184,18 @@ class LocalSteps:
             "outer": str(outer),
             "pattern": pattern,
             "fragments": str(parts),
+            "buffers": str(buffers),
             **described(dict(zip(self._parameters, own, strict=True))),
+            **{f"frozen {name!r}": description(each) for name, each in self._others.items()},
+            **(buffer_fields(buffers_of(model)) if buffers else {}),
         }
         require_agreement(described_as, group)
-        values = sum(each.numel() for each in [*own, *model.buffers()])
+        began = buffers_of(model) if buffers else {}
+        require_sendable({f"buffer {name!r}": each for name, each in began.items()})
+        values = sum(each.numel() for each in [*own, *began.values()])
         carrier = connected(group, most_bytes=dist.get_world_size(group) * most_bytes_of(values), key=key)
         runner = ProcessRunner(device, carrier, group)
-        buffers = list(model.buffers())
-        runner.broadcast([*own, *buffers])
+        runner.broadcast([*own, *self._others.values(), *began.values()])
         method = self_contained(self.method) if exchange == "weights" else self.method
         placed = None
         if pattern == "hierarchical":
@@ -187,21 +211,23 @@ class LocalSteps:
                 torch.get_num_threads() if threads is None else threads,
             )
             side = pattern_for(pattern, method, back_method, setting, placed)
-            averagings.append(Averaging(runner, [side], setting.names, f"round {number}"))
+            averagings.append(Averaging(runner, [side], setting.names, f"round {number}", NonFiniteWeight))
         agreed = [each.to(torch.promote_types(each.dtype, torch.float32)).clone() for each in own]
         self._traffic = Traffic(runner.workers)
-        self._worker = LocalWorker(list(self._parameters.values()), buffers)
+        self._worker = LocalWorker(list(self._parameters.values()), model if buffers else None)
         self._rounds = LocalRounds(
             [Fragment(each, part) for each, part in zip(averagings, parts, strict=True)],
             agreed,
-            [each.clone() for each in buffers],
+            {name: each.clone() for name, each in began.items()},
             [self._worker],
             merging,
             torch.optim.SGD(agreed, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
             self._traffic,
         )
         if exchange == "weights":
-            optimizers[0].register_step_pre_hook(lambda *_: self._rounds.note_squares(0))
+            note = WeakMethod(self._rounds.note_squares)
+            handle = optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now(0))
+            finalize(self, handle.remove)
         self.workers, self._elements = runner.workers, sum(each.numel() for each in own)
         self.last_step, self._before_last = Step(), Totals()
 
@@ -216,12 +242,16 @@ class LocalSteps:
             Whether weights changed: something was merged.
 
         Raises:
-            ValueError: `examples` are given now and not before, or the other way round; or are negative.
-            NonFiniteGradient: on every worker, if one's weights are not finite.
+            ValueError: `examples` are given now and not before, or the other way round; or are negative. Or
+                a parameter is trained now and was not when this object was made.
+            NonFiniteWeight: on every worker, if one's weights are not finite.
+            WorkersDisagree: another worker exchanges another fragment, or in another round; or one's buffers
+                have other shapes or dtypes now.
             PeerLost: on every worker, where one is gone, or has been silent for longer than the timeout of
                 the process group allows.
             CorruptMessage: a message is damaged or does not fit.
         """
+        self._require_all_exchanged()
         if self._weighted is None:
             self._weighted = examples is not None
         if self._weighted != (examples is not None):
@@ -232,6 +262,19 @@ class LocalSteps:
         self.last_step = Step(steps=1, elements=self._elements)
         amount = 1.0 if examples is None or not self._by_examples else float(examples)
         return self._rounds.advance(self.last_step, amount, () if examples is None else (float(examples),))
+
+    def _require_all_exchanged(self) -> None:
+        for optimizer in self._optimizers:
+            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+                if id(parameter) in self._known or not parameter.requires_grad:
+                    continue
+                name = next((n for n, each in self._model.named_parameters() if each is parameter), None)
+                if name is not None:
+                    raise ValueError(
+                        f"{name!r} is trained now, and was not when LocalSteps was made: when parameters are "
+                        "unfrozen or added, call finish() and make a new LocalSteps, on all workers"
+                    )
+                self._known[id(parameter)] = parameter  # another model's
 
     def finish(self) -> None:
         """Exchanges what has moved since the last exchange, and waits for it: all have the agreed weights.
@@ -249,17 +292,20 @@ class LocalSteps:
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """Within it, the model has the weights that all agreed on last, to be evaluated or saved.
+        """Within it, the model has the weights and buffers that all agreed on last, to be evaluated or saved.
 
         They are the same on all workers. Do not train within it.
         """
         own = [local_tensor(each) for each in self._worker.parameters]
         kept = [each.clone() for each in own]
+        buffers = {name: each.clone() for name, each in buffers_of(self._model).items()}
         copy_into(own, self._rounds.agreed)
+        load_buffers(self._model, self._rounds.agreed_buffers)
         try:
             yield
         finally:
             copy_into(own, kept)
+            load_buffers(self._model, buffers)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that this worker needs to continue, weights included: plain numbers and tensors.
@@ -274,7 +320,9 @@ class LocalSteps:
             "workers": self.workers,
             "agreed": dict(zip(names, self._rounds.agreed, strict=True)),
             "own": dict(zip(names, own, strict=True)),
-            "buffers": list(self._worker.buffers),
+            "others": dict(self._others),
+            "buffers": buffers_of(self._model),
+            "agreed_buffers": dict(self._rounds.agreed_buffers),
             "shared": self._rounds.shared_state(),
             "rounds": self._rounds.own_state(),
             "totals": self.totals.state_dict(),
@@ -293,14 +341,18 @@ class LocalSteps:
             raise ValueError(f"version {state.get('version')!r} of a state; this program reads {_VERSION}")
         require_same_worker(state, self._rank, self.workers)
         own = [local_tensor(each) for each in self._worker.parameters]
-        fits = {name: each.shape for name, each in zip(self._parameters, own, strict=True)}
-        if {name: each.shape for name, each in state["own"].items()} != fits:
+        fits = dict(zip(self._parameters, own, strict=True)) | self._others
+        saved = {**state["own"], **state["others"]}
+        shapes, found = ({name: each.shape for name, each in some.items()} for some in (fits, saved))
+        if found != shapes or set(state["own"]) != set(self._parameters):
             raise ValueError("the state is of another model: its parameters have other names or shapes")
         self._rounds.load_shared(state["shared"])
         self._rounds.load_own(state["rounds"])
         copy_into(own, [state["own"][name] for name in self._parameters])
         copy_into(self._rounds.agreed, [state["agreed"][name] for name in self._parameters])
-        copy_into(self._worker.buffers, state["buffers"])
+        copy_into(self._others.values(), [state["others"][name] for name in self._others])
+        load_buffers(self._model, state["buffers"])
+        self._rounds.agreed_buffers = {name: each.clone() for name, each in state["agreed_buffers"].items()}
         self._traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step = Totals.from_state_dict(state["totals"]), Step()
         self._weighted = state["weighted"]

@@ -17,13 +17,13 @@ _SHOWN = 6
 """Names of parameters in a message; the others are counted."""
 
 
-def plain_names(model: "nn.Module") -> dict[str, str]:
-    """The names of a model's parameters, and by each what it would be without wrappers.
+def plain_names(model: "nn.Module", names: Sequence[str] | None = None) -> dict[str, str]:
+    """Names of a model's parameters or buffers without wrappers, by full name; by default all parameters'.
 
     `_orig_mod.0.weight` of a compiled model is `0.weight`: patterns and states are the same for both. Where
     that would give two parameters one name, all keep their full names.
     """
-    full = [name for name, _ in model.named_parameters()]
+    full = [name for name, _ in model.named_parameters()] if names is None else names
     plain = [".".join(_without_wrappers(model, name.split("."))) for name in full]
     return dict(zip(full, plain if len(set(plain)) == len(plain) else full, strict=True))
 

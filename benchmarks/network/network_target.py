@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.errors import Diverged
 from taugrad.platform.spec import RunSpec
 
 from ..harness.in_process import Following, fit
@@ -85,7 +85,7 @@ def train(text: str) -> dict[str, float]:
 def _trained(text: str) -> dict[str, float]:
     try:
         trainer = fit(text, Following())
-    except NonFiniteGradient:
+    except Diverged:
         return {"steps": float("inf"), "bytes": float("nan")}
     totals = trainer.sync.totals
     return {

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import WorkersDisagree
 from .addresses import all_gather_bytes
+from .tensors import description
 
 KIND = "kind"
 """The field that names the method; if it differs, so do most others."""
@@ -45,40 +46,39 @@ def flattened(config: BaseModel) -> dict[str, str]:
 
 
 def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
-    """Names, types and shapes, in order."""
+    """Names, dtypes and shapes, in order."""
     return {
-        f"parameter {ordinal}": f"{name} {str(each.dtype).removeprefix('torch.')} {list(each.shape)}"
-        for ordinal, (name, each) in enumerate(parameters.items())
+        f"parameter {ordinal}": f"{name} {description(parameter)}"
+        for ordinal, (name, parameter) in enumerate(parameters.items())
     }
 
 
-def require_agreement(description: Description, group: dist.ProcessGroup) -> None:
+def require_agreement(fields: Description, group: dist.ProcessGroup) -> None:
     """Compares this worker's settings with those of all in its group, who call this at the same point.
 
     Raises WorkersDisagree on every worker, with the same message; or PeerLost.
     """
-    text = json.dumps(list(description.items())).encode()
+    text = json.dumps(list(fields.items())).encode()
     if len(set(all_gather_bytes(hashlib.sha256(text).digest(), group))) > 1:
         told = all_gather_bytes(zlib.compress(text), group)  # a store takes some megabytes only
-        raise WorkersDisagree(difference([_read(each) for each in told]))
+        raise WorkersDisagree(difference(dict(enumerate(map(_read, told)))))
 
 
-def difference(descriptions: Sequence[Description]) -> str:
+def difference(descriptions: Mapping[int, Description]) -> str:
     """What differs between ranks, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`."""
-    fields = dict.fromkeys(field for description in descriptions for field in description)
-    different = [
-        field for field in fields if len({description.get(field) for description in descriptions}) > 1
-    ]
+    by_rank = descriptions.values()
+    fields = dict.fromkeys(field for each in by_rank for field in each)
+    different = [field for field in fields if len({each.get(field) for each in by_rank}) > 1]
     shown = different[:1] if different[:1] == [KIND] else different[:_MOST_FIELDS]
     told = "; ".join(_sides(field, descriptions) for field in shown)
     rest = len(different) - len(shown)
     return f"{told}; and {rest} more" if rest and shown != [KIND] else told
 
 
-def _sides(field: str, descriptions: Sequence[Description]) -> str:
+def _sides(field: str, descriptions: Mapping[int, Description]) -> str:
     ranks: defaultdict[str | None, list[int]] = defaultdict(list)
-    for rank, description in enumerate(descriptions):
-        ranks[description.get(field)].append(rank)
+    for rank, values in sorted(descriptions.items()):
+        ranks[values.get(field)].append(rank)
     return ", ".join(f"{_ranks(who)}: {_side(field, value)}" for value, who in ranks.items())
 
 

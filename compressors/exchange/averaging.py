@@ -38,13 +38,24 @@ class Averaging:
     """This process's workers among those that agree on a mean: a pattern each, and what runs their rounds."""
 
     def __init__(
-        self, runner: Runner, patterns: Sequence[Pattern], names: Sequence[str], tag: str = "round"
+        self,
+        runner: Runner,
+        patterns: Sequence[Pattern],
+        names: Sequence[str],
+        tag: str = "round",
+        nonfinite: Callable[[str, int], Exception] = NonFiniteGradient,
     ) -> None:
         """Takes charge of a pattern for each of the runner's ranks.
 
-        Errors name tensors by these names. Messages have the tag; no other exchange under way has it.
+        Args:
+            runner: of the rounds.
+            patterns: by worker here.
+            names: of the tensors, for errors.
+            tag: of messages; no other exchange under way has it.
+            nonfinite: the error where a worker's tensor is not finite, of its name and the worker's rank.
         """
         self.runner, self.patterns, self._names, self._tag = runner, list(patterns), list(names), tag
+        self._nonfinite = nonfinite
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._traffic = Traffic(runner.workers)
         self.done = 0
@@ -78,6 +89,10 @@ class Averaging:
         work[0].decoding.append((began, perf_counter()))
         return Outcome(mean, traffic, waited_s, work)
 
+    def refusal(self, refused: RefusedUpdate) -> Exception:
+        """The error for a tensor that is not finite."""
+        return self._nonfinite(self._names[refused.ordinal], refused.rank)
+
     def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
         """Counts what was sent, and tells the patterns that it has arrived.
 
@@ -85,13 +100,13 @@ class Averaging:
             The mean (or sum), float32 [all elements], the same on every worker; None where all leave it out.
 
         Raises:
-            NonFiniteGradient: on every worker, if a worker's part is not finite and the method refuses.
+            Exception: `nonfinite`, on every worker, if a worker's part is not finite and the method refuses.
         """
         mean = outcome.mean
         if isinstance(mean, RefusedUpdate):
             name = self._names[mean.ordinal]
             if self.patterns[0].nonfinite == "refuse":
-                raise NonFiniteGradient(name, mean.rank) from None
+                raise self.refusal(mean) from None
             for pattern in self.patterns:
                 pattern.put_back()
             step.skip(name, mean.rank)

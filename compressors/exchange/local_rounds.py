@@ -9,23 +9,25 @@ way while workers train on; it is merged when it has arrived (Streaming DiLoCo, 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
-from .aside import Aside
+from ..errors import WorkersDisagree
+from ..spans import RECORDER
+from .agreement import difference
 from .averaging import Averaging, Outcome
-from .carrier import Payload
 from .patterns.base import RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
-from .rounds import Work
-from .tensors import copy_bytes, copy_into, local_tensor
+from .rounds import PendingRounds, Work
+from .side_channel import LEFT, RoundId, SideChannel
+from .tensors import buffers_of, copy_into, load_buffers, local_tensor
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class LocalWorker:
 
     parameters: Sequence[Tensor]
     """Those that are trained, of any shape and float type; of a sharded one, this process's shard."""
-    buffers: Sequence[Tensor] = ()
+    model: nn.Module | None = None
+    """Whose buffers are exchanged."""
 
 
 class _Arrived(NamedTuple):
@@ -61,7 +64,10 @@ class _Arrived(NamedTuple):
     outcome: Outcome
     examples: float | None
     """All workers', where they weigh."""
-    buffers: Payload
+    buffers: Mapping[str, Tensor]
+    """Worker 0's, by name."""
+    finished: int | None = None
+    """A worker whose `finish()` ended with this round, where that of this one did not."""
 
 
 @dataclass
@@ -105,6 +111,7 @@ class LocalRounds:
 
     Attributes:
         agreed: by parameter, on its device.
+        agreed_buffers: worker 0's of the latest exchange, by name.
         merging: how; `every` may change between two steps, on all workers alike.
         fragments: of the model.
         outer: the optimizer of the agreed weights.
@@ -116,7 +123,7 @@ class LocalRounds:
         self,
         fragments: Sequence[Fragment],
         agreed: Sequence[Tensor],
-        agreed_buffers: Sequence[Tensor],
+        agreed_buffers: Mapping[str, Tensor],
         workers: Sequence[LocalWorker],
         merging: Merging,
         outer: torch.optim.SGD,
@@ -128,9 +135,11 @@ class LocalRounds:
         in the traffic.
         """
         self.fragments, self.merging, self.outer = list(fragments), merging, outer
-        self.agreed, self._agreed_buffers, self._workers = list(agreed), list(agreed_buffers), list(workers)
+        self.agreed, self.agreed_buffers, self._workers = list(agreed), dict(agreed_buffers), list(workers)
         self._runner, self._traffic = fragments[0].averaging.runner, traffic
         self.steps, self.progress = 0, 0.0
+        self._finished: int | None = None
+        """A worker that has no more rounds in its `finish()`, while this one has not begun its own."""
         self._unit: float | None = None
         """The mean number of a worker's examples at the first sending: they weigh 1."""
         for number, fragment in enumerate(self.fragments, 1):
@@ -141,7 +150,11 @@ class LocalRounds:
         for local, worker in enumerate(self._workers):
             for fragment in self.fragments:
                 self.go_on(fragment, local)
-            copy_into(worker.buffers, self._agreed_buffers)
+            self._load_buffers(worker)
+
+    def _load_buffers(self, worker: LocalWorker) -> None:
+        if worker.model is not None:
+            load_buffers(worker.model, self.agreed_buffers)
 
     def _begin_anew(self, fragment: Fragment) -> None:
         fragment.sent_step = self.steps
@@ -184,8 +197,9 @@ class LocalRounds:
             Whether anything was merged.
 
         Raises:
-            NonFiniteGradient: on every worker, if one's weights are not finite, and the method refuses that.
+            NonFiniteWeight: on every worker, if one's weights are not finite.
             PeerLost: another worker is gone, or has been silent for too long.
+            WorkersDisagree: another worker is in another round, or has other buffers.
             CorruptMessage: what arrived is damaged, or does not fit.
         """
         self.steps, self.progress = self.steps + 1, self.progress + amount
@@ -215,18 +229,27 @@ class LocalRounds:
         """
         for fragment in self.fragments:
             self._merge(fragment, step)
-        for fragment in self.fragments:
-            if every_fragment or self.steps > fragment.sent_step:
-                self._send(fragment, weighted=weighted)
-                self._merge(fragment, step)
+        # In the order in which they would be sent next: another worker may have sent one of them already.
+        due = [each for each in self.fragments if every_fragment or self.steps > each.sent_step]
+        if due and self._finished is not None:
+            rounds = {self._finished: {LEFT: "0"}, self._runner.ranks[0]: {LEFT: str(len(due))}}
+            raise WorkersDisagree(difference(rounds))
+        for left, fragment in zip(reversed(range(len(due))), sorted(due, key=_sendings), strict=True):
+            self._send(fragment, weighted=weighted, left=left)
+            self._merge(fragment, step)
 
-    def _send(self, fragment: Fragment, *, weighted: bool) -> None:
+    def _send(self, fragment: Fragment, *, weighted: bool, left: int = -1) -> None:
         """Compresses a fragment of every worker here, and starts its rounds."""
-        buffers = self._workers[0].buffers if fragment is self.fragments[0] else ()
-        aside = Aside(self._runner.carriers, fragment.examples if weighted else (), buffers)
+        number, model = self.fragments.index(fragment), self._workers[0].model
+        side = SideChannel(
+            self._runner.carriers,
+            RoundId(number, fragment.averaging.done, left),
+            fragment.examples if weighted else (),
+            buffers_of(model) if model is not None and not number else {},
+        )
         if weighted:
             if self._unit is None:  # once, this waits for a delay of the link
-                self._unit = aside.examples / self._runner.workers or 1.0
+                self._unit = side.examples / self._runner.workers or 1.0
             fragment.weights = [each / self._unit for each in fragment.examples]
         averaging, steps = fragment.averaging, self.steps - fragment.sent_step
         pending = []
@@ -239,12 +262,14 @@ class LocalRounds:
             pending.append(averaging.begin(local, weighed))
         outcome: Future[Outcome] = Future()
         if self.merging.delay and self._runner.waits:
-            outcome = self._thread.submit(averaging.run, pending)
+            outcome = self._thread.submit(_run, averaging, pending, side)
         else:
-            outcome.set_result(averaging.run(pending))
+            outcome.set_result(_run(averaging, pending, side))
 
         def arrived() -> _Arrived:
-            return _Arrived(outcome.result(), aside.examples if weighted else None, aside.buffers)
+            result = outcome.result()
+            examples, finished = side.examples if weighted else None, side.finished if left < 0 else None
+            return _Arrived(result, examples, side.buffers, finished)
 
         fragment.on_its_way = _OnItsWay(self.steps + self.merging.delay, arrived)
         if self.merging.delay and self.merging.blend is None:
@@ -261,7 +286,7 @@ class LocalRounds:
         if going is None:
             return False
         began = perf_counter()
-        outcome, examples, buffers = going.arrived()
+        outcome, examples, buffers, self._finished = going.arrived()
         blocked_s = perf_counter() - began if self.merging.delay and self._runner.waits else outcome.waited_s
         step.exchange_s += outcome.waited_s
         step.blocked_s += blocked_s
@@ -273,12 +298,11 @@ class LocalRounds:
             assert self._unit is not None
             mean = mean * (self._runner.workers * self._unit / (examples or 1.0))
         self.apply(fragment, mean)
-        if buffers.size:
-            copy_bytes(buffers, self._agreed_buffers)
+        self.agreed_buffers = dict(buffers) or self.agreed_buffers
         for local, worker in enumerate(self._workers):
             self.go_on(fragment, local, late=bool(self.merging.delay))
-            if buffers.size:
-                copy_into(worker.buffers, self._agreed_buffers)
+            if buffers:
+                self._load_buffers(worker)
         fragment.weights_at_sending = []
         return True
 
@@ -356,7 +380,7 @@ class LocalRounds:
                     "examples": list(each.examples),
                     "weights": list(each.weights),
                     "squares": [list(some) for some in each.squares],
-                    "on_its_way": each.on_its_way and _saved(each.on_its_way),
+                    "on_its_way": each.on_its_way and _saved(each.on_its_way, each.averaging),
                     "weights_at_sending": [list(some) for some in each.weights_at_sending],
                     "unsent": each.averaging.own_state(),
                 }
@@ -478,7 +502,7 @@ class LocalRounds:
             traffic.add_sums(former)
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
         work = [Work([PartTally(*each) for each in tallies]) for tallies in saved["tallies"]]
-        arrived = _Arrived(Outcome(mean, traffic, 0.0, work), saved["examples"], saved["buffers"].numpy())
+        arrived = _Arrived(Outcome(mean, traffic, 0.0, work), saved["examples"], saved["buffers"])
         return _OnItsWay(int(saved["merge_at"]), lambda: arrived)
 
 
@@ -498,6 +522,19 @@ def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
     return parts
 
 
+def _run(averaging: Averaging, pending: Sequence[PendingRounds], side: SideChannel) -> Outcome:
+    """Runs begun rounds to their end, if all workers are in the same ones."""
+    began = perf_counter()
+    side.check()
+    waited_s = 0.0
+    if averaging.runner.waits:
+        waited_s = perf_counter() - began
+        RECORDER.add("exchange", "wire", began, began + waited_s, "round")
+        RECORDER.add("wait", "compute", began, began + waited_s)
+    outcome = averaging.run(pending)
+    return replace(outcome, waited_s=outcome.waited_s + waited_s)
+
+
 def _sendings(fragment: Fragment) -> int:
     """How often it was sent."""
     return fragment.averaging.done + (fragment.on_its_way is not None)
@@ -514,15 +551,15 @@ def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _saved(going: _OnItsWay) -> dict[str, Any]:
+def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
     arrived = going.arrived()
     if isinstance(arrived.outcome.mean, RefusedUpdate):
-        raise arrived.outcome.mean
+        raise averaging.refusal(arrived.outcome.mean)
     return {
         "merge_at": going.merge_at,
         "mean": arrived.outcome.mean,
         "traffic": arrived.outcome.traffic.state_dict(),
         "tallies": [[list(astuple(tally)) for tally in each.tallies] for each in arrived.outcome.work],
         "examples": arrived.examples,
-        "buffers": torch.from_numpy(arrived.buffers.copy()),
+        "buffers": dict(arrived.buffers),
     }

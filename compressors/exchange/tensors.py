@@ -6,9 +6,10 @@ from math import prod
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import CorruptMessage
+from ..names import plain_names
 from .carrier import Payload
 
 _BUCKET_BYTES = 1 << 26
@@ -72,6 +73,32 @@ def copy_into(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copies values into tensors with as many elements each."""
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value.view_as(tensor) if value.layout == torch.strided else value)
+
+
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """A model's buffers, by name without wrappers; `forward()` may assign others at any time."""
+    return {name: module._buffers[key] for name, (module, key) in _buffer_places(model).items()}  # type: ignore[misc]
+
+
+@torch.no_grad()
+def load_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Copies values into a model's buffers; one of another shape or dtype is replaced."""
+    places = _buffer_places(model)
+    for name, value in values.items():
+        module, key = places[name]
+        buffer = module._buffers[key]
+        assert buffer is not None
+        if description(buffer) == description(value):
+            buffer.copy_(value)
+        else:
+            module._buffers[key] = value.to(buffer.device, copy=True)
+
+
+def _buffer_places(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """The module and key of each buffer, by name without wrappers."""
+    names = [name for name, _ in model.named_buffers()]
+    parts = [(plain, full.rpartition(".")) for full, plain in plain_names(model, names).items()]
+    return {plain: (model.get_submodule(path), key) for plain, (path, _, key) in parts}
 
 
 def _dense_bytes(tensor: Tensor) -> int:

@@ -20,6 +20,7 @@ GROUPS = {
     "corrupt": ("CorruptMessage",),
     "run": (
         "NonFiniteGradient",
+        "NonFiniteWeight",
         "Diverged",
         "PeerLost",
         "platform/launching/failure",

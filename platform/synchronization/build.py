@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from taugrad.compressors import NonFiniteWeight
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import Carrier
@@ -142,6 +143,7 @@ class _Build:
                     self._patterns(replicas[0], runner, part),
                     [names[ordinal] for ordinal in part],
                     f"round {number}",
+                    NonFiniteWeight,
                 ),
                 part,
             )

@@ -1,6 +1,7 @@
 """Gradients exchanged in rounds: ring, parameter server, shards; and simulations."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,17 +31,20 @@ class GradientsInRounds(InRounds):
         randomness: Randomness,
         *,
         refuses: bool = True,
+        can_skip: bool = True,
         model: nn.Module | None = None,
         others: Sequence[str] = (),
     ) -> None:
         """Takes charge, with a pattern for each of the runner's ranks.
 
-        `refuses`: whether a gradient that is not finite ends the run, unless fp16 made it so. `model` is the
-        whole, where the replica has a part of it; `others` names its other parameters.
+        `refuses`: whether a gradient that is not finite ends the run, unless fp16 made it so; `can_skip`:
+        whether `nonfinite: skip` is accepted. `model` is the whole, where the replica has a part of it;
+        `others` names its other parameters.
         """
         self._refuses = refuses
         names = [*replica.names, *others]
-        super().__init__([Averaging(runner, patterns, names)], names)
+        nonfinite = partial(NonFiniteGradient, can_skip=can_skip)
+        super().__init__([Averaging(runner, patterns, names, nonfinite=nonfinite)], names)
         self._replica, self._randomness = replica, randomness
         self.model = replica.model if model is None else model
         self._runner.broadcast([*self.model.parameters(), *self.model.buffers()])

@@ -12,6 +12,7 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.local_rounds import Fragment, LocalRounds, LocalWorker, Merging
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.rounds import Runner
+from taugrad.compressors.exchange.tensors import buffers_of, load_buffers
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
@@ -62,8 +63,8 @@ class LocalTraining(InRounds):
         self.local = LocalRounds(
             own.fragments,
             trained,
-            list(self.model.buffers()),
-            [LocalWorker(each.parameters, list(each.model.buffers())) for each in replicas],
+            {name: each.clone() for name, each in buffers_of(self.model).items()},
+            [LocalWorker(each.parameters, each.model) for each in replicas],
             Merging(sync.every, sync.exchange, sync.unsent, sync.delay_steps, sync.blend),
             torch.optim.SGD(trained, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
             self.ledger.traffic,
@@ -81,9 +82,11 @@ class LocalTraining(InRounds):
         if self.adapter is not None:
             self.local.merging = replace(self.local.merging, every=self.adapter.choice.local_steps)
         ends = not self.local.merging.every and moment.position.ends_epoch
-        self.local.advance(iteration.step, due=ends)
+        merged = self.local.advance(iteration.step, due=ends)
         if moment.last:
             self.local.finish(iteration.step)
+        if merged or moment.last:
+            load_buffers(self.model, self.local.agreed_buffers)
         if self.adapter is not None:
             seconds = perf_counter() - began
             iteration.metrics = self.adapter.finish_step(iteration.step, seconds, last=moment.last)
@@ -117,7 +120,7 @@ class LocalTraining(InRounds):
         """One worker's own step; in fp16 it is left out where gradients overflowed."""
         if replica.scale.factor != 1 and (broken := replica.nonfinite()):
             if not replica.scale.overflowed():
-                raise NonFiniteGradient(broken, rank)
+                raise NonFiniteGradient(broken, rank, can_skip=False)
             return
         replica.step(moment.position)
 
@@ -140,6 +143,7 @@ class LocalTraining(InRounds):
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
+        self.local.agreed_buffers = {name: each.clone() for name, each in buffers_of(self.model).items()}
         self.local.load_shared(shared["local"])
         self.ledger.load(shared["ledger"])
 

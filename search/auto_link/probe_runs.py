@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors.errors import Diverged
 from taugrad.platform.data import Data
 from taugrad.platform.data.examples import Draw, Examples, Pair, Parts
 from taugrad.platform.spec import RunSpec
@@ -106,7 +106,7 @@ class ProbeRuns:
         if not run.broken and run.done < steps and not late():
             try:
                 self._train(spec, run, steps, every, late)
-            except NonFiniteGradient:
+            except Diverged:
                 run.broken = True
         if run.broken:
             run.points[steps] = float("inf")

@@ -193,7 +193,7 @@ SUM = ALIKE | {"reduction": "sum"}
     ],
 )
 def test_a_difference_names_the_field_and_each_side_s_value(descriptions, told):
-    assert difference(descriptions) == told
+    assert difference(dict(enumerate(descriptions))) == told
 
 
 def test_every_field_of_a_method_is_described_and_its_kind_comes_first():

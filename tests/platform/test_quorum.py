@@ -12,7 +12,7 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors import CorruptMessage, NonFiniteGradient
+from taugrad.compressors import CorruptMessage, NonFiniteWeight
 from taugrad.platform.synchronization.quorum.agreed_model import AgreedModel
 from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
@@ -153,7 +153,7 @@ def test_an_update_that_is_not_finite_ends_the_run():
     training = training_of(N, simulating(), "strom(0.05)")
     training.iterate([batch(rank, 0) for rank in range(N)], moment(0, 9))
     training._replicas[2].parameters[1].data[0] = float("nan")
-    with pytest.raises(NonFiniteGradient, match="worker 2"):
+    with pytest.raises(NonFiniteWeight, match="worker 2"):
         run(training, 1, H, 9)
 
 

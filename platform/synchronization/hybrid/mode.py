@@ -55,7 +55,16 @@ class HybridTraining(GradientsInRounds):
         self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
         layers = [cast(Layer, each) for each in workers[0].layers]
         others = [f"{layer.name}.{name}" for layer in layers for name, _ in layer.named_parameters()]
-        super().__init__(runner, patterns, replica, randomness, refuses=refuses, model=model, others=others)
+        super().__init__(
+            runner,
+            patterns,
+            replica,
+            randomness,
+            refuses=refuses,
+            can_skip=not workers[0].manner.per_worker,
+            model=model,
+            others=others,
+        )
         self._parts, self.workers_here, self._manner = parts, list(workers), workers[0].manner
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""

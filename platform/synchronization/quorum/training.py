@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors import NonFiniteWeight
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.rounds import Work
@@ -187,14 +187,14 @@ class QuorumTraining(LocalTraining):
         """Applies the mean of what a round's members have sent: the bodies of their offers.
 
         Raises:
-            NonFiniteGradient: on every worker, where a member's update is not finite.
+            NonFiniteWeight: on every worker, where a member's update is not finite.
             CorruptMessage: an offer is damaged or does not fit.
         """
         began = perf_counter()
         buffers = self._whole.buffer_bytes
         payloads = {rank: body[: body.size - buffers] for rank, body in sorted(bodies.items())}
         for refusal in self._patterns[0].refusals(payloads):
-            raise NonFiniteGradient(self._names[refusal.ordinal], refusal.rank)
+            raise NonFiniteWeight(self._names[refusal.ordinal], refusal.rank)
         mean = self._patterns[0].assemble(payloads)
         self.local.apply(self._fragment, mean)
         lowest = bodies[min(bodies)]

@@ -1,0 +1,151 @@
+"""Side-channel data sent with each round: its number, examples that workers learned from, and buffers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import CorruptMessage, WorkersDisagree
+from .agreement import difference
+from .carrier import Carrier, Payload
+from .tensors import copy_bytes, description, to_bytes
+
+_TAG = "side"
+_HEADER = np.dtype([("fragment", "<i8"), ("round", "<i8"), ("left", "<i8"), ("examples", "<f8")])
+_Header = NDArray[np.void]
+"""[1]."""
+_LENGTH = np.dtype("<i8")
+LEFT = "rounds left in finish()"
+
+
+@dataclass(frozen=True)
+class RoundId:
+    """Which round it is: workers whose rounds differ must not be merged."""
+
+    fragment: int
+    round: int
+    """Rounds of the fragment before this one."""
+    left: int = -1
+    """Rounds after this one in the same `finish()`; -1 outside."""
+
+
+class SideChannel:
+    """What workers send one another with a round's messages, beside them."""
+
+    def __init__(
+        self,
+        carriers: Sequence[Carrier],
+        round_id: RoundId,
+        examples: Sequence[float],
+        buffers: Mapping[str, Tensor],
+    ) -> None:
+        """Sends it; the same kinds of data are sent by all workers.
+
+        Args:
+            carriers: of the workers here.
+            round_id: of the round.
+            examples: by worker here; empty where workers do not weigh.
+            buffers: by name; worker 0's are sent.
+        """
+        self._id, self._buffers = round_id, buffers
+        weights = examples or [float("nan")] * len(carriers)
+        self._headers = {
+            carrier.rank: np.array([(*vars(round_id).values(), each)], _HEADER)
+            for carrier, each in zip(carriers, weights, strict=True)
+        }
+        self._sent = _buffer_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
+        for carrier in carriers:
+            message = self._headers[carrier.rank].view(np.uint8)
+            if carrier.rank == 0:
+                message = np.concatenate([message, self._sent])
+            for other in carrier.others:
+                carrier.send(other, _TAG, message)
+        # In the order in which all send: rounds may be waited for in another order.
+        self._receiving = [
+            (source, carrier.receive(source, _TAG)) for carrier in carriers for source in carrier.others
+        ]
+
+    @cached_property
+    def _received(self) -> tuple[float, dict[str, Tensor], int | None]:
+        headers, sent = dict(self._headers), self._sent
+        for source, receiving in self._receiving:
+            message = receiving.result()
+            if message.size < _HEADER.itemsize:
+                raise CorruptMessage(f"worker {source} sent {message.size} bytes beside a round")
+            headers[source] = message[: _HEADER.itemsize].view(_HEADER)
+            if source == 0:
+                sent = message[_HEADER.itemsize :]
+            self._require_same_round(source, headers[source])
+        examples = sum(headers[rank]["examples"].item() for rank in sorted(headers))
+        finished = next((rank for rank, each in headers.items() if not each["left"]), None)
+        return examples, self._read_buffers(sent), finished
+
+    def check(self) -> None:
+        """Waits for all workers' data.
+
+        Raises:
+            WorkersDisagree: another worker is in another round, or its buffers have other shapes or dtypes.
+            PeerLost: one is gone.
+            CorruptMessage: its data are damaged.
+        """
+        _ = self._received
+
+    @property
+    def examples(self) -> float:
+        """The sum of all workers' examples; NaN where they do not weigh. Raises as `check` does."""
+        return self._received[0]
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """Worker 0's buffers, in the CPU's memory. Raises as `check` does."""
+        return self._received[1]
+
+    @property
+    def finished(self) -> int | None:
+        """A worker whose `finish()` this round ends, if any. Raises as `check` does."""
+        return self._received[2]
+
+    def _require_same_round(self, source: int, header: _Header) -> None:
+        rank = next(iter(self._headers))
+        ours, theirs = _described(self._headers[rank]), _described(header)
+        if len(ours) != len(theirs):  # one finishes where the other has a round as usual
+            ours, theirs = ({**each, LEFT: ""} for each in (ours, theirs))
+        if ours != theirs:
+            raise WorkersDisagree(difference({source: theirs, rank: ours}))
+
+    def _read_buffers(self, sent: Payload) -> dict[str, Tensor]:
+        try:
+            length = int(sent[: _LENGTH.itemsize].view(_LENGTH)[0])
+            text, data = np.split(sent[_LENGTH.itemsize :], [length])
+            theirs = {str(name): str(each) for name, each in json.loads(text.tobytes()).items()}
+        except (ValueError, IndexError, AttributeError):
+            raise CorruptMessage(f"{sent.size} bytes of buffers of worker 0, which cannot be read") from None
+        ours = buffer_fields(self._buffers)
+        if ours != theirs:
+            rank = next(iter(self._headers))
+            raise WorkersDisagree(difference({0: theirs, rank: ours}))
+        values = {name: each.detach().cpu().clone() for name, each in self._buffers.items()}
+        copy_bytes(data, list(values.values()))
+        return values
+
+
+def buffer_fields(buffers: Mapping[str, Tensor]) -> dict[str, str]:
+    """What workers' buffers have in common, as fields and values."""
+    return {f"buffer {name!r}": description(each) for name, each in buffers.items()}
+
+
+def _buffer_bytes(buffers: Mapping[str, Tensor]) -> Payload:
+    """Their fields, as the length of their JSON and the JSON; then their values."""
+    text = np.frombuffer(json.dumps(buffer_fields(buffers)).encode(), np.uint8)
+    return np.concatenate([np.array([text.size], _LENGTH).view(np.uint8), text, to_bytes(buffers.values())])
+
+
+def _described(header: _Header) -> dict[str, str]:
+    fragment, number, left, examples = header[0].tolist()
+    given = "none" if np.isnan(examples) else "given"
+    fields = {"fragment": str(fragment), "round": str(number), "examples": given}
+    return fields if left < 0 else {**fields, LEFT: str(left)}
