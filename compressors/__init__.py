@@ -21,6 +21,8 @@ __all__ = [
     "NonFiniteWeight",
     "Outer",
     "PatchMismatch",
+    "PatchReader",
+    "PatchWriter",
     "PeerLost",
     "ReplicaState",
     "Step",
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from .hook import compress_gradients, compressed_allgather
     from .local_steps import LocalSteps, Outer
     from .method import CompressorConfig, chain
+    from .patch_stream import PatchReader, PatchWriter
     from .patches import WeightPatch, apply_patch, make_patch
     from .replica_state import ReplicaState
     from .replicas import compress_replicas
@@ -71,6 +74,7 @@ else:
             **dict.fromkeys(("compress_gradients", "compressed_allgather"), ".hook"),
             **dict.fromkeys(("LocalSteps", "Outer"), ".local_steps"),
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
+            **dict.fromkeys(("PatchReader", "PatchWriter"), ".patch_stream"),
             **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),
             "ReplicaState": ".replica_state",
             "compress_replicas": ".replicas",

@@ -1,7 +1,7 @@
 """Dictionaries of tensors as the bit patterns that patches are about; how a patch is made and applied."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +31,8 @@ class Entry:
     """One name's tensor, or this process's shard of it."""
 
     row: Row
+    tensor: Tensor
+    """As it was given."""
     local: Tensor
     """What is in this process, real."""
     bits: Tensor
@@ -49,6 +51,25 @@ class Entry:
             Piece(self.bits[begin + low : begin + low + length], first + low, floats)
             for low, length in row.pieces()
         ]
+
+    def owned(self, rank: int) -> bool:
+        """Whether this process is the one, of those that have these elements, that publishes them."""
+        if not isinstance(self.tensor, DTensor):
+            return rank == 0
+        at: Sequence[int] = self.tensor.device_mesh.get_coordinate() or []
+        return all(
+            each == 0
+            for each, placement in zip(at, self.tensor.placements, strict=True)
+            if isinstance(placement, Replicate)
+        )
+
+    def apart(self, bits: Tensor) -> "Entry":
+        """The same with a copy of its bits, which is then all that it holds."""
+        return Entry(self.row, bits, bits, bits)
+
+    def empty(self) -> "Entry":
+        """The same tensor, of which nothing is here."""
+        return replace(self, row=self.row._replace(first=0, elements=0), bits=self.bits[:0])
 
     def write_back(self) -> None:
         """Copies the bits to the tensor, where they are not its memory."""
@@ -76,7 +97,7 @@ def _entry(name: str, tensor: Any) -> Entry:
     local, first = _local(name, tensor.detach())
     row = Row((name,), dtype, tuple(tensor.shape), first, local.numel())
     local = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local.resolve_neg()
-    return Entry(row, local, local.contiguous().reshape(-1).view(_BITS[row.pattern.width]))
+    return Entry(row, tensor, local, local.contiguous().reshape(-1).view(_BITS[row.pattern.width]))
 
 
 def _local(name: str, tensor: Tensor) -> tuple[Tensor, int]:
@@ -138,11 +159,31 @@ def digest_of(entries: Mapping[str, Entry], threads: int) -> int:
 
 
 def _digest(rows: Sequence[tuple[Row, Entry]], threads: int) -> int:
-    places = {(row.first, entry.place): entry.pieces(row) for row, entry in rows}  # tied ones but once
-    pieces = [piece for each in places.values() for piece in each]
-    digests = iter(on_devices(pieces, threads, lambda ops, some: ops.digest([pieces[i] for i in some])))
-    by_place = {place: sum(next(digests) for _ in each) for place, each in places.items()}
-    return sum(factors(row) * by_place[row.first, entry.place] for row, entry in rows) % _WHOLE
+    places = {(row.first, entry.place): (row, entry.pieces(row)) for row, entry in rows}  # tied ones but once
+    digests = dict(zip(places, _digests([pieces for _, pieces in places.values()], threads), strict=True))
+    return sum(factors(row) * digests[row.first, entry.place] for row, entry in rows) % _WHOLE
+
+
+def rows_digest(rows: Sequence[tuple[Row, Tensor]], threads: int) -> int:
+    """The same of rows whose bits lie apart."""
+    pieces = [
+        [
+            Piece(bits[low : low + length], row.first * row.pattern.parts + low, row.pattern.floats)
+            for low, length in row.pieces()
+        ]
+        for row, bits in rows
+    ]
+    return (
+        sum(factors(row) * each for (row, _), each in zip(rows, _digests(pieces, threads), strict=True))
+        % _WHOLE
+    )
+
+
+def _digests(tensors: Sequence[Sequence[Piece]], threads: int) -> list[int]:
+    """Of each tensor, by its pieces."""
+    pieces = [piece for each in tensors for piece in each]
+    found = iter(on_devices(pieces, threads, lambda ops, some: ops.digest([pieces[i] for i in some])))
+    return [sum(next(found) for _ in each) for each in tensors]
 
 
 def factors(row: Row) -> int:

@@ -9,9 +9,12 @@ Neither needs a process group. `PatchWriter` and `PatchReader` make a stream of 
 `python -m taugrad.compressors.patches show PATH` lists what is there.
 """
 
+import argparse
+
 import numpy as np
 
 from .ops.array import Bytes
+from .patch_stream import listing
 from .patch_weights import SparseTensor, Weights, entries_of, make, prepare, threads_of
 from .wire.patch import Table, merge_patches, read_patch_table
 
@@ -102,3 +105,16 @@ def apply_patch(weights: Weights, patch: bytes, *, threads: int | None = None) -
 
 def _array(patch: bytes) -> Bytes:
     return np.frombuffer(patch, np.uint8)
+
+
+def main() -> None:
+    """`python -m taugrad.compressors.patches show PATH`."""
+    parser = argparse.ArgumentParser(prog="python -m taugrad.compressors.patches", description=__doc__)
+    show = parser.add_subparsers(required=True).add_parser("show", help="lists patches and snapshots")
+    show.add_argument("path", help="a folder, or an address such as s3://bucket/run")
+    for line in listing(parser.parse_args().path):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

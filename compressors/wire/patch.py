@@ -245,7 +245,11 @@ def read_patch_table(patch: Bytes) -> Table:
 
 def _table(given: Any) -> Table:
     before, after = (int.from_bytes(bytes.fromhex(each)) for each in given["digests"])
-    rows, modes, cuts = tuple(_row(*each) for each in given["tensors"]), given["modes"], tuple(given["parts"])
+    rows, modes, cuts = (
+        tuple(row_of(*each) for each in given["tensors"]),
+        given["modes"],
+        tuple(given["parts"]),
+    )
     if not (max(before, after) < 2**64 and type(modes) is str and set(modes) <= set("0123")):
         raise ValueError("a digest or a mode is none that is written")
     if not all(type(each) is int for each in (given["changed"], *cuts)):
@@ -263,7 +267,12 @@ def _table(given: Any) -> Table:
     return table
 
 
-def _row(names: Any, dtype: Any, shape: Any, first: Any = 0, count: Any = None) -> Row:
+def row_of(names: Any, dtype: Any, shape: Any, first: Any = 0, count: Any = None) -> Row:
+    """A row as a file has it, untrusted.
+
+    Raises:
+        ValueError: it is impossible, or of an unknown type.
+    """
     total = prod(shape)
     row = Row(tuple(names), dtype, tuple(shape), first, total if count is None else count)
     numbers = [*row.shape, row.first, row.elements]

@@ -1,0 +1,317 @@
+"""Streams of weight patches: folders and buckets, readers that were away, damage, kills, full disks."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+import torch
+from cases import in_turn
+from objects import BUCKET, Objects
+from patch_models import Weights, model, step
+
+from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, patches
+from taugrad.compressors.patches import listing
+
+
+def same(one: Weights, other: Weights) -> bool:
+    """Bit for bit."""
+    return one.keys() == other.keys() and all(
+        (x.numel() == y.numel() == 0)
+        or bytes(x.view(-1).view(torch.uint8)) == bytes(y.view(-1).view(torch.uint8))
+        for x, y in zip(one.values(), (other[name] for name in one), strict=True)
+    )
+
+
+def published(place: Any, count: int, **options: Any) -> list[Weights]:
+    """The weights of every number."""
+    weights, states = model(), []
+    with PatchWriter(place, **options) as writer:
+        for seed in range(count):
+            assert writer.write(weights).number == seed
+            states.append({name: tensor.clone() for name, tensor in weights.items()})
+            step(weights, seed)
+    return states
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Objects]:
+    objects = Objects()
+    yield objects
+    objects.stop()
+
+
+@in_turn("kind", ["folder", "memory", "s3"])
+def test_readers_follow(
+    kind: str, tmp_path: Path, bucket: Objects, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    names = {"folder": tmp_path / "weights", "memory": "memory://weights", "s3": f"s3://{BUCKET}/weights"}
+    place = names[kind]
+    for name, value in bucket.variables.items():
+        monkeypatch.setenv(name, value)
+    follower, late = PatchReader(place), PatchReader(place)
+    mine, others, weights = model(9), model(8), model()
+    assert follower.update(mine) is None
+    with PatchWriter(place, full_every=4) as writer:
+        for number in range(10):
+            made = writer.write(weights)
+            assert (made.number, made.snapshot_bytes > 0) == (number, number % 4 == 0)
+            assert (made.patch_bytes > 0) == (number > 0)
+            if number:
+                assert made.patch_bytes < 2000 < made.snapshot_bytes or number % 4
+                assert 0 < made.changed < 0.03
+            assert follower.update(mine) == number
+            assert same(mine, weights)
+            step(weights, number)
+        assert follower.update(mine) == 9
+    assert late.update(others) == 9
+    assert same(mine, others)
+    lines = list(listing(place))
+    assert len(lines) == 1 + 9 + 3
+    assert f"{made.digest:016x}" in lines[-1]
+    monkeypatch.setattr(sys, "argv", ["patches", "show", str(place)])
+    patches.main()
+    assert capsys.readouterr().out == "\n".join(lines) + "\n"
+
+
+def test_snapshots_are_files_of_safetensors(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    states = published(tmp_path, 1)
+    found = safetensors.load_file(tmp_path / "0000000000.safetensors")
+    found["fp8"] = found["fp8"].view(torch.float8_e4m3fnuz)  # which the format does not know
+    assert same(found, states[0])
+
+
+def reads(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Receives the names of files that readers read."""
+    names = list[str]()
+    from taugrad.compressors.patch_stream import Store
+
+    plain = Store.read
+
+    def read(store: Store, name: str, end: int | None = None) -> bytes:
+        names.append(name)
+        return plain(store, name, end)
+
+    monkeypatch.setattr(Store, "read", read)
+    return names
+
+
+def test_the_shortest_chain_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = published(tmp_path, 12, full_every=5)
+    early, weights = PatchReader(tmp_path), model(3)
+    later = [path for path in tmp_path.iterdir() if path.name >= "0000000003"]
+    away = tmp_path / "away"
+    away.mkdir()
+    for path in later:
+        path.rename(away / path.name)
+    assert early.update(weights) == 2
+    for path in away.iterdir():
+        path.rename(tmp_path / path.name)
+    names = reads(tmp_path, monkeypatch)
+    assert early.update(weights) == 11
+    assert names == [f"{number:010d}.patch" for number in range(3, 12)]  # shorter than a snapshot
+    assert same(weights, states[11])
+    names.clear()
+    fresh = model(4)
+    assert PatchReader(tmp_path).update(fresh) == 11
+    assert names == ["0000000010.safetensors", "0000000011.patch"]
+    assert same(fresh, states[11])
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Weights]]:
+    """Numbers 0 to 10 with snapshots 0, 5 and 10."""
+    folder = tmp_path_factory.mktemp("chain")
+    return folder, published(folder, 11, full_every=5)
+
+
+def patch(number: int) -> str:
+    return f"{number:010d}.patch"
+
+
+@in_turn("kind", ["missing", "doubled", "swapped", "flipped", "short", "empty", "flipped snapshot"])
+def test_a_gap_waits_for_the_next_snapshot(
+    kind: str, chain: tuple[Path, list[Weights]], tmp_path: Path
+) -> None:
+    folder, states = chain
+    tmp_path /= kind.replace(" ", "-")
+    shutil.copytree(folder, tmp_path)
+    later = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name >= "0000000005"}
+    for name in later:
+        (tmp_path / name).unlink()
+    reader, weights = PatchReader(tmp_path), model(5)
+    assert reader.update(weights) == 4
+    wrong = later[patch(7)]
+    damage = {
+        "missing": {patch(7): b""},
+        "doubled": {patch(7): later[patch(6)]},
+        "swapped": {patch(7): later[patch(8)], patch(8): wrong},
+        "flipped": {patch(7): wrong[:60] + bytes([wrong[60] ^ 4]) + wrong[61:]},
+        "short": {patch(7): wrong[:-1]},
+        "empty": {patch(7): b""},
+        "flipped snapshot": {"0000000010.safetensors": later["0000000010.safetensors"][:-3] + b"abc"},
+    }[kind]
+    before = {name: data for name, data in (later | damage).items() if name < "0000000010"}
+    if kind == "missing":
+        del before[patch(7)]
+    for name, data in before.items():
+        (tmp_path / name).write_bytes(data)
+    due = 9 if kind == "flipped snapshot" else 6
+    for _ in range(2):
+        assert reader.update(weights) == due
+        assert same(weights, states[due])
+    fresh = model(6)
+    assert PatchReader(tmp_path).update(fresh) == due
+    for name, data in (later | damage).items():
+        if name >= "0000000010":
+            (tmp_path / name).write_bytes(data)
+    assert reader.update(weights) == 10
+    assert same(weights, states[10])
+    assert PatchReader(tmp_path).update(fresh) == (10)
+    assert same(fresh, states[10])
+
+
+def test_weights_that_something_else_has_changed_are_replaced(tmp_path: Path) -> None:
+    states = published(tmp_path, 4, full_every=2)
+    (tmp_path / patch(3)).rename(tmp_path / "away")
+    reader, weights = PatchReader(tmp_path), model(1)
+    assert reader.update(weights) == 2
+    weights["layer.weight"][3, 3] = 5
+    (tmp_path / "away").rename(tmp_path / patch(3))
+    assert reader.update(weights) == 3
+    assert same(weights, states[3])
+    with pytest.raises(PatchMismatch, match=r"the weights have 'mask' with shape \(31,\), not \(30,\)"):
+        PatchReader(tmp_path).update(weights | {"mask": torch.ones(31, dtype=torch.bool)})
+
+
+def test_old_ones_are_removed(tmp_path: Path) -> None:
+    states = published(tmp_path, 14, full_every=3, keep=2)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == patch(9)
+    assert [name for name in names if name.endswith("safetensors")] == [
+        f"{number:010d}.safetensors" for number in (9, 12)
+    ]
+    weights = model(2)
+    assert PatchReader(tmp_path).update(weights) == 13
+    assert same(weights, states[13])
+
+
+def test_a_second_writer_is_refused(tmp_path: Path, bucket: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bucket.variables.items():
+        monkeypatch.setenv(name, value)
+    for place in (tmp_path, f"memory://{uuid.uuid4()}", f"s3://{BUCKET}/two"):
+        first, weights = PatchWriter(place), model()
+        first.write(weights)
+        with pytest.raises(FileExistsError, match=f"is written by process {os.getpid()}.*take_over=True"):
+            PatchWriter(place)
+        second = PatchWriter(place, take_over=True)
+        assert second.write(weights).number == 1
+        with pytest.raises(FileExistsError, match="another writer has taken it over"):
+            first.write(weights)
+        first.close()
+        second.close()
+        with PatchWriter(place) as third:
+            assert third.write(weights).number == 2
+        assert PatchReader(place).update(model(1)) == 2
+    with pytest.raises(ValueError, match="full_every must be a whole number of at least 1, not 0"):
+        PatchWriter(tmp_path, full_every=0)
+
+
+def test_a_full_disk_leaves_the_stream_as_it_was(tmp_path: Path) -> None:
+    weights = model()
+    reader, mine = PatchReader(tmp_path), model(1)
+    with PatchWriter(tmp_path, full_every=2) as writer:
+        writer.write(weights)
+        step(weights, 0)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        plain = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        for size, number in ((100, 0), (3000, 1)):  # too small for the patch, and for the snapshot
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            if number:
+                writer.write(weights)
+                step(weights, 1)
+            try:
+                with pytest.raises(OSError, match="too large"):
+                    writer.write(weights)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert not list(tmp_path.glob("*.part"))
+            assert reader.update(mine) == 2 * number
+        signal.signal(signal.SIGXFSZ, plain)
+        assert same(mine, weights)
+        step(weights, 2)
+        made = writer.write(weights)
+        assert (made.number, made.snapshot_bytes > 0) == (3, True)
+        assert reader.update(mine) == 3
+        assert same(mine, weights)
+
+
+WRITER = """
+import sys, torch
+sys.path[:0] = sys.argv[2:]
+from patch_models import model, step
+from taugrad.compressors import PatchWriter
+weights = model()
+with PatchWriter(sys.argv[1], full_every=4) as writer:
+    for seed in range(100000):
+        step(weights, seed)
+        writer.write(weights)
+"""
+READER = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+from patch_models import model
+from taugrad.compressors import PatchReader
+reader, weights = PatchReader(sys.argv[1]), model(4)
+while True:
+    reader.update(weights)
+    time.sleep(0.05)
+"""
+
+
+def until(condition: Any) -> None:
+    end = monotonic() + 60
+    while not condition():
+        assert monotonic() < end
+        sleep(0.02)
+
+
+def test_writers_and_readers_that_are_killed_leave_whole_streams(tmp_path: Path) -> None:
+    place = tmp_path / "weights"
+    folder = str(Path(__file__).parent)
+
+    def started(script: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", script, place, folder])
+
+    reader, weights, last = PatchReader(place), model(2), -1
+    for _ in range(2):
+        writer, other = started(WRITER), started(READER)
+        try:
+            until(lambda due=last + 6: (reader.update(weights) or 0) > due)
+        finally:
+            other.kill()
+            writer.kill()
+            writer.wait()
+            other.wait()
+        number = reader.update(weights)
+        assert number is not None
+        assert number > last
+        last = number
+        fresh = model(3)
+        assert PatchReader(place).update(fresh) == number
+        assert same(fresh, weights)
+    assert json.loads((place / "writer-0.json").read_text())["pid"] == writer.pid
+    shutil.copy(place / patch(last), place / f"{patch(last)}.abcd.0.part")
+    with PatchWriter(place) as again:  # the one before is dead
+        assert again.write(weights).number == last + 1
+    assert not list(place.glob("*.part"))
