@@ -284,6 +284,14 @@ class LocalSteps:
         self._rounds.finish(self.last_step, weighted=bool(self._weighted), every_fragment=self._by_examples)
 
     @property
+    def is_first_worker(self) -> bool:
+        """Whether this worker logs for all: the first of its group, and of the first shard."""
+        meshes = (
+            getattr(parameter, "device_mesh", None) for parameter in self._parameters.values()
+        )  # FSDP2's
+        return self._rank == 0 and not any(mesh and any(mesh.get_coordinate()) for mesh in meshes)
+
+    @property
     def totals(self) -> Totals:
         """The ledger of all steps so far. Buffers are not in it, as with DDP."""
         totals = Totals(**self._before_last.state_dict())

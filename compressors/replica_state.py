@@ -178,6 +178,10 @@ class ReplicaState(WorkerState):
         shard, shards = dist.get_rank(self._shards), dist.get_world_size(self._shards)
         return f"replica {dist.get_rank(self._group)} of {self.workers}, shard {shard} of {shards}"
 
+    @property
+    def is_first_worker(self) -> bool:
+        return super().is_first_worker and dist.get_rank(self._shards) == 0
+
     def state_dict(self) -> dict[str, Any]:
         """What `WorkerState.state_dict` returns, under a key that says whose it is.
 

@@ -130,6 +130,11 @@ class WorkerState:
         return dist.get_world_size(self._group)
 
     @property
+    def is_first_worker(self) -> bool:
+        """Whether this worker logs for all: the first of its group, and of the first shard."""
+        return dist.get_rank(self._group) == 0
+
+    @property
     def totals(self) -> Totals:
         """What this worker sent and received in all steps so far."""
         totals = Totals(**self._before_last.state_dict())
@@ -219,7 +224,8 @@ class WorkerState:
         missing = {"powersgd", "rank", "totals", "traffic", "workers"} - set(state)
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
-        require_same_worker(state, dist.get_rank(self._group), self.workers)
+        reshard_hint = "load the states of all of them with reshard=True"
+        require_same_worker(state, dist.get_rank(self._group), self.workers, reshard_hint)
         totals = Totals.from_state_dict(state["totals"])
         back = self._protocol.back
         if (state["powersgd"] is None) != (self._protocol.state_dict() is None):

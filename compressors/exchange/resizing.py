@@ -49,10 +49,14 @@ def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -
     return [{name: (share * each).float() for name, each in total.items()} for total in sums]
 
 
-def require_same_worker(state: Mapping[str, Any], rank: int, workers: int) -> None:
-    """Refuses another worker's state, or that of a worker of another number, with a ValueError."""
+def require_same_worker(state: Mapping[str, Any], rank: int, workers: int, otherwise: str = "") -> None:
+    """Checks that a state is of this rank and this number of workers.
+
+    Raises ValueError if it is not, with what to do `otherwise` for another number of workers.
+    """
     if (state["rank"], state["workers"]) != (rank, workers):
         raise ValueError(
             f"the state of rank {state['rank']} of {state['workers']} workers, this is rank {rank} of "
             f"{workers}: each worker's residual belongs to its part of the data"
+            + (f"; {otherwise}" if otherwise and state["workers"] != workers else "")
         )

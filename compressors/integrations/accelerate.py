@@ -1,13 +1,15 @@
-"""Accelerate: a model that `prepare` returned is compressed, and saved and loaded with all the rest.
+"""Accelerate: compresses a model that `prepare` returned, and saves and loads its residuals with the rest.
 
-`DistributedDataParallelKwargs` of Accelerate takes no hook but the five that it lists.
+Accelerate's `DistributedDataParallelKwargs` takes only the five hooks that it lists.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import ref
 
 from accelerate import Accelerator
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ..hook import compress_gradients
 from ..method import Method
@@ -19,6 +21,8 @@ def compress_prepared(
     accelerator: Accelerator, model: nn.Module, method: Method | Mapping[str, Any] | str, **options: Any
 ) -> CompressionState:
     """Compresses what a prepared model synchronizes; residuals go with `save_state` and `load_state`.
+
+    After `accelerator.free_memory()`, call it again for the model that `prepare` then returns.
 
     Args:
         accelerator: the one that prepared it; its scaler, if it has one, is given to `compress_gradients`.
@@ -33,16 +37,27 @@ def compress_prepared(
         TypeError: the model is not in DDP, as before `prepare`, or with one process.
     """
     state = compress_gradients(model, method, scaler=accelerator.scaler, **options)
+    # Weak: hooks outlive the model, which `free_memory` is to free.
+    state_ref, net_ref = ref(state), ref(_unwrapped(model))
 
-    def name(models: list[nn.Module]) -> str:
-        mine = accelerator.unwrap_model(model)
-        place = next(place for place, each in enumerate(models) if accelerator.unwrap_model(each) is mine)
-        return f"taugrad{place or ''}"
+    def apply(action: Callable[..., None], models: list[nn.Module], folder: str) -> None:
+        state, net = state_ref(), net_ref()
+        for place, prepared in enumerate(models):
+            if state is not None and _unwrapped(prepared) is net:
+                action(state, folder, name=f"taugrad{place or ''}")
 
-    accelerator.register_save_state_pre_hook(
-        lambda models, _, folder: save_rank(state, folder, name=name(models))
-    )
-    accelerator.register_load_state_pre_hook(
-        lambda models, folder: load_rank(state, folder, name=name(models))
-    )
+    accelerator.register_save_state_pre_hook(lambda models, _, folder: apply(save_rank, models, folder))
+    accelerator.register_load_state_pre_hook(lambda models, folder: apply(load_rank, models, folder))
     return state
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model in DDP and `torch.compile`, which Accelerate has listed with or without them.
+
+    Accelerate's `unwrap_model` takes DDP out of a compiled model for good.
+    """
+    while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module) or (
+        isinstance(model, DistributedDataParallel) and isinstance(inner := model.module, nn.Module)
+    ):
+        model = inner
+    return model

@@ -1,11 +1,13 @@
 """Transformers' Trainer: a callback that compresses, saves and loads residuals, and logs what was sent.
 
-The Trainer makes Accelerate's handler of DDP itself, so that a hook cannot be given there.
+The Trainer makes Accelerate's DDP handler itself, so that no hook can be passed there.
 """
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
+from weakref import ref
 
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -14,7 +16,10 @@ from ..hook import compress_gradients
 from ..method import Method
 from ..state import CompressionState, ddp_in
 from .metrics import ledger_metrics
-from .rank_files import load_rank, save_rank
+from .rank_files import load_rank, new_checkpoint_id, save_rank
+
+_KEY = "taugrad"
+"""The entry of the Trainer's state that names the checkpoints of a call of `train`."""
 
 
 class TaugradCallback(TrainerCallback):
@@ -34,7 +39,7 @@ class TaugradCallback(TrainerCallback):
         resume_from: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        """Takes the trainer, whose model is wrapped when training begins.
+        """Sets the method; the trainer wraps its model when training begins.
 
         Args:
             trainer: the one that the callback is added to.
@@ -46,7 +51,8 @@ class TaugradCallback(TrainerCallback):
         self.compression: CompressionState | None = None
         self._trainer, self._method, self._options = trainer, method, options
         self._resume_from = resume_from
-        self._ddp: DistributedDataParallel | None = None
+        self._ddp: ref[DistributedDataParallel] | None = None  # weak: the Trainer frees it before it retries
+        self._run = ""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -56,14 +62,23 @@ class TaugradCallback(TrainerCallback):
         Raises:
             TypeError: the model is not in DDP, as with one process.
             FileNotFoundError: as for `load_rank`.
+            ValueError: `output_dir` has a checkpoint of the same step of another training than the one that
+                training resumes from, and `resume_from` is not given; or as for `load_rank`.
         """
         ddp = ddp_in(self._trainer.model_wrapped)
-        if ddp is not self._ddp:  # not that of an earlier `train`
+        if self._ddp is None or ddp is not self._ddp():  # not that of an earlier `train`
             scaler = self._trainer.accelerator.scaler
             self.compression = compress_gradients(ddp, self._method, scaler=scaler, **self._options)
-            self._ddp = ddp
-        if state.global_step and self.compression is not None:
-            load_rank(self.compression, self._resume_from or _checkpoint(args, state))
+            self._ddp = ref(ddp)
+        assert self.compression is not None
+        assert state.stateful_callbacks is not None
+        if state.global_step:
+            folder = self._resume_from or _checkpoint(args, state)
+            if run := state.stateful_callbacks.get(_KEY):
+                load_rank(self.compression, folder, checkpoint=f"{run} {state.global_step}")
+            else:
+                warnings.warn("the checkpoint has no residuals: they begin at zero", stacklevel=2)
+        self._run = state.stateful_callbacks[_KEY] = new_checkpoint_id()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -80,7 +95,8 @@ class TaugradCallback(TrainerCallback):
     ) -> None:
         """Saves this rank's residuals."""
         if self.compression is not None and not (args.save_only_model or state.is_hyper_param_search):
-            save_rank(self.compression, _checkpoint(args, state))
+            name = f"{self._run} {state.global_step}"
+            save_rank(self.compression, _checkpoint(args, state), checkpoint=name)
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> str:
