@@ -39,7 +39,7 @@ from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns import pattern_for, returning, self_contained
 from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
-from .exchange.rounds import ProcessRunner
+from .exchange.runner import ProcessRunner
 from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
 from .exchange.tensors import (

@@ -244,19 +244,21 @@ class WorkerState:
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """This worker's part of what all workers of another number had (`exchange/resizing.py`)."""
         former = ranks_together(
-            [{str(each["rank"]): each} for each in states], [each["workers"] for each in states]
+            [{str(state["rank"]): state} for state in states], [state["workers"] for state in states]
         )
         rank, share = dist.get_rank(self._group), share_of(len(former), self.workers, self.config.reduction)
         kept = {
-            part: merged([each[part] for each in former], self.workers, share)[rank]
-            for part in ("residuals", "velocities")
+            kind: merged([state[kind] for state in former], self.workers, share)[rank]
+            for kind in ("residuals", "velocities")
         }
-        own = {key: each for key, each in former[model_of(rank, len(former))].items() if key != "back"}
-        own |= memories_of(own, self._protocol.shards)
+        state = dict(former[model_of(rank, len(former))])
+        state |= memories_of(state, self._protocol.shards)
+        state.pop("back", None)
         if (back := self._protocol.back) is not None:
-            own["back"] = recut([each["back"] for each in former if "back" in each], back.slices)
+            backs = [worker["back"] for worker in former if "back" in worker]
+            state["back"] = recut(backs, back.slices)
         traffic = Traffic(self.workers).state_dict()
-        return {**own, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
+        return {**state, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
 
     def _begin_pass(self, uncleared: set[str]) -> None:
         """Begins a backward pass that is exchanged.

@@ -17,7 +17,7 @@ from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Sharded
-from taugrad.compressors.exchange.rounds import ProcessRunner
+from taugrad.compressors.exchange.runner import ProcessRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 

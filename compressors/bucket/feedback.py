@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class Feedback:
         shard_memories: likewise, by shard, where a method is applied to shards of parameters one by one.
         method: the method that the memory belongs to; `aim_at` changes it.
         slices: where what is kept of each parameter lies in it, if it is not of whole parameters.
+        lock: is held while a bucket is compressed: patterns compress sums in another thread.
         orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
             are saved as they are, [numel].
     """
@@ -42,6 +44,7 @@ class Feedback:
         self.shard_memories: dict[int, dict[str, Memory]] = {}
         self.slices: dict[str, ParameterSlice] = {}
         self.orders: dict[str, MemoryOrder] = {}
+        self.lock = Lock()
 
     def reorder(self, orders: Mapping[str, MemoryOrder]) -> None:
         """Moves the elements of residuals and velocities to where those of gradients are from now on."""
@@ -95,7 +98,7 @@ class Feedback:
             "residuals": self._shaped(self.residuals),
             "velocities": self._shaped(self.velocities),
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
-            **({"starts": {name: each.start for name, each in self.slices.items()}} if self.slices else {}),
+            **({"starts": {name: part.start for name, part in self.slices.items()}} if self.slices else {}),
             **({"shard_memories": shards} if (shards := self._plain_shards()) else {}),
             **({} if self.method is self._given else {"aim": self.method.aim}),
         }
@@ -132,7 +135,9 @@ class Feedback:
 
     def _plain_shards(self) -> dict[str, Any]:
         shards = self.shard_memories.items()
-        return {str(n): {name: each.plain() for name, each in some.items()} for n, some in shards if some}
+        return {
+            str(n): {name: m.plain() for name, m in memories.items()} for n, memories in shards if memories
+        }
 
     def _restored(
         self, saved: Mapping[str, Mapping[str, Any]], like: Mapping[str, Tensor]
@@ -171,8 +176,8 @@ class Feedback:
                     f"this model needs float32 {tuple(parameter.shape)}"
                 )
             order = self.orders.get(name)
-            there = tensor.to(parameter.device, copy=True)
-            fitting[name] = there if order is None else order.flat(there)
+            copied = tensor.to(parameter.device, copy=True)
+            fitting[name] = copied if order is None else order.flat(copied)
         return fitting
 
 
@@ -243,7 +248,8 @@ class FeedbackCompressor:
         if rms is not None:
             parts = [replace(part, rms=rms[part.name]) for part in parts]
         before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
-        outgoing = self.compressor.compress(parts, self.layout, self._context)
+        with feedback.lock:
+            outgoing = self.compressor.compress(parts, self.layout, self._context)
         if self.compressor.config.nonfinite == "skip":
             # Gradients are large, and one process may simulate many workers, so none is kept.
             parts = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
@@ -307,10 +313,9 @@ def _slice_of(tensors: dict[str, Tensor], name: str, gradient: Tensor, part: Par
 
 def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     """The tensor of a name, float32 [numel]; zeros where there is none yet."""
-    found = tensors.get(name)
-    if found is None:
-        found = tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
-    return found
+    if name not in tensors:
+        tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
+    return tensors[name]
 
 
 def first_memories(saved: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -334,7 +339,9 @@ def memories_of(state: Mapping[str, Any], shards: Sequence[Collection[str]]) -> 
 
 def recut(states: Sequence[Mapping[str, Any]], slices: Mapping[str, ParameterSlice]) -> dict[str, Any]:
     """The state of other slices of the same parameters, from those of all slices in order."""
-    state: dict[str, Any] = {"memories": only_of(first_memories(each["memories"] for each in states), slices)}
+    state: dict[str, Any] = {
+        "memories": only_of(first_memories(former["memories"] for former in states), slices)
+    }
     for kind in ("residuals", "velocities"):
         wholes: dict[str, Tensor] = {}
         for former in states:

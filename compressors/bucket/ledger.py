@@ -90,7 +90,7 @@ class Totals:
 
 @cache  # every step asks for them
 def _names() -> tuple[str, ...]:
-    return tuple(each.name for each in fields(Totals))
+    return tuple(total.name for total in fields(Totals))
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Step(Totals):
 
     def metrics(self, workers: int) -> dict[str, float]:
         """For logs, as docs/reference/metrics.md lists them; without an exchange there is no ratio."""
-        found: dict[str, float] = {
+        metrics: dict[str, float] = {
             "comm/fraction": self.fraction,
             "comm/elements": self.sent,
             "comm/paper_bytes": self.paper_bytes,
@@ -155,10 +155,10 @@ class Step(Totals):
             "comm/bits_per_param": self.bits_per_param,
         }
         if self.wire_bytes:
-            found["comm/compression_ratio"] = self.compression_ratio
+            metrics["comm/compression_ratio"] = self.compression_ratio
         if self.mean_tau is not None:
-            found["comm/tau"] = self.mean_tau
-        return found
+            metrics["comm/tau"] = self.mean_tau
+        return metrics
 
     def skip(self, parameter: str, rank: int) -> None:
         """Notes a gradient that was not finite: every worker leaves this step out."""

@@ -14,7 +14,8 @@ from ..errors import NonFiniteGradient
 from ..spans import RECORDER, seconds
 from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together
-from .rounds import PendingRounds, Runner, Work
+from .rounds import ExchangeRecord, PendingRounds
+from .runner import Runner
 
 STATE_VERSION = 4
 """Since 2 the workers' states say whose they are; since 4 they have residuals of whole parameters."""
@@ -30,8 +31,8 @@ class Outcome:
     """Of the workers here."""
     waited_s: float
     """While messages were under way."""
-    work: Sequence[Work] = field(default_factory=list)
-    """Of each worker here."""
+    records: Sequence[ExchangeRecord] = field(default_factory=list)
+    """Of the workers here."""
 
 
 class Averaging:
@@ -66,9 +67,9 @@ class Averaging:
 
         For `refused` see `Pattern.rounds`.
         """
-        work, carrier = Work(), self.runner.carriers[local]
-        rounds = self.patterns[local].rounds(tensors, self.done, work, refused)
-        pending = PendingRounds(rounds, work, carrier, self._tag, self._traffic, self._calls.put)
+        record, carrier = ExchangeRecord(), self.runner.carriers[local]
+        rounds = self.patterns[local].rounds(tensors, self.done, record, refused)
+        pending = PendingRounds(rounds, record, carrier, self._tag, self._traffic, self._calls.put)
         pending.begin()
         return pending
 
@@ -79,15 +80,15 @@ class Averaging:
         """
         traffic, self._traffic = self._traffic, Traffic(self.runner.workers)
         payloads, waited_s = self.runner.finish(pending, self._calls)
-        work = [exchange.work for exchange in pending]
-        traffic.sums.sent = sum(tally.sent for each in work for tally in each.tallies)
-        traffic.sums.paper_bits = sum(each.paper_bits for each in work)
+        records = [exchange.record for exchange in pending]
+        traffic.sums.sent = sum(tally.sent for record in records for tally in record.tallies)
+        traffic.sums.paper_bits = sum(record.paper_bits for record in records)
         if refusals := self.patterns[0].refusals(payloads):
-            return Outcome(refusals[0], traffic, waited_s, work)
+            return Outcome(refusals[0], traffic, waited_s, records)
         began = perf_counter()
         mean = self.patterns[0].assemble(payloads)
-        work[0].decoding.append((began, perf_counter()))
-        return Outcome(mean, traffic, waited_s, work)
+        records[0].decoding.append((began, perf_counter()))
+        return Outcome(mean, traffic, waited_s, records)
 
     def refusal(self, refused: RefusedUpdate) -> Exception:
         """The error for a tensor that is not finite."""
@@ -114,12 +115,12 @@ class Averaging:
         traffic.add(outcome.traffic)
         step.add(outcome.traffic.sums)
         here = len(self.patterns)
-        if outcome.work:
-            step.layers += by_parameter(outcome.work[0].tallies)
-        for work in outcome.work:
-            step.compress_s += seconds(work.compressing) / here
-            step.decompress_s += seconds(work.decoding) / here
-            for name, intervals in (("compress", work.compressing), ("decode", work.decoding)):
+        if outcome.records:
+            step.layers += by_parameter(outcome.records[0].tallies)
+        for record in outcome.records:
+            step.compress_s += seconds(record.compressing) / here
+            step.decompress_s += seconds(record.decoding) / here
+            for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
                 for interval in intervals:
                     RECORDER.add(name, "compute", *interval)
         step.residual_squares += sum(pattern.residual_squares() for pattern in self.patterns) / here

@@ -25,7 +25,7 @@ from .agreement import difference
 from .averaging import Averaging, Outcome
 from .patterns.base import RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
-from .rounds import PendingRounds, Work
+from .rounds import ExchangeRecord, PendingRounds
 from .side_channel import LEFT, RoundId, SideChannel
 from .tensors import buffers_of, copy_into, load_buffers, local_tensor
 
@@ -501,8 +501,8 @@ class LocalRounds:
         for former in counts or ():
             traffic.add_sums(former)
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
-        work = [Work([PartTally(*each) for each in tallies]) for tallies in saved["tallies"]]
-        arrived = _Arrived(Outcome(mean, traffic, 0.0, work), saved["examples"], saved["buffers"])
+        records = [ExchangeRecord([PartTally(*tally) for tally in tallies]) for tallies in saved["tallies"]]
+        arrived = _Arrived(Outcome(mean, traffic, 0.0, records), saved["examples"], saved["buffers"])
         return _OnItsWay(int(saved["merge_at"]), lambda: arrived)
 
 
@@ -559,7 +559,7 @@ def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
         "merge_at": going.merge_at,
         "mean": arrived.outcome.mean,
         "traffic": arrived.outcome.traffic.state_dict(),
-        "tallies": [[list(astuple(tally)) for tally in each.tallies] for each in arrived.outcome.work],
+        "tallies": [[list(astuple(tally)) for tally in each.tallies] for each in arrived.outcome.records],
         "examples": arrived.examples,
         "buffers": dict(arrived.buffers),
     }

@@ -13,12 +13,12 @@ from torch import Tensor
 
 
 def model_of(rank: int, former: int) -> int:
-    """After which former worker's thresholds and optimizer a worker goes on: its own, if it was there."""
+    """The former rank whose thresholds and optimizer a worker takes over: its own, if there was one."""
     return rank % former
 
 
 def share_of(former: int, workers: int, reduction: Literal["mean", "sum"]) -> float:
-    """How many times what was owed is owed by another number of workers."""
+    """Factor for residuals when the world size changes."""
     return workers / former if reduction == "mean" else 1.0
 
 
@@ -27,7 +27,7 @@ def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -
 
     Raises ValueError where some are missing, or they are of several runs.
     """
-    together = {int(rank): each for of_process in ranks for rank, each in of_process.items()}
+    together = {int(rank): state for process in ranks for rank, state in process.items()}
     expected = list(range(workers[0])) if workers else []
     if not expected or sorted(together) != expected or len(set(workers)) != 1:
         raise ValueError(
@@ -39,14 +39,14 @@ def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -
 def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -> list[dict[str, Tensor]]:
     """The residuals of each of the new workers: by name, float32 [numel], rounded once.
 
-    What is missing of the former ones is zero; there is nothing for what nobody owed.
+    A residual that is missing is zero; one that no worker had is in none of the results.
     """
     sums: list[dict[str, Tensor]] = [{} for _ in range(workers)]
     for rank, kept in enumerate(former):
         total = sums[rank % workers]  # the same worker, if it is still there
         for name, tensor in kept.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return [{name: (share * each).float() for name, each in total.items()} for total in sums]
+    return [{name: (share * residual).float() for name, residual in total.items()} for total in sums]
 
 
 def require_same_worker(state: Mapping[str, Any], rank: int, workers: int, otherwise: str = "") -> None:

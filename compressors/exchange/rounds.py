@@ -2,35 +2,19 @@
 
 Every worker runs the same generator, its pattern's. What it yields is sent, and what it gets back has
 arrived; a round takes one delay of the link. `PendingRounds` runs a generator over a carrier, and goes on
-when the messages of a round are here, so that several exchanges may be under way at once. A `Runner` has the
-carriers of a process's workers. Between the simulated workers of one process, bytes and results are the same
-as between processes.
+when the messages of a round are here, so that several exchanges may be under way at once.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
 from threading import Lock
-from time import perf_counter
-from weakref import finalize
-
-import numpy as np
-import torch
-import torch.distributed as dist
-from numpy.typing import NDArray
-from torch import Tensor
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Traffic
-from ..errors import reaching
-from ..spans import RECORDER, Interval
-from .addresses import transport_of
-from .carrier import Carrier, Payload, in_memory
-from .tensors import broadcast
+from ..spans import Interval
+from .carrier import Carrier, Payload
 
 
 @dataclass(frozen=True)
@@ -46,7 +30,7 @@ class Round:
 
 
 @dataclass
-class Work:
+class ExchangeRecord:
     """What a worker compressed and decoded in the rounds of one exchange; patterns fill it in."""
 
     tallies: list[PartTally] = field(default_factory=list)
@@ -68,14 +52,13 @@ class PendingRounds:
 
     Attributes:
         payloads: what the rounds return; PeerLost or CorruptMessage where they cannot be finished.
-        work: what the rounds have noted so far.
-        under_way: when messages of each round were, in seconds of `perf_counter`.
+        record: what the rounds have noted so far.
     """
 
     def __init__(
         self,
         rounds: Rounds,
-        work: Work,
+        record: ExchangeRecord,
         carrier: Carrier,
         tag: str,
         traffic: Traffic,
@@ -85,7 +68,7 @@ class PendingRounds:
 
         Args:
             rounds: the worker's side.
-            work: where it notes what it compressed.
+            record: where it notes what it compressed.
             carrier: of the worker.
             tag: of all messages; no other exchange under way has it.
             traffic: where messages are counted.
@@ -93,8 +76,7 @@ class PendingRounds:
                 called in the carrier's thread and must not wait: it passes the call to another thread.
         """
         self.payloads: Future[Payloads] = Future()
-        self.work = work
-        self.under_way: list[Interval] = []
+        self.record = record
         self._rounds, self._carrier, self._tag = rounds, carrier, tag
         self._traffic, self._schedule = traffic, schedule
 
@@ -110,7 +92,6 @@ class PendingRounds:
             self.payloads.set_result(end.value)
             return
         carrier, sums = self._carrier, self._traffic.sums
-        sent_at = perf_counter()
         for payload, receivers in this.sends:
             for receiver in receivers:
                 carrier.send(receiver, self._tag, payload)
@@ -119,14 +100,16 @@ class PendingRounds:
         if this.all_reduced_bytes is not None:
             sums.add_all_reduce(this.all_reduced_bytes, carrier.rank, carrier.workers)
         arriving = [carrier.receive(sender, self._tag) for sender in this.senders]
-        go_on = partial(self._go_on, arriving, sent_at, counts=this.all_reduced_bytes is None)
+        go_on = partial(self._go_on, arriving, counts=this.all_reduced_bytes is None)
         when_done(arriving, lambda: self._schedule(go_on))
 
-    def _go_on(self, arrived: Sequence["Future[Payload]"], sent_at: float, *, counts: bool) -> None:
-        """Goes on when all of a round's messages are here, or one never will be."""
+    def _go_on(self, arrived: Sequence["Future[Payload]"], *, counts: bool) -> None:
+        """Goes on when all of a round's messages are here; ends where one never will be."""
         try:
+            for message in arrived:
+                if message.done():
+                    message.result()  # raises what is known, without waiting for others
             payloads = [message.result() for message in arrived]
-            self.under_way.append((sent_at, perf_counter()))
             if counts:
                 self._traffic.sums.received_bytes += sum(payload.size for payload in payloads)
             self._advance(payloads)
@@ -149,118 +132,3 @@ def when_done(futures: Sequence["Future[Payload]"], call: Callable[[], object]) 
         call()
     for future in futures:
         future.add_done_callback(note)
-
-
-class Runner(ABC):
-    """The carriers of this process's workers, and what all workers do together besides exchanges.
-
-    Attributes:
-        carriers: of the workers in this process, by rank.
-        ranks: theirs, ascending.
-        workers: how many there are everywhere.
-        waits: whether there are others to wait for; simulated workers never do.
-    """
-
-    def __init__(self, carriers: Sequence[Carrier]) -> None:
-        self.carriers = carriers
-        self.ranks: Sequence[int] = [carrier.rank for carrier in carriers]
-        self.workers = carriers[0].workers
-        self.waits = len(carriers) < self.workers
-
-    def finish(
-        self, pending: Sequence[PendingRounds], calls: "SimpleQueue[Callable[[], None]]"
-    ) -> tuple[Payloads, float]:
-        """Runs exchanges of the workers here to their ends, in this thread.
-
-        Args:
-            pending: begun, one a rank here.
-            calls: their `schedule` puts calls there.
-
-        Returns:
-            What they return, and the seconds in which this thread waited for other processes.
-
-        Raises:
-            PeerLost: another worker is gone, or has been silent for too long.
-            CorruptMessage: what arrived is no message of a round.
-        """
-        waited_s, left = 0.0, list(pending)
-        while left := [exchange for exchange in left if not exchange.payloads.done()]:
-            began = perf_counter()
-            call = calls.get(block=self.waits)
-            if self.waits:
-                ended = perf_counter()
-                waited_s += ended - began
-                RECORDER.add("exchange", "wire", began, ended, "round")
-                RECORDER.add("wait", "compute", began, ended)
-            call()
-            for exchange in left:
-                if exchange.payloads.done():
-                    exchange.payloads.result()  # the others may wait for one that failed
-        return pending[0].payloads.result(), waited_s
-
-    @abstractmethod
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Worker 0's tensors to all, in place."""
-
-    @abstractmethod
-    def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rows of all workers: [workers, ...] from [workers here, ...]; all must call this together."""
-
-
-class ProcessRunner(Runner):
-    """This process's worker, among those of a process group."""
-
-    def __init__(
-        self, device: torch.device, carrier: Carrier, group: dist.ProcessGroup | None = None
-    ) -> None:
-        """Joins a group's workers, by default all; the carrier is closed with this object."""
-        super().__init__([carrier])
-        finalize(self, carrier.close)
-        self._group, self._device = group, transport_of(group, device)
-
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        if not tensors:
-            return
-        with _waiting("buffers"):
-            broadcast(tensors, self._group, self._device)
-
-    def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        return gather_rows(own[0], self._device, self._group)
-
-
-@contextmanager
-def _waiting(about: str) -> Iterator[None]:
-    """Records what goes on inside as waiting for the others."""
-    began = perf_counter()
-    with reaching():
-        yield
-    ended = perf_counter()
-    RECORDER.add("exchange", "wire", began, ended, about)
-    RECORDER.add("wait", "compute", began, ended)
-
-
-def gather_rows(
-    own: NDArray[np.float64], device: torch.device, group: dist.ProcessGroup | None = None
-) -> NDArray[np.float64]:
-    """The rows [...] of all processes of a group, by default all: [processes, ...]; all call it together.
-
-    Rows are exact for integers up to 2^53. Raises PeerLost.
-    """
-    mine = torch.from_numpy(np.ascontiguousarray(own)).to(transport_of(group, device))
-    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    with _waiting("notes"):
-        dist.all_gather(rows, mine, group=group)
-    return np.stack([row.cpu().numpy() for row in rows])
-
-
-class SimulatedRunner(Runner):
-    """All workers, over a carrier in memory (Anoosheh, section 2.2)."""
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(in_memory(workers))
-
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Nothing to do: whoever runs the workers keeps worker 0's."""
-
-    def gather(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        return own

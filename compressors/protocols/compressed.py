@@ -29,7 +29,7 @@ from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import PatternName, pattern_for, returning
 from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, Shard
-from ..exchange.rounds import Payloads, PendingRounds, Work
+from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
 from ..method.methods import CompressedMethod
 from ..spans import RECORDER
@@ -97,7 +97,7 @@ class CompressedReducer(Reducer):
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._back_method = returning(config)
         shards = {"sharded": self._workers, "ring": self._workers}.get(pattern, 1)
-        self._slices = _cut_each({name: each.numel() for name, each in parameters.items()}, shards)
+        self._slices = _cut_each({name: parameter.numel() for name, parameter in parameters.items()}, shards)
         self.shards = self._slices
         if pattern in ("sharded", "parameter_server") and self._rank < shards:
             self.back = Feedback(self._back_method)
@@ -123,7 +123,7 @@ class CompressedReducer(Reducer):
             return
         if self._pattern == "hierarchical":
             self.sites = self.sites or Sites.by_place(places_of(self._group))
-        most_bytes = most_bytes_of(sum(each.numel() for each in self._parameters.values()))
+        most_bytes = most_bytes_of(sum(parameter.numel() for parameter in self._parameters.values()))
         self._carrier = connected(self._group, most_bytes=most_bytes, key=self._key)
         self._close = finalize(self, self._carrier.close)
 
@@ -146,7 +146,7 @@ class CompressedReducer(Reducer):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         assert self._carrier is not None, "workers are connected before their first exchange"
         plan, buffer, traffic = self._plan_of(bucket), bucket.buffer, Traffic(self._workers)
-        pattern, shares, work = plan.pattern, bucket.shares, Work()
+        pattern, shares, record = plan.pattern, bucket.shares, ExchangeRecord()
         gradients = [shares[place] for place in plan.places]
         # A scaler drops the gradients of a step that overflows: many of them are far off.
         pattern.copies = bucket.scale is not None
@@ -154,8 +154,8 @@ class CompressedReducer(Reducer):
             self._used.append(pattern)
         here: SimpleQueue[Callable[[], None]] = SimpleQueue()
         pending = PendingRounds(
-            pattern.rounds(gradients, self._iteration, work),
-            work,
+            pattern.rounds(gradients, self._iteration, record),
+            record,
             self._carrier,
             f"bucket {bucket.series + plan.number}",
             traffic,
@@ -167,7 +167,7 @@ class CompressedReducer(Reducer):
         step.compress_s += compressed - started
         RECORDER.add("compress", "compute", started, compressed, bucket.title)
         if pattern.compresses_at_once:
-            step.count_layers(_tallies(pattern, work))
+            step.count_layers(_tallies(pattern, record))
         times = self._times
         times.began()
 
@@ -193,11 +193,11 @@ class CompressedReducer(Reducer):
                 torch.cuda.current_stream(buffer.device).synchronize()
             with self._lock:
                 if not pattern.compresses_at_once:
-                    step.count_layers(_tallies(pattern, work))
+                    step.count_layers(_tallies(pattern, record))
                 self.traffic.add(traffic)
                 traffic.sums.elements = buffer.numel()
-                traffic.sums.sent = sum(tally.sent for tally in work.tallies)
-                traffic.sums.paper_bits = work.paper_bits
+                traffic.sums.sent = sum(tally.sent for tally in record.tallies)
+                traffic.sums.paper_bits = record.paper_bits
                 step.add(traffic.sums)
                 step.keeps_residuals |= pattern.keeps_residuals
                 for refusal in refusals:
@@ -225,13 +225,13 @@ class CompressedReducer(Reducer):
             setting = Setting(
                 names,
                 [_flat_like(self._parameters[name]) for name in names],
-                self._rank,
-                self._workers,
-                self._threads,
-                self._hold_back_zeros,
-                () if self._whole is None else [self._whole[name] for name in names],
-                self._feedback,
-                self.back,
+                rank=self._rank,
+                workers=self._workers,
+                threads=self._threads,
+                hold_back_zeros=self._hold_back_zeros,
+                whole=() if self._whole is None else [self._whole[name] for name in names],
+                feedback=self._feedback,
+                back=self.back,
             )
             method, back, shards = self._config, self._back_method, _shards(self._slices, names)
             pattern = pattern_for(self._pattern, method, back, setting, self.sites, lambda *_: shards)
@@ -257,8 +257,8 @@ class CompressedReducer(Reducer):
                     gradient.copy_(reduced)
 
 
-def _tallies(pattern: Pattern, work: Work) -> list[PartTally]:
-    return work.tallies if len(pattern.shards) == 1 else by_parameter(work.tallies)
+def _tallies(pattern: Pattern, record: ExchangeRecord) -> list[PartTally]:
+    return record.tallies if len(pattern.shards) == 1 else by_parameter(record.tallies)
 
 
 def _nonfinite(plan: _Plan, refusal: RefusedUpdate) -> NonFiniteGradient:

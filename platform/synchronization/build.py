@@ -18,7 +18,7 @@ from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import pattern_for, returning, self_contained
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting
-from taugrad.compressors.exchange.rounds import ProcessRunner, Runner, SimulatedRunner
+from taugrad.compressors.exchange.runner import ProcessRunner, Runner, SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns.base import Pattern
-from taugrad.compressors.exchange.rounds import PendingRounds, Runner
+from taugrad.compressors.exchange.rounds import PendingRounds
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.tensors import copy_into
 
 from ..data.feeding import Batch

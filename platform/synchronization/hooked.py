@@ -16,7 +16,7 @@ from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import transport_of
 from taugrad.compressors.exchange.patterns import PatternName
 from taugrad.compressors.exchange.resizing import model_of
-from taugrad.compressors.exchange.rounds import gather_rows
+from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.method import Method
 from taugrad.compressors.optimizer_steps import SparseUnderAdam

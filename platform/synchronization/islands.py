@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from taugrad.compressors import NonFiniteGradient, Step, compress_replicas
 from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of, transport_of
-from taugrad.compressors.exchange.rounds import gather_rows
+from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.method import Method

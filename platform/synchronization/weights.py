@@ -11,7 +11,7 @@ import torch
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.local_rounds import Fragment, LocalRounds, LocalWorker, Merging
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
-from taugrad.compressors.exchange.rounds import Runner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.tensors import buffers_of, load_buffers
 from taugrad.compressors.method import Method
 

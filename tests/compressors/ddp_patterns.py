@@ -26,7 +26,7 @@ from taugrad.compressors import CompressionState, NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns import pattern_for, returning
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.rounds import SimulatedRunner
+from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.method import read_config
 from taugrad.compressors.protocols import compressed
 

@@ -14,11 +14,13 @@ from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange import addresses as addressing
 from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
 from taugrad.compressors.exchange.agreement import described, difference, flattened
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
+from taugrad.compressors.exchange.rounds import ExchangeRecord, PendingRounds, Round, Rounds
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 
@@ -49,6 +51,21 @@ def test_what_arrives_without_being_asked_for_is_taken_with_its_sender() -> None
     carriers[1].send(0, "all", np.array([3], np.uint8))
     assert [(source, int(payload[0])) for source, payload in arrivals.take()] == [(1, 1), (2, 2), (1, 3)]
     assert arrivals.take(0) == []
+
+
+def test_rounds_end_as_soon_as_one_worker_is_lost_whoever_else_is_waited_for() -> None:
+    here, *_ = in_memory(3)
+
+    def rounds() -> Rounds:
+        yield Round([], [1, 2])
+        return {}
+
+    pending = PendingRounds(rounds(), ExchangeRecord(), here, "tag", Traffic(3), lambda call: call())
+    pending.begin()
+    here._mark_lost(2, PeerLost(2, "is gone"))  # worker 1 has sent nothing yet
+    assert pending.payloads.done()
+    with pytest.raises(PeerLost, match="worker 2 is gone"):
+        pending.payloads.result()
 
 
 def test_an_interface_that_gloo_is_told_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

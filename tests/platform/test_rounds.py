@@ -16,7 +16,7 @@ from taugrad.compressors.exchange.averaging import Averaging, Outcome
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate, Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
-from taugrad.compressors.exchange.rounds import SimulatedRunner
+from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec

@@ -11,7 +11,7 @@ from ...errors import CorruptMessage
 from ...method import Method
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload
-from ..rounds import Payloads, Round, Rounds, Work
+from ..rounds import ExchangeRecord, Payloads, Round, Rounds
 from ..sites import Sites
 from .base import Pattern, RefusedUpdate, Setting, cut
 
@@ -53,11 +53,11 @@ class AllGather(Pattern):
                 self._to_forward[hop.source].append(hop.receiver)
 
     def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         assert refused is None, "a refusal names a parameter of this bucket"
         shard, _ = self._all
-        outgoing = self.compress(gradients, iteration, work)
+        outgoing = self.compress(gradients, iteration, record)
         del gradients  # in a simulation, many workers wait here at the same time
         payloads: dict[int, Payload] = {self.setting.rank: outgoing.payload}
         arrived = yield Round(
@@ -72,10 +72,10 @@ class AllGather(Pattern):
             payloads |= zip((source for source, _ in self._forwarded_here), arrived, strict=True)
         return dict(sorted(payloads.items()))
 
-    def compress(self, gradients: Sequence[Tensor], iteration: int, work: Work) -> Outgoing:
+    def compress(self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord) -> Outgoing:
         """What this worker sends to all others."""
-        outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, work)
-        work.tallies = outgoing.tallies
+        outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, record)
+        record.tallies = outgoing.tallies
         return outgoing
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:

@@ -20,7 +20,7 @@ from ...ops.readback import Readback
 from ...wire.message import HEADER_BYTES, NonFinite, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload
 from ..resizing import merged, model_of, share_of
-from ..rounds import Payloads, Rounds, Work
+from ..rounds import ExchangeRecord, Payloads, Rounds
 
 _RANK = np.dtype("<i8")
 
@@ -137,14 +137,14 @@ class Pattern(ABC):
 
     @abstractmethod
     def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         """The worker's side of one exchange.
 
         Args:
             gradients: flat and contiguous, one a parameter.
             iteration: exchanges before this one.
-            work: gets what is compressed, as it happens.
+            record: gets what is compressed, as it happens.
             refused: that the worker has no update: the ordinal of a parameter, perhaps of one elsewhere.
         """
 
@@ -265,13 +265,13 @@ class Pattern(ABC):
         ]
 
     def _compress(
-        self, part: CompressedShard, tensors: Sequence[Tensor], iteration: int, work: Work
+        self, part: CompressedShard, tensors: Sequence[Tensor], iteration: int, record: ExchangeRecord
     ) -> Outgoing:
         """What this worker sends of a shard's pieces."""
         began = perf_counter()
         outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=self.copies)
-        work.compressing.append((began, perf_counter()))
-        work.paper_bits += sum(tally.paper_bits for tally in outgoing.tallies)
+        record.compressing.append((began, perf_counter()))
+        record.paper_bits += sum(tally.paper_bits for tally in outgoing.tallies)
         return outgoing
 
     def _sum(self, part: CompressedShard, payloads: Payloads, divisor: int, total: Tensor | None) -> Tensor:

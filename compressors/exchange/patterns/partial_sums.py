@@ -22,7 +22,7 @@ from ...bucket.feedback import Feedback, FeedbackCompressor
 from ...method import Method
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload
-from ..rounds import Payloads, Round, Rounds, Work
+from ..rounds import ExchangeRecord, Payloads, Round, Rounds
 from .base import Cut, Pattern, RefusedUpdate, Setting, compressed, cut
 
 
@@ -41,15 +41,15 @@ class Ring(Pattern):
         self._chunks = self._compressed(method, self.shards, self.feedback)
 
     def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         assert refused is None, "each hop finds out by itself"
         rank, workers = self.setting.rank, self.setting.workers
-        payload = self._pass_on(rank, gradients, None, iteration, work)
+        payload = self._pass_on(rank, gradients, None, iteration, record)
         for hop in range(workers - 1):
             before = (rank - hop - 1) % workers
             arrived = yield self._round(payload, before)
-            payload = self._pass_on(before, gradients, arrived[0] if arrived else None, iteration, work)
+            payload = self._pass_on(before, gradients, arrived[0] if arrived else None, iteration, record)
         del gradients
         payloads = {(rank + 1) % workers: payload}
         for hop in range(workers - 1):
@@ -70,7 +70,7 @@ class Ring(Pattern):
         gradients: Sequence[Tensor],
         partial: Payload | None,
         iteration: int,
-        work: Work,
+        record: ExchangeRecord,
     ) -> Payload:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         part, workers = self._chunks[chunk], self.setting.workers
@@ -81,9 +81,9 @@ class Ring(Pattern):
             began = perf_counter()
             sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
             tensors = [received + mine for received, mine in zip(sums, tensors, strict=True)]
-            work.decoding.append((began, perf_counter()))
-        outgoing = self._compress(part, tensors, iteration, work)
-        work.tallies += outgoing.tallies
+            record.decoding.append((began, perf_counter()))
+        outgoing = self._compress(part, tensors, iteration, record)
+        record.tallies += outgoing.tallies
         if not is_refusal(outgoing.payload):
             return outgoing.payload
         refusal = part.compressor.read(outgoing.payload)
@@ -121,21 +121,21 @@ class Sharded(Pattern):
         self._back = self._compressed(back, self.shards, self.back or self.feedback)
 
     def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, work: Work, refused: int | None = None
+        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         rank, workers = self.setting.rank, self.setting.workers
         others = [other for other in range(workers) if other != rank]
         owners = [owner for owner, shard in enumerate(self.shards) if shard.elements]
-        outgoing = [self._compress(part, part.shard.of(gradients), iteration, work) for part in self._out]
+        outgoing = [self._compress(part, part.shard.of(gradients), iteration, record) for part in self._out]
         del gradients  # in a simulation, many workers wait here at the same time
-        work.tallies = [tally for each in outgoing for tally in each.tallies]
+        record.tallies = [tally for update in outgoing for tally in update.tallies]
         payloads = self._to_owners(outgoing, refused)
         sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
         arrived = yield Round(sends, others if rank in owners else [])
         sums: dict[int, Payload] = {}
         if rank in owners:
             received = dict(sorted({rank: payloads[rank], **dict(zip(others, arrived, strict=True))}.items()))
-            sums[rank] = self._reduced(received, iteration, work)
+            sums[rank] = self._reduced(received, iteration, record)
         senders = [owner for owner in owners if owner != rank]
         arrived = yield Round([(sums[rank], others)] if rank in owners else [], senders)
         sums |= zip(senders, arrived, strict=True)
@@ -144,16 +144,16 @@ class Sharded(Pattern):
 
     def _to_owners(self, outgoing: Sequence[Outgoing], refused: int | None) -> list[Payload]:
         """What each owner gets: an update of its shard, or that this worker has none, of any shard."""
-        for part, each in zip(self._out, outgoing, strict=True):
-            if refused is None and is_refusal(each.payload):
-                refusal = part.compressor.read(each.payload)
+        for part, update in zip(self._out, outgoing, strict=True):
+            if refused is None and is_refusal(update.payload):
+                refusal = part.compressor.read(update.payload)
                 assert isinstance(refusal, NonFinite)
                 refused = part.shard.ordinals[refusal.ordinal]
         if refused is None:
-            return [each.payload for each in outgoing]
+            return [update.payload for update in outgoing]
         return [self._refusal(part, refused) for part in self._out]
 
-    def _reduced(self, received: Mapping[int, Payload], iteration: int, work: Work) -> Payload:
+    def _reduced(self, received: Mapping[int, Payload], iteration: int, record: ExchangeRecord) -> Payload:
         """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
         rank, divisor = self.setting.rank, self._divisor
         refusal = next((payload for payload in received.values() if is_refusal(payload)), None)
@@ -161,9 +161,9 @@ class Sharded(Pattern):
             return refusal
         began = perf_counter()
         total = self._sum(self._out[rank], received, divisor, None)
-        work.decoding.append((began, perf_counter()))
+        record.decoding.append((began, perf_counter()))
         back = self._back[rank]
-        outgoing = self._compress(back, back.shard.split(total), iteration, work)
+        outgoing = self._compress(back, back.shard.split(total), iteration, record)
         if not is_refusal(outgoing.payload):
             return outgoing.payload
         overflow = back.compressor.read(outgoing.payload)

@@ -9,7 +9,7 @@ import torch
 
 from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.averaging import require_own
-from taugrad.compressors.exchange.rounds import Runner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch

@@ -10,7 +10,8 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.resizing import ranks_together
-from taugrad.compressors.exchange.rounds import PendingRounds, Runner
+from taugrad.compressors.exchange.rounds import PendingRounds
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.tensors import copy_into
 from taugrad.compressors.spans import RECORDER
 

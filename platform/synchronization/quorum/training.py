@@ -14,7 +14,7 @@ from torch import Tensor
 from taugrad.compressors import NonFiniteWeight
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.rounds import Work
+from taugrad.compressors.exchange.rounds import ExchangeRecord
 from taugrad.compressors.exchange.tensors import copy_into, to_bytes
 
 from ...data.feeding import Batch
@@ -125,7 +125,7 @@ class QuorumTraining(LocalTraining):
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
         began = perf_counter()
         assert isinstance(pattern, AllGather)
-        outgoing = pattern.compress([each.clone() for each in update], number, Work())
+        outgoing = pattern.compress([each.clone() for each in update], number, ExchangeRecord())
         step, note = self.ledger.now.step, self.ledger.note(local)
         step.compress_s += (perf_counter() - began) / len(self.ranks)
         note["sent"] = sum(tally.sent for tally in outgoing.tallies)

@@ -1,0 +1,139 @@
+"""The workers of this process: their carriers, and what all workers do together besides exchanges.
+
+Simulated workers of one process come to the same bytes and results as real ones, one a process.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from time import perf_counter
+from weakref import finalize
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import reaching
+from ..spans import RECORDER
+from .addresses import transport_of
+from .carrier import Carrier, in_memory
+from .rounds import Payloads, PendingRounds
+from .tensors import broadcast
+
+
+class Runner(ABC):
+    """The carriers of this process's workers, and what all workers do together besides exchanges.
+
+    Attributes:
+        carriers: of the workers in this process, by rank.
+        ranks: theirs, ascending.
+        workers: how many there are everywhere.
+        waits: whether there are others to wait for; simulated workers never do.
+    """
+
+    def __init__(self, carriers: Sequence[Carrier]) -> None:
+        self.carriers = carriers
+        self.ranks: Sequence[int] = [carrier.rank for carrier in carriers]
+        self.workers = carriers[0].workers
+        self.waits = len(carriers) < self.workers
+
+    def finish(
+        self, pending: Sequence[PendingRounds], calls: "SimpleQueue[Callable[[], None]]"
+    ) -> tuple[Payloads, float]:
+        """Runs exchanges of the workers here to their ends, in this thread.
+
+        Args:
+            pending: begun, one a rank here.
+            calls: their `schedule` puts calls there.
+
+        Returns:
+            What they return, and the seconds in which this thread waited for other processes.
+
+        Raises:
+            PeerLost: another worker is gone, or has been silent for too long.
+            CorruptMessage: what arrived is no message of a round.
+        """
+        waited_s, left = 0.0, list(pending)
+        while left := [exchange for exchange in left if not exchange.payloads.done()]:
+            began = perf_counter()
+            call = calls.get(block=self.waits)
+            if self.waits:
+                ended = perf_counter()
+                waited_s += ended - began
+                RECORDER.add("exchange", "wire", began, ended, "round")
+                RECORDER.add("wait", "compute", began, ended)
+            call()
+            for exchange in left:
+                if exchange.payloads.done():
+                    exchange.payloads.result()  # the others may wait for one that failed
+        return pending[0].payloads.result(), waited_s
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Worker 0's tensors to all, in place."""
+
+    @abstractmethod
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows of all workers: [workers, ...] from [workers here, ...]; all must call this together."""
+
+
+class ProcessRunner(Runner):
+    """This process's worker, among those of a process group."""
+
+    def __init__(
+        self, device: torch.device, carrier: Carrier, group: dist.ProcessGroup | None = None
+    ) -> None:
+        """Joins a group's workers, by default all; the carrier is closed with this object."""
+        super().__init__([carrier])
+        finalize(self, carrier.close)
+        self._group, self._device = group, transport_of(group, device)
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        if not tensors:
+            return
+        with _waiting("buffers"):
+            broadcast(tensors, self._group, self._device)
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return gather_rows(rows[0], self._device, self._group)
+
+
+@contextmanager
+def _waiting(about: str) -> Iterator[None]:
+    """Records what goes on inside as waiting for the others."""
+    began = perf_counter()
+    with reaching():
+        yield
+    ended = perf_counter()
+    RECORDER.add("exchange", "wire", began, ended, about)
+    RECORDER.add("wait", "compute", began, ended)
+
+
+def gather_rows(
+    row: NDArray[np.float64], device: torch.device, group: dist.ProcessGroup | None = None
+) -> NDArray[np.float64]:
+    """The rows [...] of all processes of a group, by default all: [processes, ...]; all call it together.
+
+    Rows are exact for integers up to 2^53. Raises PeerLost.
+    """
+    mine = torch.from_numpy(np.ascontiguousarray(row)).to(transport_of(group, device))
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    with _waiting("notes"):
+        dist.all_gather(rows, mine, group=group)
+    return np.stack([row.cpu().numpy() for row in rows])
+
+
+class SimulatedRunner(Runner):
+    """All workers, over a carrier in memory (Anoosheh, section 2.2)."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(in_memory(workers))
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Nothing to do: the caller keeps worker 0's."""
+
+    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return rows
