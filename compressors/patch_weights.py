@@ -14,6 +14,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from .errors import CorruptMessage, PatchMismatch
 from .ops.array import Bytes
 from .ops.cpu.patching import CpuPatching, all_steps, bits_of, factor
+from .ops.cuda.ops import CudaOps
+from .ops.cuda.patching import CudaPatching
 from .ops.interface import ops_for
 from .ops.patching import PatchOps, Piece, Steps, Taken
 from .wire.patch import PATTERNS, Change, Row, Table, read_changes, read_patch_table, write_patch
@@ -138,7 +140,7 @@ def patching_for(device: torch.device, threads: int) -> PatchOps:
         ValueError: weights cannot be compared there.
     """
     ops = ops_for(device, threads)
-    return CpuPatching(ops)
+    return CudaPatching(ops) if isinstance(ops, CudaOps) else CpuPatching(ops)
 
 
 def on_devices(
