@@ -1,4 +1,4 @@
-"""Captions of figures, made from the data: they say what the drawn runs did, in numbers."""
+"""Captions of figures, with figures from the runs that are drawn."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,16 +10,17 @@ from taugrad.platform.tracking.names import layer_metric
 from . import style
 from .gradients import layers_of
 from .groups import Group, baseline
-from .runs import History, RunHistory
+from .histories import History
+from .runs import RunHistory
 
-_PART = 0.1  # of a run's iterations, at its beginning and at its end, whose medians tell the trend
-_FEWEST = 10  # values, from which there is a trend to tell
+_PART = 0.1  # of a run's iterations, at its beginning and at its end, whose medians give the trend
+_FEWEST = 10  # values for a trend
 _FLAT = 1.1  # a change by less than this factor is none
 _MOST = 6  # runs that a caption names
 
 
 def sent(runs: Sequence[RunHistory]) -> str:
-    """How the share that is sent changed, run by run."""
+    """The trend of the fraction that is sent, for each run."""
     return _trends(
         [(run.name, run.metrics[names.COMM_FRACTION]) for run in runs if names.COMM_FRACTION in run.metrics],
         "Medians of the first and the last tenth of the iterations",
@@ -28,25 +29,25 @@ def sent(runs: Sequence[RunHistory]) -> str:
 
 
 def gradients(run: RunHistory) -> str:
-    """How the gradients' sizes changed, layer by layer, and how to read the threshold's line."""
-    found = [
+    """The trend of each layer's gradient magnitudes, and how to read the threshold's line."""
+    histories = [
         (layer, run.metrics[name])
         for layer in layers_of(run)
         if (name := layer_metric(layer, "grad_p99")) in run.metrics
     ]
-    moved = _trends(
-        found, "The 99% line, medians of its first and its last tenth", lambda value: f"{value:.2g}"
+    trends = _trends(
+        histories, "The 99% line, medians of its first and its last tenth", lambda value: f"{value:.2g}"
     )
     reading = (
         "Where the 99% line is above tau, at least 1% of the layer's elements exceed tau in this gradient "
         "alone, before the residual is added."
     )
-    has_tau = any(layer_metric(layer, "tau") in run.metrics for layer, _ in found)
-    return " ".join(part for part in (reading if has_tau else "", moved) if part)
+    has_tau = any(layer_metric(layer, "tau") in run.metrics for layer, _ in histories)
+    return " ".join(part for part in (reading if has_tau else "", trends) if part)
 
 
 def bits(runs: Sequence[RunHistory]) -> str:
-    """Whether the wire carried more or fewer bits than the values have."""
+    """Bits on the wire against those of the values."""
     above: list[str] = []
     below: list[str] = []
     for run in runs:
@@ -72,23 +73,23 @@ def bits(runs: Sequence[RunHistory]) -> str:
     return " ".join(parts)
 
 
-def kept(runs: Sequence[RunHistory]) -> str:
-    """What happened to elements that were not sent."""
+def residuals(runs: Sequence[RunHistory]) -> str:
+    """What becomes of elements that are not sent."""
     fading = [
         f"{run.name} ({decay})"
         for run in runs
         if not run.is_baseline and (decay := run.params.get("compressor.decay", "1.0")) != "1.0"
     ]
-    said = "What is not sent is kept and added to the next gradient: nothing is lost"
+    rule = "What is not sent is kept and added to the next gradient: nothing is lost"
     return (
-        f"{said}, but for what these let fade (the share that stays): {_some(fading)}."
+        f"{rule}, but for what these let fade (the share that stays): {_some(fading)}."
         if fading
-        else f"{said}."
+        else f"{rule}."
     )
 
 
 def seconds(groups: Sequence[Group]) -> str:
-    """How long training took against the runs without compression, on the machine that trained."""
+    """Training time relative to the runs without compression, on the machine that trained."""
     plain = (
         "Times are from the machine that trained. A figure below shows how long messages take on a slower "
         "network."
@@ -98,9 +99,11 @@ def seconds(groups: Sequence[Group]) -> str:
     if whole is None or whole.mean <= 0:
         return plain
     ratios = [
-        each.mean / whole.mean
+        seconds.mean / whole.mean
         for group in groups
-        if not group.is_baseline and group.tau and (each := group.estimate(names.TOTAL_SECONDS)) is not None
+        if not group.is_baseline
+        and group.tau
+        and (seconds := group.estimate(names.TOTAL_SECONDS)) is not None
     ]
     if not ratios:
         return plain
@@ -112,17 +115,17 @@ def seconds(groups: Sequence[Group]) -> str:
     )
 
 
-def _trends(found: Sequence[tuple[str, History]], what: str, write: Callable[[float], str]) -> str:
-    """`what: name 10% to 2% (down), ...`; empty where nothing is long enough."""
-    told = []
-    for name, (_, values) in found:
-        there = values[np.isfinite(values)]
-        if len(there) < _FEWEST:
+def _trends(histories: Sequence[tuple[str, History]], title: str, write: Callable[[float], str]) -> str:
+    """`title: name 10% to 2% (down), ...`; empty if no history is long enough."""
+    trends = []
+    for name, (_, values) in histories:
+        finite = values[np.isfinite(values)]
+        if len(finite) < _FEWEST:
             continue
-        part = max(1, round(_PART * len(there)))
-        first, last = float(np.median(there[:part])), float(np.median(there[-part:]))
-        told.append(f"{name} {write(first)} to {write(last)} ({_direction(first, last)})")
-    return f"{what}: {_some(told)}." if told else ""
+        part = max(1, round(_PART * len(finite)))
+        first, last = float(np.median(finite[:part])), float(np.median(finite[-part:]))
+        trends.append(f"{name} {write(first)} to {write(last)} ({_direction(first, last)})")
+    return f"{title}: {_some(trends)}." if trends else ""
 
 
 def _direction(first: float, last: float) -> str:
@@ -131,6 +134,6 @@ def _direction(first: float, last: float) -> str:
     return "up" if last > first else "down"
 
 
-def _some(told: Sequence[str]) -> str:
-    more = len(told) - _MOST
-    return ", ".join(told[:_MOST]) + (f" and {more} more" if more > 0 else "")
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST
+    return ", ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")

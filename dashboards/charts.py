@@ -151,7 +151,7 @@ def _card(kind: str, uuid: str, title: str) -> Chart:
 
 
 def _left_out(metric: str) -> Chart:
-    """As little as keeps the UI from adding a chart for a metric: a tag has no room for a large model's."""
+    """The least state that keeps the UI from adding a chart for a metric: tags have little room."""
     return {"type": "LINE", "metricKey": metric, "deleted": True}
 
 

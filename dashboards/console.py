@@ -1,27 +1,33 @@
-"""The terminal output of `taugrad train`: live runs; then a table, figures and what to do next."""
+"""The terminal output of `taugrad train`: live runs; then a table, figures and the next commands."""
 
 import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from taugrad.platform.launching.launch import Watch
+from taugrad.platform.launching.run_status import News
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
-from taugrad.platform.terminal import open_console, say, short
+from taugrad.platform.terminal import SILENT_S, open_console, say, short
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.store import home, output_folder, to_copy
+from taugrad.platform.training.reporting import TRAINING, Progress
 
-from .escaping import in_path
-from .judging import common
-from .live import LiveRun
+from .metric_labels import common
 from .palette import color_tag
 from .runs import RunHistory, read_run
-from .table import render, to_csv, to_markdown
+from .table import in_path, render, to_csv, to_markdown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -32,7 +38,7 @@ _MOST_INTERACTIVE = 8  # runs that get a page of interactive charts each, of 5 M
 
 
 class ConsoleDisplay:
-    """Shows a command's runs on a terminal, or in a log; implements `launching.command.Display`."""
+    """Shows a command's runs on a terminal, or in a log; a `launching.command.Display`."""
 
     def __init__(self) -> None:
         """Shows on standard output."""
@@ -43,16 +49,16 @@ class ConsoleDisplay:
         """See `Display.tags`: the colour of the run's rule."""
         return color_tag(spec.compressor.kind)
 
-    def live(self, title: str, width: int) -> LiveRun:
+    def live(self, title: str, width: int) -> "LiveRun":
         """See `Display.live`."""
         return LiveRun(self.console, title, width)
 
     def add(self, client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> None:
-        """See `Display.add`; what the store has of the run is read now, as long as it answers."""
+        """See `Display.add`; reads the run from the store now, as long as it answers."""
         self._histories.append(_history(client, spec, run_id, metrics))
 
     def compare(self, client: "MlflowClient", experiments: Sequence[str]) -> None:
-        """See `Display.compare`: a table, figures, where all lies; files go by the first experiment."""
+        """See `Display.compare`: prints a table and paths; files are named after the first experiment."""
         console, histories = self.console, self._histories
         if not histories:
             return
@@ -61,16 +67,16 @@ class ConsoleDisplay:
         folder = output_folder(home() / names.RUNS) / _FIGURES / experiments[0]
         paths = _draw([run for run in histories if run.metrics], folder) + _write(histories, folder)
         charts = _interactive(histories, experiments[0], folder)
-        kept_too = ""
-        with suppress(Exception):  # the files are on disk; a store that is away must not end the command
+        also = ""
+        with suppress(Exception):  # the files are on disk; an unavailable store must not end the command
             for i, history in enumerate(histories):
                 interactive = charts if i == 0 or len(histories) <= _MOST_INTERACTIVE else []
                 for path in [*paths, *interactive]:
                     client.log_artifact(history.run_id, str(path), _FIGURES)
                 if i < _MOST_INTERACTIVE:
                     _draw_steps(client, history)
-            kept_too = " (and in every run's artifacts)"
-        say(console, f"Figures and tables: {short(folder)}{kept_too}")
+            also = " (and in every run's artifacts)"
+        say(console, f"Figures and tables: {short(folder)}{also}")
         uri = client.tracking_uri
         say(console, f"See the runs: {_mlflow_ui(masked(uri), ' and '.join(experiments))}")
         for experiment in experiments:
@@ -81,11 +87,10 @@ class ConsoleDisplay:
 
 
 def _history(client: "MlflowClient", spec: RunSpec, run_id: str, metrics: Mapping[str, float]) -> RunHistory:
-    """The run as the store has it; without the store, what the workers reported at the end."""
+    """The run from the store; if it does not answer, from the metrics that the workers reported."""
     try:
         return read_run(client, run_id, _HISTORIES)
     except Exception:
-        # The user should see the run's figures even if the store does not answer.
         rule, tau = spec.compressor.kind, getattr(spec.compressor, "tau", None)
         tau = tau if isinstance(tau, float) else None  # a policy is no number
         metric = counting_metric(spec)
@@ -109,22 +114,22 @@ def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
 
 
 def _draw_steps(client: "MlflowClient", history: RunHistory) -> None:
-    """Gives a run the picture of its timeline, if it has one."""
+    """Logs the picture of a run's timeline, if it has one."""
     from .figures import save  # noqa: PLC0415 - matplotlib
     from .style import as_written  # noqa: PLC0415
     from .timelines import read_timelines, steps_of_workers  # noqa: PLC0415
 
-    found = read_timelines(client, [history])
-    if found:
+    timelines = read_timelines(client, [history])
+    if timelines:
         with tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
             path = Path(folder) / "timeline.png"
             with as_written():
-                save(steps_of_workers(found), path)
+                save(steps_of_workers(timelines), path)
             client.log_artifact(history.run_id, str(path), _FIGURES)
 
 
 def _interactive(histories: Sequence[RunHistory], experiment: str, folder: Path) -> list[Path]:
-    """The runs as interactive charts, which MLflow shows among a run's artifacts."""
+    """Writes interactive charts of the runs, which MLflow shows among a run's artifacts."""
     from .interactive import charts, page  # noqa: PLC0415 - plotly
 
     drawn = charts([run for run in histories if run.metrics])
@@ -153,3 +158,87 @@ def _mlflow_ui(uri: str, experiment: str) -> str:
         uri = f"sqlite:///{uri.removeprefix(here)}"
     started = f"{command} ui --backend-store-uri {shlex.quote(uri)}"
     return f"{started}\n  then open http://127.0.0.1:5000, experiment {experiment}"
+
+
+class LiveRun:
+    """Shows one run: in a terminal as a line that is updated, in a log as new lines.
+
+    A context manager that returns the function that `launch` calls with news.
+    """
+
+    def __init__(
+        self, console: Console, title: str, width: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Shows to `console`; titles are padded to `width`, so that several runs' lines align."""
+        self._console, self._clock = console, clock
+        self._title = title.ljust(width)
+        self._trains = self._told = False
+        self._stage = "starting"
+        self._latest: Progress | None = None
+        self._printed = clock()
+        self._live = Live(self._waiting("starting"), console=console, refresh_per_second=4)
+
+    def __enter__(self) -> Watch:
+        if self._console.is_terminal:
+            self._live.start()
+        return self._watch
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def _watch(self, news: News) -> None:
+        """Shows news of the run; may be called by another thread."""
+        for notice in news.notices:
+            self._console.print(
+                f"{self._title.strip()}: {notice}", style="yellow", markup=False, soft_wrap=True
+            )
+        for stage in news.stages:
+            self._stage, self._trains = stage, stage == TRAINING
+        self._latest = news.progress or self._latest
+        if self._console.is_terminal:
+            if news.progress is not None and self._trains:
+                self._live.update(self._line(news.progress))
+            elif news.stages:
+                self._live.update(self._waiting(news.stages[-1]))
+        else:
+            if news.stages and not self._told:
+                self._told = True
+                self._console.print(self._waiting(news.stages[0]), soft_wrap=True)
+                self._printed = self._clock()
+            for progress in news.evaluations:
+                self._console.print(self._line(progress), soft_wrap=True)
+                self._printed = self._clock()
+            if self._clock() - self._printed >= SILENT_S:
+                latest = self._latest if self._trains else None
+                line = self._waiting(self._stage) if latest is None else self._line(latest)
+                self._console.print(line, soft_wrap=True)
+                self._printed = self._clock()
+
+    def _waiting(self, what: str) -> Text:
+        return Text.assemble((self._title, "bold"), f"  {what} {chr(0x2026)}")
+
+    def _line(self, p: Progress) -> Text:
+        value = "--" if p.value is None else p.metric.shown(p.value)
+        loss_of, agreed = (" (workers' own models)", " (agreed model)") if p.own_models else ("", "")
+        left = (
+            0 if self._console.is_terminal else p.iterations - p.iteration
+        )  # a terminal's line is long enough
+        pace = f" at {p.seconds_left / left:.3g} s each" if left else ""
+        digits = len(str(p.iterations))
+        return Text.assemble(
+            (self._title, "bold"),
+            f"  epoch {p.epoch:{len(str(p.epochs))}}/{p.epochs}",
+            f"  iteration {p.iteration:{digits}}/{p.iterations}{pace}",
+            f"  loss {p.loss:.4f}{loss_of}",
+            f"  {p.metric.label} {value:>7}{agreed}",
+            f"  fraction {100 * p.fraction:6.2f}%",
+            f"  {p.wire_bytes / 1e6:8.2f} MB sent",
+            f"  {_clock(p.seconds_left)} left",
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

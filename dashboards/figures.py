@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from taugrad.platform.tracking import names
 
-from . import judging, style
+from . import metric_labels, style, ticks
+from .histories import MOST_POINTS, bucket_medians, thinned
 from .labelling import Label, label_ends, label_points
 from .palette import GREY, rule_style
 from .runs import RunHistory
-from .thinning import MOST_POINTS, bucket_medians, thinned
 
 _LOG_RATIO = 10.0  # runs that differ by more than this need a logarithmic axis
 _NOISY = 0.03  # typical distance from the running median, as a part of it, that makes a line hard to follow
@@ -26,22 +26,16 @@ _LONGEST_WINDOW = 101
 _LONG_MEDIANS = 300  # points of the running median of a run with more iterations than can be seen
 _LONGEST_NAME = 34
 _MB_PER_GB = 1000.0
+_FULL = 32.0  # bits of a parameter without compression
+BITS_METRICS = (names.EPOCH_BITS_PER_PARAM, names.EPOCH_VALUE_BITS_PER_PARAM, names.EPOCH)
+"""The metrics whose histories `bits_per_epoch` needs."""
 
 
 def fraction_per_iteration(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
-    """What part of the gradient each run sends, iteration by iteration (Anoosheh's figures 4, 6 and 8).
+    """Fraction of the gradient that is sent, by iteration (Anoosheh's figures 4, 6 and 8).
 
-    A noisy run is drawn lightly, with its running median on top.
-
-    Args:
-        runs: Runs with the history of `comm/fraction`; others are left out.
-        page: What it is drawn for.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: No run has that history.
+    Runs without a history of `comm/fraction` are left out; a noisy run is drawn lightly, with its running
+    median on top. Raises ValueError if no run has that history.
     """
     lines = [_Fractions.of(run) for run in runs if names.COMM_FRACTION in run.metrics]
     if not lines:
@@ -69,20 +63,12 @@ def fraction_per_iteration(runs: Sequence[RunHistory], page: style.Page = style.
 
 
 def value_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
-    """What each run reaches and what it sends for it (Anoosheh's figures 3, 5 and 7).
+    """Final value of the metric over megabytes sent (Anoosheh's figures 3, 5 and 7).
 
-    Args:
-        runs: Runs with a final value of the metric that most of them are judged by, and `total/wire_gb`;
-            others are left out.
-        page: What it is drawn for.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: No run has both.
+    The metric is the one that most runs are judged by; runs without its final value or `total/wire_gb` are
+    left out. Raises ValueError if no run has both.
     """
-    metrics = judging.common(run.metric for run in runs)
+    metrics = metric_labels.common(run.metric for run in runs)
     judged = [run for run in runs if run.metric == metrics[0]]
     points = [point for run in judged if (point := _Point.of(run)) is not None]
     if not points:
@@ -92,7 +78,7 @@ def value_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) 
         _title(points),
         "filled: bytes on the wire; hollow: bytes as the papers count them, value bits only",
         "MB sent by all workers over the run (logarithmic)",
-        judging.final_label(metric),
+        metric_labels.final_label(metric),
         page,
     )
     sent = [mb for point in points for mb in (point.wire_mb, point.paper_mb) if mb is not None]
@@ -101,12 +87,52 @@ def value_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) 
     least = 0.5 if metric.unit == "%" else 0.005 * max(map(abs, values))
     room = max(least, 0.15 * (max(values) - min(values))) or 1.0
     axes.set_ylim(min(values) - room, max(values) + room)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{judging.tick(metric)}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{metric_labels.tick(metric)}"))
     for point in points:
         point.draw(axes)
     label_points(
         axes, [point.label(_LONGEST_NAME // 2 if page.is_narrow else _LONGEST_NAME) for point in points]
     )
+    return figure
+
+
+def bits_per_epoch(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
+    """Bits per parameter and epoch, before entropy coding and on the wire (Oland-Raj's figure 5).
+
+    One panel for each compressed run with the histories of `BITS_METRICS`; raises ValueError without any.
+    """
+    drawn = [run for run in runs if not run.is_baseline and set(BITS_METRICS) <= set(run.metrics)]
+    if not drawn:
+        raise ValueError(f"no compressed run has a history of {names.EPOCH_BITS_PER_PARAM}")
+    figure, panels = style.new_panels(
+        "Bits per parameter, epoch by epoch",
+        "thin: value bits before entropy coding, without positions; thick: on the wire, all included"
+        "; dashed: 32 bits, no compression",
+        "epoch",
+        "bits per parameter and step (logarithmic)",
+        [(run.name, rule_style(run.rule).color) for run in drawn],
+        page,
+    )
+    values = [
+        float(bits) for run in drawn for name in BITS_METRICS[:2] for bits in run.metrics[name][1] if bits > 0
+    ]
+    style.log_axis(panels[0].yaxis, min(values) / 1.8, _FULL * 1.6, "", most=5)
+    last = max(float(run.metrics[names.EPOCH][1][-1]) for run in drawn)
+    panels[0].set_xlim(0.7, max(last, 1) + 0.3)
+    panels[0].xaxis.set_major_locator(ticks.linear(5, style.TICK_SIZE, whole=True))
+    for axes, run in zip(panels, drawn, strict=True):
+        color = rule_style(run.rule).color
+        axes.axhline(_FULL, color="black", linewidth=1.0, linestyle="--", alpha=0.6)
+        ends = []
+        for name, width, word in ((BITS_METRICS[1], 0.9, "values"), (BITS_METRICS[0], 2.0, "wire")):
+            points = _by_epoch(run, name)
+            if points:
+                xs, ys = [epoch for epoch, _ in points], [bits for _, bits in points]
+                axes.plot(xs, ys, color=color, linewidth=width, marker="o", markersize=1.5 + width)
+                mean = style.decimal(float(f"{sum(ys) / len(ys):.2g}"))
+                middle = len(points) // 2
+                ends.append(Label(xs[middle], ys[middle], f"{word}, mean {mean}", color))
+        label_points(axes, ends, size=style.SMALL_SIZE)
     return figure
 
 
@@ -127,7 +153,7 @@ def save(figure: Figure, path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Fractions:
-    """One line of the first figure, thinned to what can be seen."""
+    """A line of `fraction_per_iteration`, thinned to what can be seen."""
 
     run: RunHistory
     steps: NDArray[np.int64]
@@ -172,11 +198,11 @@ class _Fractions:
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """One run in the second figure."""
+    """A run in `value_against_mb`."""
 
     run: RunHistory
     value: float
-    """In the unit that people see."""
+    """In the metric's displayed unit."""
     wire_mb: float
     paper_mb: float | None
 
@@ -212,7 +238,7 @@ class _Point:
 
     def label(self, longest: int) -> Label:
         color = rule_style(self.run.rule).color
-        text = f"{_short(self.run.name, longest)}, {judging.brief(self.run.metric, self.value)}"
+        text = f"{_short(self.run.name, longest)}, {metric_labels.brief(self.run.metric, self.value)}"
         return Label(self.wire_mb, self.value, text, color)
 
 
@@ -253,11 +279,11 @@ def _title(points: Sequence[_Point]) -> str:
     least = min(compressed, key=lambda point: point.wire_mb)
     name = _short(least.run.name)
     if baseline is None:
-        reached = judging.brief(metric, least.value)
+        reached = metric_labels.brief(metric, least.value)
         return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {reached}"
     ratio = style.decimal(float(f"{baseline.wire_mb / least.wire_mb:.3g}"))
-    ours, theirs = (judging.brief(metric, each.value) for each in (least, baseline))
-    reached = f"{ours} {metric.label} against {theirs}"
+    least_value, baseline_value = (metric_labels.brief(metric, point.value) for point in (least, baseline))
+    reached = f"{least_value} {metric.label} against {baseline_value}"
     return f"{name} sends {ratio} times less than the baseline: {reached}"
 
 
@@ -279,3 +305,12 @@ def _short(name: str, longest: int = _LONGEST_NAME) -> str:
         return name
     half = longest // 2
     return f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _by_epoch(run: RunHistory, metric: str) -> list[tuple[float, float]]:
+    """A metric's positive values, each with the epoch at whose end it was logged."""
+    epoch_steps, epochs = run.metrics[names.EPOCH]
+    at = dict(zip(epoch_steps.tolist(), epochs.tolist(), strict=True))
+    steps, values = run.metrics[metric]
+    pairs = zip(steps.tolist(), values.tolist(), strict=True)
+    return [(at[step], value) for step, value in pairs if step in at and value > 0]

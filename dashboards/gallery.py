@@ -1,4 +1,4 @@
-"""Every figure of an experiment: which runs each needs, drawn once wide and once for a phone."""
+"""All figures of an experiment, drawn once for a screen and once for a phone."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,20 +10,19 @@ from matplotlib.figure import Figure
 
 from taugrad.platform.tracking import names
 
-from . import captions, figures, gradients, link, rates, step_time, style, sweeps, verdict
+from . import captions, figures, gradients, link, style, sweeps, verdict
 from . import timelines as timelines_of
-from .dimensions import value_by_dimension
-from .escaping import in_path
-from .front import search_front
 from .groups import Group
 from .runs import RunHistory
+from .search_figures import search_front, value_by_dimension
 from .searches import SearchRuns
+from .table import in_path
 from .timelines import RunTimeline
 from .views import KNOBS
 from .views import dimensions as dimensions_of
 
 _MOST_PROCESSES = 4
-CURVES = (names.COMM_FRACTION, names.EPOCH, *rates.METRICS, *step_time.METRICS)
+CURVES = (names.COMM_FRACTION, names.EPOCH, *figures.BITS_METRICS, *timelines_of.METRICS)
 """The metrics whose histories the representatives' figures need."""
 
 
@@ -55,7 +54,7 @@ def gallery(
     searched: Sequence[SearchRuns] = (),
     timelines: Sequence[RunTimeline] = (),
 ) -> list[Picture]:
-    """The figures that the experiment's data allow.
+    """The figures that the experiment's data allow, the most important first.
 
     Args:
         groups: All settings.
@@ -63,11 +62,8 @@ def gallery(
         detailed: The run whose layers are shown, with the histories of `gradients.layer_metrics`.
         searched: The experiment's searches.
         timelines: Of runs whose steps are shown side by side.
-
-    Returns:
-        The pictures, the most asked first.
     """
-    of_searches = (picture for i, each in enumerate(searched) for picture in _search_pictures(i, each))
+    of_searches = (picture for i, search in enumerate(searched) for picture in _search_pictures(i, search))
     return _drawn([*of_searches, *_pictures(groups, shown, detailed, timelines)])
 
 
@@ -133,7 +129,7 @@ def _pictures(
     yield Picture(
         "kept_back",
         "What counts as zero in the first epoch",
-        captions.kept(shown),
+        captions.residuals(shown),
         lambda page: gradients.kept_back(shown, page),
         of_shown,
     )
@@ -141,7 +137,7 @@ def _pictures(
         "bits_per_epoch",
         "Bits per parameter, epoch by epoch",
         captions.bits(shown),
-        lambda page: rates.bits_per_epoch(shown, page),
+        lambda page: figures.bits_per_epoch(shown, page),
         of_shown,
     )
     floors = tuple(
@@ -166,7 +162,7 @@ def _pictures(
         "Where the time of a step goes",
         "Means over the iterations after the first tenth: the first steps also compile kernels. Workers "
         "wait for the network, and for one another: a slow worker makes the others wait.",
-        lambda page: step_time.where_time_goes(shown, page),
+        lambda page: timelines_of.where_time_goes(shown, page),
         of_shown,
     )
     yield Picture(
@@ -175,7 +171,7 @@ def _pictures(
         "What each worker computed and waited for, and what was under way meanwhile. Opened in Perfetto or "
         f"chrome://tracing, a run's artifact {names.ARTIFACT_TIMELINE} shows more.",
         lambda page: timelines_of.steps_of_workers(timelines, page),
-        tuple(each.run.run_id for each in timelines),
+        tuple(timeline.run.run_id for timeline in timelines),
     )
     yield Picture(
         "send_time_by_method",
@@ -213,17 +209,17 @@ _TO_DRAW: list[Picture] = []
 
 
 def _drawn(pictures: Sequence[Picture]) -> list[Picture]:
-    """Those that the runs have data for; processes share the drawing, most of a report's seconds."""
+    """The pictures that the runs have data for; processes share the drawing, most of a report's seconds."""
     with ProcessPoolExecutor(
         min(_MOST_PROCESSES, len(os.sched_getaffinity(0))),
-        mp_context=get_context("fork"),  # what it draws from is there, and so is matplotlib
+        mp_context=get_context("fork"),  # has the runs, and matplotlib imported
         initializer=_TO_DRAW.extend,
         initargs=(pictures,),
     ) as pool:
         both = pool.map(_draw, range(len(pictures)))
         return [
-            replace(each, wide=pngs[0], narrow=pngs[1])
-            for each, pngs in zip(pictures, both, strict=True)
+            replace(picture, wide=pngs[0], narrow=pngs[1])
+            for picture, pngs in zip(pictures, both, strict=True)
             if pngs
         ]
 

@@ -14,13 +14,13 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import LayerQuantity, layer_metric
 
 from . import style, ticks
+from .histories import History, bucket_medians, thinned
 from .labelling import Label, label_ends
 from .palette import GREY, rule_style
-from .runs import History, RunHistory
-from .thinning import bucket_medians, thinned
+from .runs import RunHistory
 
 MOST_LAYERS = 12
-"""Layers in a figure; of more, those with most to say are drawn: the first, the last, and some between."""
+"""Layers in a figure; of more, the first, the last, and evenly spaced ones between are drawn."""
 
 PERCENTILES: tuple[tuple[LayerQuantity, str, str], ...] = (
     ("grad_p50", "50%", "#9ECAE1"),
@@ -36,36 +36,28 @@ _MEDIANS = 60  # points of a smoothed line
 
 def layers_of(run: RunHistory) -> list[str]:
     """The run's layers, in the order of their names; a part of them where there are many."""
-    found = sorted(
+    layers = sorted(
         {
             name.removeprefix("layer/").rpartition("/")[0]
             for name in run.finals
             if name.startswith("layer/") and name.endswith("/grad_p50")
         }
     )
-    if len(found) <= MOST_LAYERS:
-        return found
-    return [found[round(i)] for i in np.linspace(0, len(found) - 1, MOST_LAYERS)]
+    if len(layers) <= MOST_LAYERS:
+        return layers
+    return [layers[round(i)] for i in np.linspace(0, len(layers) - 1, MOST_LAYERS)]
 
 
 def layer_metrics(run: RunHistory) -> list[str]:
     """The metrics whose histories these figures need."""
-    quantities: list[LayerQuantity] = [*(each for each, _, _ in PERCENTILES), "tau", "zeros"]
-    return [layer_metric(layer, each) for layer in layers_of(run) for each in quantities]
+    quantities: list[LayerQuantity] = [*(quantity for quantity, _, _ in PERCENTILES), "tau", "zeros"]
+    return [layer_metric(layer, quantity) for layer in layers_of(run) for quantity in quantities]
 
 
 def gradient_percentiles(run: RunHistory, page: style.Page = style.WIDE) -> Figure:
-    """Percentiles of each layer's gradient magnitudes over time, and the threshold.
+    """Percentiles of gradient magnitudes over time, and the threshold, one panel a layer.
 
-    Args:
-        run: With the histories of `layer_metrics`.
-        page: What it is drawn for.
-
-    Returns:
-        One panel a layer.
-
-    Raises:
-        ValueError: The run has no such histories.
+    Raises ValueError if the run has no histories of `layer_metrics`.
     """
     layers = [layer for layer in layers_of(run) if layer_metric(layer, "grad_p50") in run.metrics]
     if not layers:
@@ -80,7 +72,7 @@ def gradient_percentiles(run: RunHistory, page: style.Page = style.WIDE) -> Figu
         replace(page, columns=2) if page.is_narrow else page,
         key=[*(style.Key(text, color) for _, text, color in PERCENTILES), style.Key("tau", _TAU)],
     )
-    drawn = [run.metrics[layer_metric(layer, each)] for layer in layers for each, _, _ in PERCENTILES]
+    drawn = [run.metrics[layer_metric(layer, quantity)] for layer in layers for quantity, _, _ in PERCENTILES]
     taus = [run.metrics[name] for layer in layers if (name := layer_metric(layer, "tau")) in run.metrics]
     positive = np.concatenate([values[values > 0] for _, values in (*drawn, *taus)])
     low, high = float(np.percentile(positive, 2)), float(positive.max())
@@ -98,24 +90,16 @@ def gradient_percentiles(run: RunHistory, page: style.Page = style.WIDE) -> Figu
 
 
 def zeros_by_layer(run: RunHistory, page: style.Page = style.WIDE) -> Figure:
-    """The percentage of each layer's gradient that is exactly zero, over time.
+    """Percentage of each layer's gradient that is exactly zero, over time.
 
-    Args:
-        run: With the histories of `layer_metrics`.
-        page: What it is drawn for.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: The run has no such histories.
+    Raises ValueError if the run has no histories of `layer_metrics`.
     """
-    found = {
+    zeros = {
         layer: run.metrics[name]
         for layer in layers_of(run)
         if (name := layer_metric(layer, "zeros")) in run.metrics
     }
-    if not found:
+    if not zeros:
         raise ValueError(f"run {run.name} has no percentage of zeros")
     figure, axes = style.new_figure(
         f"How much of each layer's gradient is exactly zero, {run.name}",
@@ -124,12 +108,12 @@ def zeros_by_layer(run: RunHistory, page: style.Page = style.WIDE) -> Figure:
         "elements that are exactly zero, %",
         page,
     )
-    _iterations(axes, list(found.values()))
-    _percent_axis(axes, max(float(np.nanmax(values)) for _, values in found.values()))
+    _iterations(axes, list(zeros.values()))
+    _percent_axis(axes, max(float(np.nanmax(values)) for _, values in zeros.values()))
     labels = []
-    for i, (layer, history) in enumerate(found.items()):
+    for i, (layer, history) in enumerate(zeros.items()):
         steps, values = thinned(history)
-        color = _shade(i, len(found))
+        color = _shade(i, len(zeros))
         axes.plot(steps, 100 * values, color=color, linewidth=1.3)
         labels.append(Label(float(steps[-1]), 100 * float(values[-1]), layer, color))
     label_ends(axes, labels)
@@ -137,17 +121,10 @@ def zeros_by_layer(run: RunHistory, page: style.Page = style.WIDE) -> Figure:
 
 
 def kept_back(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figure:
-    """The percentage of elements that fall below the threshold in the first epoch (Rae's figure 2).
+    """Percentage of elements below the threshold in the first epoch (Rae's figure 2), smoothed.
 
-    Args:
-        runs: With the history of `comm/fraction`; that of `epoch` tells where the first epoch ends.
-        page: What it is drawn for.
-
-    Returns:
-        One line a run, smoothed.
-
-    Raises:
-        ValueError: No run that leaves elements out has that history.
+    The history of `epoch` tells where the first epoch ends. Raises ValueError if no sparse run has a history
+    of `comm/fraction`.
     """
     drawn = [run for run in runs if names.COMM_FRACTION in run.metrics and _is_sparse(run)]
     if not drawn:

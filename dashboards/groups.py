@@ -11,16 +11,10 @@ from taugrad.platform.tracking import names
 
 from .runs import BASELINE_RULE, RunHistory
 
-_SAME_METHOD = (
-    "name",
-    "seed",
-    "experiment",
-    "storage",
-    "paper",
-)  # params that do not change what is computed
-_NOT_COMPUTATION = ("tracking.", "checkpoint.")
+_NOT_COMPUTATION = ("name", "seed", "experiment", "storage", "paper", "tracking.", "checkpoint.")
+"""How params begin that do not change what is computed."""
 SIXTEEN_BITS = 0.5
-"""What a 16-bit exchange has of float32's bytes: "times smaller" against it is half of that against them."""
+"""The bytes of a 16-bit exchange over those of float32."""
 _CONFIDENCE = 0.95
 _FEWEST = 3  # seeds for an interval: with two it is twelve times their distance
 
@@ -55,7 +49,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The runs' name, where they agree; otherwise the first's."""
+        """The name of the first run."""
         return self.runs[0].name
 
     @property
@@ -75,7 +69,7 @@ class Group:
 
     @property
     def value(self) -> Estimate | None:
-        """The mean over seeds of what was reached, in the unit that people see."""
+        """The mean over seeds of the metric's last value, in its displayed unit."""
         return self.estimate(names.eval_metric(self.metric.name), self.metric.scale)
 
     @property
@@ -85,7 +79,7 @@ class Group:
 
     @property
     def setting(self) -> str:
-        """What decides how much this rule sends, for people: `0.01` of a threshold, or `floor 2`."""
+        """The parameter that decides how much this rule sends: `0.01` of a threshold, or `floor 2`."""
         return setting(self.runs[0])
 
     def param(self, name: str) -> float | None:
@@ -97,32 +91,22 @@ class Group:
             return None
 
     def by_seed(self, metric: str, factor: float = 1.0) -> dict[str, float]:
-        """A metric's last values by seed: of several runs of one seed, which are no new evidence, their mean.
-
-        Args:
-            metric: Its name; runs without a finite value are left out.
-            factor: What the values are multiplied by.
-        """
-        found: dict[str, list[float]] = {}
+        """A metric's last finite values by seed, times a factor; of several runs of one seed their mean."""
+        by_seed: dict[str, list[float]] = {}
         for run in self.runs:
             value = run.final(metric)
             if value is not None:
-                found.setdefault(run.params.get("seed", run.run_id), []).append(factor * value)
-        return {seed: float(np.mean(values)) for seed, values in found.items()}
+                by_seed.setdefault(run.params.get("seed", run.run_id), []).append(factor * value)
+        return {seed: float(np.mean(values)) for seed, values in by_seed.items()}
 
     def estimate(self, metric: str, factor: float = 1.0) -> Estimate | None:
-        """The mean over seeds of a metric's last values; None where no run has a finite one.
-
-        Args:
-            metric: Its name.
-            factor: What the values are multiplied by.
-        """
+        """The mean over seeds of a metric's last values, times a factor; None if no run has a finite one."""
         values = list(self.by_seed(metric, factor).values())
         return estimate(values) if values else None
 
     @property
     def compression(self) -> Estimate | None:
-        """Baseline bytes over wire bytes: those of the mean over seeds, so that it agrees with the bytes."""
+        """Baseline bytes over wire bytes, of the mean bytes over seeds."""
         ratios = [ratio for ratio in self.by_seed(names.TOTAL_COMPRESSION_RATIO).values() if ratio > 0]
         if not ratios:
             return None
@@ -131,9 +115,9 @@ class Group:
         return Estimate(1 / parts.mean, 1 / parts.high, high, parts.count)
 
     def mean_run(self) -> RunHistory:
-        """A run whose last values are the means over seeds, without histories; for figures of single runs."""
-        found = {name for run in self.runs for name in run.finals}
-        means = {name: each.mean for name in found if (each := self.estimate(name)) is not None}
+        """A run without histories whose last values are the means over seeds, for figures of single runs."""
+        metrics = {name for run in self.runs for name in run.finals}
+        means = {name: mean.mean for name in metrics if (mean := self.estimate(name)) is not None}
         return replace(self.runs[0], metrics={}, finals=means)
 
 
@@ -150,45 +134,41 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def by_setting(runs: Iterable[RunHistory]) -> list[Group]:
-    """Groups runs whose params and metric agree, whatever their seed and name.
+    """Groups of runs whose params and metric agree, whatever their seed and name.
 
-    Args:
-        runs: The runs; those that did not train to their end, or have no final value of their metric and no
-            wire bytes, are left out.
-
-    Returns:
-        The groups: the baseline first, then by rule, in a rule by wire bytes, most first.
+    Runs that did not train to their end, or have no final value of their metric or no wire bytes, are left
+    out. The baseline comes first, then rules by name; settings of a rule by wire bytes, most first.
     """
-    found: dict[tuple[tuple[str, str], ...], list[RunHistory]] = {}
+    settings: dict[tuple[tuple[str, str], ...], list[RunHistory]] = {}
     for run in runs:
         if run.is_complete and run.value is not None and run.final(names.TOTAL_WIRE_GB):
-            found.setdefault(_computation(run), []).append(run)
-    groups = [Group(tuple(members)) for members in found.values()]
+            settings.setdefault(_computation(run), []).append(run)
+    groups = [Group(tuple(members)) for members in settings.values()]
     return sorted(groups, key=lambda group: (not group.is_baseline, group.rule, -_wire(group)))
 
 
 def by_metric(groups: Iterable[Group]) -> dict[Metric, list[Group]]:
-    """The groups by what they are judged by, the metric of most runs first."""
-    found: dict[Metric, list[Group]] = {}
+    """The groups by metric, the metric of most runs first."""
+    by: dict[Metric, list[Group]] = {}
     for group in groups:
-        found.setdefault(group.metric, []).append(group)
-    counts = {metric: sum(len(group.runs) for group in found[metric]) for metric in found}
-    return {metric: found[metric] for metric in sorted(found, key=lambda each: -counts[each])}
+        by.setdefault(group.metric, []).append(group)
+    counts = {metric: sum(len(group.runs) for group in by[metric]) for metric in by}
+    return {metric: by[metric] for metric in sorted(by, key=lambda metric: -counts[metric])}
 
 
 def rules(groups: Iterable[Group]) -> dict[str, list[Group]]:
     """The groups by rule, without the baseline."""
-    found: dict[str, list[Group]] = {}
+    by_rule: dict[str, list[Group]] = {}
     for group in groups:
         if not group.is_baseline:
-            found.setdefault(group.rule, []).append(group)
-    return found
+            by_rule.setdefault(group.rule, []).append(group)
+    return by_rule
 
 
 def baseline(groups: Iterable[Group]) -> Group | None:
     """The runs without compression; of several settings the one with most runs."""
-    found = [group for group in groups if group.is_baseline]
-    return max(found, key=lambda group: len(group.runs), default=None)
+    baselines = [group for group in groups if group.is_baseline]
+    return max(baselines, key=lambda group: len(group.runs), default=None)
 
 
 _SETTINGS = (
@@ -201,7 +181,7 @@ _SETTINGS = (
 
 
 def setting(run: RunHistory) -> str:
-    """What decides how much a run's rule sends; empty when nothing does."""
+    """The parameters that decide how much a run's rule sends; empty if there are none."""
     parts = []
     if run.tau is not None:
         parts.append(f"{run.tau:.4g}")
@@ -223,9 +203,7 @@ def _tidy(text: str) -> str:
 
 def _computation(run: RunHistory) -> tuple[tuple[str, str], ...]:
     defining = sorted(
-        (param, value)
-        for param, value in run.params.items()
-        if param not in _SAME_METHOD and not param.startswith(_NOT_COMPUTATION)
+        (param, value) for param, value in run.params.items() if not param.startswith(_NOT_COMPUTATION)
     )
     return (("", run.metric.to_json()), *defining)
 

@@ -8,12 +8,12 @@ from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 
-from . import judging
+from . import metric_labels
 from .gradients import PERCENTILES, layers_of
+from .histories import History, thinned
 from .palette import rule_style
-from .runs import History, RunHistory
-from .step_time import METRICS as TIMES
-from .thinning import thinned
+from .runs import RunHistory
+from .timelines import METRICS as TIMES
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -26,7 +26,7 @@ CURVES = (
 """Metric, title, unit, factor to that unit, whether the axis is logarithmic."""
 
 METRICS = (*(metric for metric, *_ in CURVES), *TIMES)
-"""The metrics whose histories the comparisons need, where there are any, beside what runs are judged by."""
+"""The metrics whose histories the comparisons use, beside the metrics of the runs."""
 
 _MARKERS = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
@@ -42,34 +42,23 @@ _STYLE = (
 
 
 def charts(runs: Sequence[RunHistory]) -> "list[tuple[str, Figure]]":
-    """Comparisons of runs, each with its title.
-
-    Args:
-        runs: With histories of `METRICS`; what a run lacks is left out.
-
-    Returns:
-        Titles and plotly figures; a chart that would be empty is not among them.
-    """
-    metrics = judging.common(run.metric for run in runs)
-    by = {metric: [run for run in runs if run.metric == metric] for metric in metrics}
-    drawn = [(f"{_titled(metric.label)} against bytes", _front(each, metric)) for metric, each in by.items()]
+    """Titles and plotly figures that compare runs by their histories of `METRICS`; none is empty."""
+    metrics = metric_labels.common(run.metric for run in runs)
+    by_metric = {metric: [run for run in runs if run.metric == metric] for metric in metrics}
+    drawn = [
+        (f"{_titled(metric.label)} against bytes", _front(judged, metric))
+        for metric, judged in by_metric.items()
+    ]
     for metric, title, unit, factor, log in CURVES:
         drawn.append((f"{title}, {unit}", _lines(runs, metric, unit, factor, log=log)))
-    for judged, each in by.items():
-        figure = _lines(each, names.eval_metric(judged.name), judged.unit, judged.scale, log=False)
-        drawn.append((_titled(judging.axis_label(judged)), figure))
+    for judged_by, judged in by_metric.items():
+        figure = _lines(judged, names.eval_metric(judged_by.name), judged_by.unit, judged_by.scale, log=False)
+        drawn.append((_titled(metric_labels.axis_label(judged_by)), figure))
     return [(title, figure) for title, figure in drawn if figure.data]
 
 
 def layer_charts(run: RunHistory) -> "list[tuple[str, Figure]]":
-    """Gradient percentiles of a run's layers, one chart with a choice of the layer.
-
-    Args:
-        run: With the histories of `gradients.layer_metrics`.
-
-    Returns:
-        Nothing, or one title and figure.
-    """
+    """Title and figure of gradient percentiles, with a menu of layers; empty without their histories."""
     from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 - takes a second
 
     figure, owners = Figure(), []
@@ -96,15 +85,7 @@ def layer_charts(run: RunHistory) -> "list[tuple[str, Figure]]":
 
 
 def page(title: str, drawn: "Sequence[tuple[str, Figure]]") -> str:
-    """One HTML page that needs no network; plotly's code is in it once.
-
-    Args:
-        title: Its heading.
-        drawn: Titles and figures.
-
-    Returns:
-        The page, about 5 MB.
-    """
+    """An HTML page of titles and figures that needs no network: 5 MB, with plotly's code."""
     from plotly.io import to_html  # noqa: PLC0415 - takes a second
 
     parts = []
@@ -153,7 +134,7 @@ def _front(runs: Sequence[RunHistory], metric: Metric) -> "Figure":
                 hovertemplate=hover,
             )
         )
-    _dress(figure, "MB on the wire, all workers (logarithmic)", judging.final_label(metric), log_x=True)
+    _dress(figure, "MB on the wire, all workers (logarithmic)", metric_labels.final_label(metric), log_x=True)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Places labels beside lines and points so that all can be read."""
+"""Places labels beside lines and points without overlaps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from .style import TICK_SIZE, extent, make_room
 _GAP = 8.0  # points between a line's end, or a marker, and its label
 _PADDING = 2.0  # pixels that labels keep from each other
 _MARKER = 5.0  # points that a marker reaches from its middle
-_STRIDE = 3.0  # pixels between the places of a line that labels keep clear of
+_STRIDE = 3.0  # pixels between the samples of a line that labels keep clear of
 
 _Corners: TypeAlias = tuple[float, float, float, float]
 """A box: left, lower, right, upper, in pixels."""
 
-_Place: TypeAlias = tuple[tuple[float, float], Literal["left", "center", "right"]]
+_Position: TypeAlias = tuple[tuple[float, float], Literal["left", "center", "right"]]
 """A label's offset from its point, in points, and the side that it is aligned by."""
 
 
-_AROUND: tuple[_Place, ...] = (
+_AROUND: tuple[_Position, ...] = (
     ((1, 0), "left"),
     ((-1, 0), "right"),
     ((0, 1.3), "center"),
@@ -51,16 +51,9 @@ class Label:
 def label_ends(axes: Axes, labels: Sequence[Label]) -> list[Annotation]:
     """Labels lines at their right ends, in a column beside the axes.
 
-    Labels move up or down where they would overlap, with a thin line back to their point; the axes become
-    narrower until the widest label fits, and the figure higher until all do. Call it last: it needs the
-    final limits.
-
-    Args:
-        axes: The axes, with their final limits and scales.
-        labels: One a line, at its last point.
-
-    Returns:
-        The annotations, in the order of `labels`.
+    Labels move up or down so that they do not overlap, with a thin line to their point; the axes become
+    narrower until the widest label fits, and the figure higher until all do. The axes must have their final
+    limits and scales. Returns the annotations, in the order of `labels`.
     """
     figure = cast("Figure", axes.figure)
     notes = [
@@ -87,47 +80,39 @@ def label_ends(axes: Axes, labels: Sequence[Label]) -> list[Annotation]:
     widest = max(box.width for box in boxes)
     right = min(figure.subplotpars.right, 1 - (widest + gap + 2 * _PADDING) / width)
     figure.subplots_adjust(right=max(figure.subplotpars.left + 0.2, right))
-    wanted = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
+    ends = [float(axes.transData.transform((label.x, label.y))[1]) for label in labels]
     # The column stays beside the axes: the title is above, the ticks' labels are below.
     frame = axes.get_window_extent()
-    centers = spread(wanted, [box.height + _PADDING for box in boxes], frame.y0, frame.y1)
+    centers = spread(ends, [box.height + _PADDING for box in boxes], frame.y0, frame.y1)
     for note, center in zip(notes, centers, strict=True):
         note.set_position(((frame.width + gap) / frame.width, (center - frame.y0) / frame.height))
     return notes
 
 
 def label_points(axes: Axes, labels: Sequence[Label], *, size: float = TICK_SIZE) -> list[Annotation]:
-    """Labels points beside them, where there is room.
+    """Labels points beside them, in letters of `size` points.
 
-    Each label takes the first place around its point where it lies in the axes and covers no marker, no
-    line and no other label; in a crowd it moves further out, with a thin line back to its point.
-    Call it last: it keeps clear of what is drawn already.
-
-    Args:
-        axes: The axes, with their final limits and scales.
-        labels: The labels and their points.
-        size: Of the letters, in points.
-
-    Returns:
-        The annotations, in the order of `labels`.
+    A label takes the first position around its point where it lies in the axes and covers no marker, line or
+    other label; among many it moves further out, with a thin line to its point. The axes must be complete.
+    Returns the annotations, in the order of `labels`.
     """
     frame = axes.get_window_extent()
-    occupied = [*_drawn(axes, frame), *(_corners(extent(text)) for text in axes.texts)]
+    occupied = [*_boxes(axes, frame), *(_corners(extent(text)) for text in axes.texts)]
     half = _MARKER * axes.figure.dpi / 72
     for label in labels:
         x, y = axes.transData.transform((label.x, label.y))
         occupied.append((x - half, y - half, x + half, y + half))
     notes = []
     for label in labels:
-        best: tuple[float, _Place] | None = None
+        best: tuple[float, _Position] | None = None
         boxes = np.array(occupied)
-        for place in _places():
-            trial = _beside(axes, label, place, size, leader=False)
+        for position in _positions():
+            trial = _beside(axes, label, position, size, leader=False)
             box = extent(trial).padded(_PADDING)
             trial.remove()
             cost = _overlaps(box, boxes) + 10 * _outside(box, frame)
             if best is None or cost < best[0]:
-                best = (cost, place)
+                best = (cost, position)
             if cost == 0:
                 break
         if best is not None:
@@ -137,43 +122,40 @@ def label_points(axes: Axes, labels: Sequence[Label], *, size: float = TICK_SIZE
     return notes
 
 
-def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Moves intervals as little as possible until none overlaps another.
+def spread(centers: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Moves intervals as little as possible until none overlaps another; returns their centers.
 
     Args:
-        wanted: The intervals' wanted centers.
+        centers: The intervals' preferred centers.
         sizes: Their lengths.
-        low: None may begin below this.
-        high: None may end above this, unless there is no room at all.
-
-    Returns:
-        The centers, in the order of `wanted`.
+        low: The lower limit.
+        high: The upper limit, which is exceeded if there is no room.
     """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    order = sorted(range(len(centers)), key=lambda i: centers[i])
     # Groups of touching intervals: members, total length, begin.
     groups: list[tuple[list[int], float, float]] = []
     for i in order:
-        members, length, begin = [i], sizes[i], _clamped(wanted[i] - sizes[i] / 2, low, high - sizes[i])
+        members, length, begin = [i], sizes[i], _clamped(centers[i] - sizes[i] / 2, low, high - sizes[i])
         while groups and groups[-1][2] + groups[-1][1] > begin:
             earlier, earlier_length, _ = groups.pop()
             members, length = earlier + members, earlier_length + length
-            begin = _clamped(_best_begin(members, wanted, sizes), low, high - length)
+            begin = _clamped(_best_begin(members, centers, sizes), low, high - length)
         groups.append((members, length, begin))
-    centers = [0.0] * len(wanted)
+    moved = [0.0] * len(centers)
     for members, _, begin in groups:
         edge = begin
         for i in members:
-            centers[i] = edge + sizes[i] / 2
+            moved[i] = edge + sizes[i] / 2
             edge += sizes[i]
-    return centers
+    return moved
 
 
-def _best_begin(members: Sequence[int], wanted: Sequence[float], sizes: Sequence[float]) -> float:
-    """Where a row of touching intervals should begin, so that they move least (in squares)."""
+def _best_begin(members: Sequence[int], centers: Sequence[float], sizes: Sequence[float]) -> float:
+    """The beginning of a row of touching intervals that minimizes the squares of their moves."""
     offset = 0.0
     begins = []
     for i in members:
-        begins.append(wanted[i] - sizes[i] / 2 - offset)
+        begins.append(centers[i] - sizes[i] / 2 - offset)
         offset += sizes[i]
     return float(np.mean(begins))
 
@@ -182,14 +164,14 @@ def _clamped(value: float, low: float, high: float) -> float:
     return max(low, min(value, high))
 
 
-def _places() -> list[_Place]:
-    places: list[_Place] = []
+def _positions() -> list[_Position]:
+    positions: list[_Position] = []
     for distance in (_GAP, 2 * _GAP, 3.5 * _GAP, 5 * _GAP, 7 * _GAP):
         # Right, left, above, below, then the corners.
         for offset, side in _AROUND:
             x, y = offset
-            places.append(((x * distance, y * distance), side))
-    return places
+            positions.append(((x * distance, y * distance), side))
+    return positions
 
 
 def _leader(color: str) -> dict[str, Any]:
@@ -197,9 +179,9 @@ def _leader(color: str) -> dict[str, Any]:
     return {"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 2, "shrinkB": 0}
 
 
-def _beside(axes: Axes, label: Label, place: _Place, size: float, *, leader: bool) -> Annotation:
-    """A label at a place around its point; a leader starts at the side that faces the point."""
-    (dx, dy), side = place
+def _beside(axes: Axes, label: Label, position: _Position, size: float, *, leader: bool) -> Annotation:
+    """A label at a position around its point; a leader starts at the side that faces the point."""
+    (dx, dy), side = position
     facing = {"left": (0.0, 0.5), "right": (1.0, 0.5), "center": (0.5, 0.0 if dy > 0 else 1.0)}[side]
     return axes.annotate(
         label.text,
@@ -215,7 +197,7 @@ def _beside(axes: Axes, label: Label, place: _Place, size: float, *, leader: boo
     )
 
 
-def _drawn(axes: Axes, frame: Bbox) -> list[_Corners]:
+def _boxes(axes: Axes, frame: Bbox) -> list[_Corners]:
     """Small boxes, in pixels, along all lines and error bars and around all markers of the axes."""
     boxes: list[_Corners] = []
     for line in axes.lines:
@@ -235,11 +217,11 @@ def _drawn(axes: Axes, frame: Bbox) -> list[_Corners]:
 
 
 def _along(line: NDArray[np.float64], frame: Bbox) -> list[_Corners]:
-    """Small boxes along a line through points [N, 2], in pixels, as far as it lies in the frame."""
+    """Small boxes in the frame along a line through points [N, 2], in pixels."""
     lengths = np.hypot(*np.diff(line, axis=0).T)
     along = np.concatenate([[0.0], np.cumsum(lengths)])
-    places = np.linspace(0, along[-1], int(along[-1] // _STRIDE) + 2)
-    x, y = (np.interp(places, along, line[:, i]) for i in (0, 1))
+    samples = np.linspace(0, along[-1], int(along[-1] // _STRIDE) + 2)
+    x, y = (np.interp(samples, along, line[:, i]) for i in (0, 1))
     inside = (x >= frame.x0) & (x <= frame.x1) & (y >= frame.y0) & (y <= frame.y1)
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in zip(x[inside], y[inside], strict=True)]
 

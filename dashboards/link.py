@@ -18,7 +18,7 @@ from .palette import rule_style
 
 
 class Model(NamedTuple):
-    """A model that people know."""
+    """A well-known model."""
 
     name: str
     parameters: int
@@ -48,14 +48,7 @@ def send_time(bits: float, bandwidth: float) -> float:
 
 
 def send_time_by_model(page: style.Page = style.WIDE) -> Figure:
-    """Theoretical time to send a whole gradient, by model and bandwidth (Rae's figure 1b).
-
-    Args:
-        page: What it is drawn for.
-
-    Returns:
-        One line a model.
-    """
+    """Theoretical time to send a whole gradient, by model and bandwidth (Rae's figure 1b)."""
     lines = [
         (model.name, 8.0 * _BYTES * model.parameters, color)
         for model, color in zip(MODELS, _SHADES, strict=True)
@@ -64,17 +57,9 @@ def send_time_by_model(page: style.Page = style.WIDE) -> Figure:
 
 
 def send_time_by_method(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
-    """Theoretical time to send what each method sends of this experiment's gradient, by bandwidth.
+    """Theoretical time to send a worker's messages of a mean step, by method and bandwidth.
 
-    Args:
-        groups: Those to draw, with bits per parameter over the run.
-        page: What it is drawn for.
-
-    Returns:
-        One line a group; what a worker sends in a step, on average over the run.
-
-    Raises:
-        ValueError: No group has a compression ratio, or the model's size is not known.
+    Raises ValueError if no group has a compression ratio, or the model's size is not known.
     """
     lines = []
     for group in groups:
@@ -88,13 +73,13 @@ def send_time_by_method(groups: Sequence[Group], page: style.Page = style.WIDE) 
 
 
 def step_bits(group: Group) -> float | None:
-    """Wire bits that a worker sends in a step, mean of the run; None where the run does not say."""
+    """Wire bits that a worker sends in a step, mean of the run; None if the run does not log it."""
     workers = group.param("workers.count")
     last = group.runs[0].final(names.COMM_WIRE_BYTES)
     last_ratio = group.runs[0].final(names.COMM_COMPRESSION_RATIO)
     compression = group.compression
     if not workers or not last or last_ratio is None or compression is None:
-        return None  # where most steps send nothing, the last one does not tell the model's size
+        return None  # if the last step sent nothing, the model's size is not known
     uncompressed = 8 * last * last_ratio / workers  # the same in every step
     return uncompressed / compression.mean
 
@@ -125,7 +110,7 @@ def _times(title: str, lines: Sequence[tuple[str, float, str]], page: style.Page
 
 
 def seconds(value: float) -> str:
-    """A time for people: `3 ms`, `2 min`."""
+    """A time as text: `3 ms`, `2 min`."""
     for unit, name in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= unit * 0.9999:
             return f"{style.decimal(value / unit)} {name}"
@@ -133,7 +118,7 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people, in powers of 1000: `1.7 MB`."""
+    """Bytes as text, in powers of 1000: `1.7 MB`."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{style.decimal(count / unit)} {name}"

@@ -11,9 +11,8 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from . import verdict
-from .escaping import in_csv, markdown_table
 from .groups import SIXTEEN_BITS, Estimate, Group, baseline
-from .table import MISSING, significant
+from .table import MISSING, in_csv, markdown_table, significant
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,10 @@ class MethodRow:
 
     method: str
     setting: str
-    """The threshold; or the floor, density, rank or bits that take its place."""
+    """The threshold, floor, density, rank or bits."""
     seeds: int
     value: Estimate | None
-    """What was reached, in the unit that people see."""
+    """The metric, in its displayed unit."""
     change: Difference | None
     """Against the runs without compression."""
     paper_gb: Estimate | None
@@ -52,9 +51,9 @@ class Column(NamedTuple):
 
 def columns(metric: Metric) -> list[Column]:
     """The columns of settings that are judged by a metric."""
-    reached = f"{metric.label} {metric.unit}".rstrip()
-    found = [
-        Column("value", reached, metric.column, f"{{:.{metric.digits}f}}".format),
+    heading = f"{metric.label} {metric.unit}".rstrip()
+    all_columns = [
+        Column("value", heading, metric.column, f"{{:.{metric.digits}f}}".format),
         Column("paper_gb", "GB (values)", "paper_gb", significant),
         Column("accuracy_per_gb", "%/GB", "accuracy_percent_per_paper_gb", significant),
         Column("wire_gb", "GB (wire)", "wire_gb", significant),
@@ -62,11 +61,11 @@ def columns(metric: Metric) -> list[Column]:
         Column("compression_16", "than 16 bits", "compression_ratio_16_bits", _times),
         Column("seconds", "seconds", "seconds", significant),
     ]
-    return [each for each in found if metric == ACCURACY or each.field != "accuracy_per_gb"]
+    return [column for column in all_columns if metric == ACCURACY or column.field != "accuracy_per_gb"]
 
 
 def change_heading(metric: Metric) -> str:
-    """Of the column of differences: `points (95% interval)`."""
+    """The heading of the column of differences: `points (95% interval)`."""
     return f"{metric.difference_unit or 'change'} (95% interval)"
 
 
@@ -74,7 +73,7 @@ def _times(value: float) -> str:
     return f"{significant(value)}x"
 
 
-_WIDE = 200.0  # of the last digit's units; these say nothing of an interval as wide as this
+_WIDE = 200.0  # units of the last digit, from which on an interval is written with a digit less
 
 
 def method_rows(groups: Sequence[Group]) -> list[MethodRow]:
@@ -102,29 +101,29 @@ def method_rows(groups: Sequence[Group]) -> list[MethodRow]:
 def _halved(ratio: Estimate | None) -> Estimate | None:
     if ratio is None:
         return None
-    mean, low, high = (SIXTEEN_BITS * each for each in (ratio.mean, ratio.low, ratio.high))
+    mean, low, high = (SIXTEEN_BITS * value for value in (ratio.mean, ratio.low, ratio.high))
     return Estimate(mean, low, high, ratio.count)
 
 
 def cell(row: MethodRow, column: Column) -> str:
-    """A cell for people: the mean, and half of the interval behind ± where there are several seeds."""
-    each: Estimate | None = getattr(row, column.field)
-    if each is None:
+    """The text of a cell: the mean, with ± half of the interval if there are several seeds."""
+    value: Estimate | None = getattr(row, column.field)
+    if value is None:
         return MISSING
-    text = column.write(each.mean)
-    if each.count > 1 and column.field == "value":
-        text += f" ± {column.write(each.spread)}"
+    text = column.write(value.mean)
+    if value.count > 1 and column.field == "value":
+        text += f" ± {column.write(value.spread)}"
     return text
 
 
 def signed(change: float, decimals: int) -> str:
-    """A difference for people, with its sign: `+0.30`."""
+    """A difference as text, with its sign: `+0.30`."""
     text = f"{change:+.{decimals}f}".replace("-", "−")
     return f"±{text[1:]}" if not text.strip("+−0.") else text
 
 
 def interval(change: Difference) -> str:
-    """The interval for people, `−0.90 to +0.30`; empty where there is none."""
+    """The interval as text, `−0.90 to +0.30`; empty without one."""
     if change.low is None or change.high is None:
         return ""
     decimals = change.metric.digits
@@ -151,8 +150,14 @@ def methods_to_markdown(rows: Sequence[MethodRow], metric: Metric) -> str:
     return markdown_table(headings, cells, texts=2)
 
 
+def _ends(estimate: Estimate | Difference | None) -> list[str]:
+    """Cells of CSV: the mean, and the interval's ends."""
+    ends = (estimate.mean, estimate.low, estimate.high) if estimate else (None, None, None)
+    return ["" if end is None else f"{end:.12g}" for end in ends]
+
+
 def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:
-    """The table as CSV with twelve significant digits and the intervals' ends; what is missing is empty."""
+    """The table as CSV, with twelve significant digits and the intervals' ends; missing values are empty."""
     text, shown = io.StringIO(), columns(metric)
     unit = "points" if metric.unit == "%" else metric.column.removeprefix(metric.name).lstrip("_")
     moved_by = "_".join(filter(None, (metric.name, "change", unit)))
@@ -163,12 +168,7 @@ def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:
     for row in rows:
         values: list[str] = []
         for column in shown:
-            each: Estimate | None = getattr(row, column.field)
-            values += (
-                ["", "", ""] if each is None else [f"{v:.12g}" for v in (each.mean, each.low, each.high)]
-            )
-        moved = row.change
-        ends_of_change = (moved.mean, moved.low, moved.high) if moved else (None, None, None)
-        values += ["" if value is None else f"{value:.12g}" for value in ends_of_change]
+            values += _ends(getattr(row, column.field))
+        values += _ends(row.change)
         writer.writerow([in_csv(row.method), in_csv(row.setting), row.seeds, *values, " ".join(row.run_ids)])
     return text.getvalue()

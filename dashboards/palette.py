@@ -3,14 +3,14 @@
 from typing import NamedTuple
 
 GREY = "#6B6B6B"
-"""For what frames the data: axes, notes, reference lines."""
+"""Of axes, notes and reference lines."""
 
 RUN_COLOR = "mlflow.runColor"
 """The tag from which MLflow's UI takes a run's colour."""
 
 
 class RuleStyle(NamedTuple):
-    """How a rule looks in every figure; the marker tells apart what a colour alone may not."""
+    """The colour and the marker of a rule in every figure."""
 
     color: str
     marker: str
@@ -53,7 +53,7 @@ STOPPED = "#DADADA"
 
 
 def pale(color: str) -> str:
-    """A colour, mixed with white: for what another point beats."""
+    """A colour mixed with white, for dominated points."""
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(0.35 * part + 0.65 * 255):02X}" for part in parts)
 

@@ -21,7 +21,7 @@ class PlannedStep:
     link: str
     workers: int
     method: str
-    """With its mode, where that says something."""
+    """With its mode, unless that is the usual one."""
     seconds: float
     """Of a step."""
     compute_s: float
@@ -29,26 +29,18 @@ class PlannedStep:
 
 
 def planned_steps(steps: Sequence[PlannedStep], page: style.Page = style.WIDE) -> Figure:
-    """Seconds of a step, a row for each method and a panel for each link; a shade for each number of workers.
+    """Seconds of a step, a row for each method, a panel for each link, a shade for each number of workers.
 
-    Args:
-        steps: At least one. Of more than four numbers of workers four are drawn.
-        page: What it is drawn for.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: There is no step.
+    At most four numbers of workers are drawn. Raises ValueError if there is no step.
     """
     if not steps:
         raise ValueError("a plan without steps has no figure")
-    links = list(dict.fromkeys(each.link for each in steps))
-    workers = _some(sorted({each.workers for each in steps}))
+    links = list(dict.fromkeys(step.link for step in steps))
+    workers = _some(sorted({step.workers for step in steps}))
     shades = dict(zip(workers, _SHADES[-len(workers) :], strict=True))
     # The order of the slowest case drawn, which tells most.
-    most = [each for each in steps if each.link == links[0] and each.workers == workers[-1]]
-    methods = [each.method for each in sorted(most, key=lambda each: -each.seconds)]
+    most = [step for step in steps if step.link == links[0] and step.workers == workers[-1]]
+    methods = [step.method for step in sorted(most, key=lambda step: -step.seconds)]
     rows = {method: row for row, method in enumerate(methods)}
     figure, axes = style.new_panels(
         "What a step is predicted to take",
@@ -63,13 +55,13 @@ def planned_steps(steps: Sequence[PlannedStep], page: style.Page = style.WIDE) -
             for count, shade in shades.items()
         ],
     )
-    times = [each.seconds for each in steps if each.workers in shades]
+    times = [step.seconds for step in steps if step.workers in shades]
     for link, panel in zip(links, axes, strict=True):
-        drawn = [each for each in steps if each.link == link and each.workers in shades]
+        drawn = [step for step in steps if step.link == link and step.workers in shades]
         panel.axvline(drawn[0].compute_s, color=GREY, linewidth=1, linestyle="--", zorder=1)
-        for each in drawn:
+        for step in drawn:
             panel.plot(
-                [each.seconds], [rows[each.method]], "o", color=shades[each.workers], markersize=6, zorder=3
+                [step.seconds], [rows[step.method]], "o", color=shades[step.workers], markersize=6, zorder=3
             )
         panel.set_yticks(list(rows.values()), [_short(method) for method in rows], fontsize=7)
         panel.set_ylim(-0.6, len(rows) - 0.4)
@@ -78,7 +70,7 @@ def planned_steps(steps: Sequence[PlannedStep], page: style.Page = style.WIDE) -
 
 
 def _some(workers: Sequence[int]) -> list[int]:
-    """Four of them at most, the first and the last among them."""
+    """At most four of them, evenly spaced, the ends included."""
     if len(workers) <= len(_SHADES):
         return list(workers)
     last = len(workers) - 1

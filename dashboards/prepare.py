@@ -1,12 +1,15 @@
 """The command `taugrad dashboard`: prepares MLflow's UI for an experiment, and prints the address."""
 
+import math
 import shlex
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.tasks.metric import ACCURACY
@@ -16,12 +19,11 @@ from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.probe import answering_client
 
 from . import views
-from .experiment import all_runs, compared_runs
-from .judging import common, metric_of
+from .groups import Group, by_setting, rules
+from .metric_labels import common, metric_of
 from .palette import RUN_COLOR, STOPPED, pale, rule_style
-from .scales import write_logarithms
+from .runs import RunHistory, all_runs, compared_runs
 from .searches import SearchRuns, searches
-from .selection import selected
 from .serving import mlflow_server
 from .shared_view import ViewTooLong, unknown_version, view_url, write_view
 
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
 """Where MLflow is when it is started as the command says."""
+
+
+_LEAST_SPAN = 10.0  # a setting whose values span less is read as well on a linear axis
+MOST_RUNS = 100
+"""Up to this number, the view shows all runs; of more, MLflow's UI would show the first hundred."""
+SHOWN = 40
+"""Of more runs, so many are shown: their lines can still be told apart, and the page opens in seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
         The exit code 0.
 
     Raises:
-        SpecError: There is no such experiment.
+        SpecError: the experiment does not exist.
     """
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
@@ -82,45 +91,45 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
 
 
 def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
-    """Writes the views of an experiment, gives its runs their rules' colours, and marks those to show.
-
-    Args:
-        client: The tracking store.
-        experiment_id: The experiment.
+    """Writes the views of an experiment, sets the colours of its runs, and marks the runs to show.
 
     Returns:
         The comparison, then one view for each search.
     """
-    found = all_runs(client, experiment_id)
-    params = {param for run in found for param in run.data.params}
-    metrics = {metric for run in found for metric in run.data.metrics}
-    there = searches(found)
-    trial_colors = {run_id: color for each in there.values() for run_id, color in _colors(each).items()}
-    varied = {param for each in there.values() for param in views.dimensions(each.params)}
-    metrics |= write_logarithms(client, found, sorted(views.KNOBS.keys() | varied))
-    for run in found:
+    runs = all_runs(client, experiment_id)
+    params = {param for run in runs for param in run.data.params}
+    metrics = {metric for run in runs for metric in run.data.metrics}
+    found_searches = searches(runs)
+    trial_colors = {
+        run_id: color for search in found_searches.values() for run_id, color in _colors(search).items()
+    }
+    varied = {param for search in found_searches.values() for param in views.dimensions(search.params)}
+    metrics |= write_logarithms(client, runs, sorted(views.KNOBS.keys() | varied))
+    for run in runs:
         color_run(client, run, trial_colors.get(str(run.info.run_id)))
-    trained = [run for run in found if names.PARAM_RULE in run.data.params]
+    trained = [run for run in runs if names.TAG_METRIC in run.data.tags]
     judged = common(metric_of(run.data.tags) for run in trained) or [ACCURACY]
-    shown = _mark(client, found)
+    shown = _mark(client, runs)
     few = f"{shown} of {len(trained)} runs, which span each rule's settings; `taugrad report` has all"
     written = [View("Compare runs", views.COMPARISON_KEY, few if shown < len(trained) else "")]
     comparison = views.comparison(
         params, metrics, judged, all_runs=shown == len(trained), alone=len(trained) == 1
     )
     _write(client, experiment_id, written[0], comparison)
-    for run_id, each in there.items():
-        written.append(View(f"Search {each.name}", views.search_key(run_id)))
-        _write(client, experiment_id, written[-1], views.search(run_id, each.params, metrics, each.metric))
+    for run_id, search in found_searches.items():
+        written.append(View(f"Search {search.name}", views.search_key(run_id)))
+        _write(
+            client, experiment_id, written[-1], views.search(run_id, search.params, metrics, search.metric)
+        )
     return written
 
 
-def _mark(client: "MlflowClient", found: "Sequence[Run]") -> int:
-    """Marks the runs that the comparison shows, where it does not show all; how many it shows."""
-    compared = compared_runs(found)
+def _mark(client: "MlflowClient", runs: "Sequence[Run]") -> int:
+    """Marks the runs that the comparison shows, if it does not show all; returns how many it shows."""
+    compared = compared_runs(runs)
     shown = {run.run_id for run in selected(compared)}
     marked = shown if len(shown) < len(compared) else set()
-    for run in found:
+    for run in runs:
         if (run.info.run_id in marked) == (names.TAG_VIEW in run.data.tags):
             continue
         if run.info.run_id in marked:
@@ -131,7 +140,7 @@ def _mark(client: "MlflowClient", found: "Sequence[Run]") -> int:
 
 
 def _colors(search: SearchRuns) -> dict[str, str]:
-    """By run id the colours that mark a search's trials; those of its front keep their rules' colours."""
+    """Colours of a search's trials by run id; trials on its front keep their rules' colours."""
     return {
         trial.run.run_id: STOPPED if trial.mark == "stopped" else pale(rule_style(trial.run.rule).color)
         for trial in search.trials
@@ -140,13 +149,13 @@ def _colors(search: SearchRuns) -> dict[str, str]:
 
 
 def color_run(client: "MlflowClient", run: "Run", color: str | None = None) -> None:
-    """Gives a run its colour in MLflow's UI, where it has another: by default its rule's."""
+    """Sets a run's colour in MLflow's UI, by default its rule's, if it is another."""
     rule = run.data.params.get(names.PARAM_RULE)
     if rule is None:
         return
-    wanted = color or rule_style(rule).color
-    if run.data.tags.get(RUN_COLOR) != wanted:
-        client.set_tag(run.info.run_id, RUN_COLOR, wanted)
+    color = color or rule_style(rule).color
+    if run.data.tags.get(RUN_COLOR) != color:
+        client.set_tag(run.info.run_id, RUN_COLOR, color)
 
 
 def _write(client: "MlflowClient", experiment_id: str, view: View, state: dict[str, Any]) -> None:
@@ -154,7 +163,7 @@ def _write(client: "MlflowClient", experiment_id: str, view: View, state: dict[s
         write_view(client, experiment_id, view.key, view.title, state)
     except ViewTooLong:
         # A model of very many layers: the UI adds charts for each of them, below ours.
-        cards = [each for each in state["compareRunCharts"] if not each["deleted"]]
+        cards = [card for card in state["compareRunCharts"] if not card["deleted"]]
         write_view(client, experiment_id, view.key, view.title, state | {"compareRunCharts": cards})
 
 
@@ -172,3 +181,77 @@ def _version() -> str:
     import mlflow  # noqa: PLC0415 - takes two seconds
 
     return str(mlflow.__version__)
+
+
+def write_logarithms(client: "MlflowClient", runs: "Sequence[Run]", params: Iterable[str]) -> set[str]:
+    """Logs missing logarithms of settings that span more than a power of ten; returns their metrics' names.
+
+    MLflow's scatter and parallel charts have no logarithmic axis.
+    """
+    written = set()
+    for param in params:
+        values = [
+            (run, value) for run in runs if (value := _positive(run.data.params.get(param))) is not None
+        ]
+        if not values or max(v for _, v in values) < _LEAST_SPAN * min(v for _, v in values):
+            continue
+        written.add(views.log_metric(param))
+        for run, value in values:
+            if views.log_metric(param) not in run.data.metrics:
+                client.log_metric(run.info.run_id, views.log_metric(param), math.log10(value))
+    return written
+
+
+def _positive(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
+def selected(runs: Sequence[RunHistory]) -> list[RunHistory]:
+    """The runs to show: all, or at most `SHOWN` that represent every rule.
+
+    All if there are at most `MOST_RUNS`, or if none has trained to its end. Else each setting has at most one
+    run, the oldest, and every rule an equal share of settings: the best one, and others spread from the most
+    wire bytes to the fewest.
+    """
+    settings = by_setting(runs)
+    if len(runs) <= MOST_RUNS or not settings:
+        return list(runs)
+    families = [[setting for setting in settings if setting.is_baseline], *rules(settings).values()]
+    families = [family for family in families if family]
+    return [
+        group.runs[0]
+        for family, share in zip(families, shares([len(family) for family in families], SHOWN), strict=True)
+        for group in spread(family, share)
+    ]
+
+
+def shares(sizes: Sequence[int], total: int) -> list[int]:
+    """Shares of a total, equal as far as sizes allow."""
+    counts = [0] * len(sizes)
+    while sum(counts) < min(total, sum(sizes)):
+        for i, size in enumerate(sizes):
+            counts[i] += counts[i] < size and sum(counts) < total
+    return counts
+
+
+def spread(family: Sequence[Group], count: int) -> list[Group]:
+    """Some settings of one rule: the best one, and evenly spaced others."""
+    if not count:
+        return []
+    places = np.unique(np.linspace(0, len(family) - 1, count).round().astype(int))
+    best = max(range(len(family)), key=lambda i: _reached(family[i]))
+    if best not in places:
+        inner = places[1:-1] if len(places) > 2 else places  # a view
+        inner[np.abs(inner - best).argmin()] = best
+    return [family[i] for i in places]
+
+
+def _reached(group: Group) -> float:
+    value = group.value
+    if value is None:
+        return -np.inf
+    return value.mean if group.metric.more_is_better else -value.mean

@@ -16,12 +16,11 @@ from taugrad.platform.tracking.masking import without_login
 from taugrad.platform.tracking.probe import answering_client, unwritable
 
 from . import gradients, interactive, verdict
-from .experiment import all_runs, compared_runs, with_histories
 from .gallery import CURVES, gallery
 from .groups import Group, by_metric, by_setting
 from .method_table import method_rows, methods_to_csv, methods_to_markdown
 from .report_page import Report, render
-from .runs import RunHistory
+from .runs import RunHistory, all_runs, compared_runs, with_histories
 from .searches import searches
 from .table import to_csv, to_markdown
 from .timelines import read_timelines
@@ -32,19 +31,20 @@ if TYPE_CHECKING:
 
 
 def report(experiment: str, folder: Path, server: str | None = None) -> int:
-    """Writes a report and prints where it is.
+    """Writes a report and prints its path.
 
     Args:
         experiment: The MLflow experiment's name.
-        folder: Made when it is missing; files of an earlier report are replaced.
-        server: MLflow's address for the links; by default the tracking server. If runs are in a local
-            database, its future address is not known, and there are no links.
+        folder: Created if it is missing; files of an earlier report are replaced.
+        server: MLflow's address for the links; by default the tracking server, and no links for a local
+            database.
 
     Returns:
         The exit code 0.
 
     Raises:
-        SpecError: There is no such experiment, no run of it has finished, or the folder cannot be written.
+        SpecError: the experiment does not exist, none of its runs has finished, or the folder cannot be
+            written.
     """
     _collect_seldom()
     client = answering_client(writes=False)
@@ -59,40 +59,26 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
 
 
 def _collect_seldom() -> None:
-    """Lets Python look for unused cycles less often: modules and figures are many objects that stay.
-
-    Looking took a seventh of a report's time. The command ends soon after, and so does what it leaves.
-    """
+    """Makes Python look for unused cycles less often: it took a seventh of a report's time."""
     gc.set_threshold(100_000, 20, 20)
 
 
 def write_report(
     client: "MlflowClient", experiment: str, experiment_id: str, folder: Path, server: str | None
 ) -> Path:
-    """Writes a report of an experiment.
+    """Writes a report of an experiment into a folder, which is created if it is missing; returns its page.
 
-    Args:
-        client: The tracking store.
-        experiment: The experiment's name.
-        experiment_id: Its id.
-        folder: Made when it is missing.
-        server: MLflow's address, for the links; None: no links.
-
-    Returns:
-        The page.
-
-    Raises:
-        SpecError: No run has finished.
+    Links go to `server`, MLflow's address, if it is given. Raises SpecError if no run has finished.
     """
     everything = all_runs(client, experiment_id)
-    found = compared_runs(everything)
-    by = by_metric(by_setting(found))
-    groups = next(iter(by.values()), [])
+    runs = compared_runs(everything)
+    groups_by_metric = by_metric(by_setting(runs))
+    groups = next(iter(groups_by_metric.values()), [])
     if not groups:
         raise _nothing_to_show(experiment, everything)
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
-    of_searches = [each for each in searches(everything).values() if each.metric == groups[0].metric]
+    of_searches = [search for search in searches(everything).values() if search.metric == groups[0].metric]
     timelines = read_timelines(client, _side_by_side(shown, detailed))
     pictures = gallery(groups, shown, detailed, of_searches, timelines)
     compared = [run for group in groups for run in group.runs]
@@ -113,8 +99,8 @@ def write_report(
                 groups=groups,
                 rows=table,
                 pictures=pictures,
-                left_out=len(found) - sum(len(group.runs) for each in by.values() for group in each),
-                judged_otherwise=_others(by),
+                left_out=len(runs) - sum(len(g.runs) for some in groups_by_metric.values() for g in some),
+                judged_otherwise=_other_metrics(groups_by_metric),
                 made=datetime.now(UTC),
                 runs_url=f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/" if server else None,
             )
@@ -125,9 +111,9 @@ def write_report(
     return folder / "report.html"
 
 
-def _nothing_to_show(experiment: str, found: "Sequence[Run]") -> SpecError:
-    """The message about an experiment of which no run can be shown."""
-    statuses = Counter(str(run.info.status).lower() for run in found if names.PARAM_RULE in run.data.params)
+def _nothing_to_show(experiment: str, runs: "Sequence[Run]") -> SpecError:
+    """The error of an experiment without a run to show."""
+    statuses = Counter(str(run.info.status).lower() for run in runs if names.PARAM_RULE in run.data.params)
     if not statuses:
         return SpecError(
             COMMAND_LINE, [f"EXPERIMENT {experiment!r}: it has no runs of taugrad yet; train some first"]
@@ -139,9 +125,9 @@ def _nothing_to_show(experiment: str, found: "Sequence[Run]") -> SpecError:
     )
 
 
-def _others(by: Mapping[Metric, Sequence[Group]]) -> str:
+def _other_metrics(groups_by_metric: Mapping[Metric, Sequence[Group]]) -> str:
     """The runs that the page leaves out: `3 runs judged by test loss`."""
-    _, *others = by.items()
+    _, *others = groups_by_metric.items()
     counts = [(metric, sum(len(group.runs) for group in groups)) for metric, groups in others]
     return ", ".join(f"{n} run{'s' * (n != 1)} judged by {metric.label}" for metric, n in counts)
 
@@ -149,24 +135,14 @@ def _others(by: Mapping[Metric, Sequence[Group]]) -> str:
 def interactive_page(
     client: "MlflowClient", experiment: str, shown: Sequence[RunHistory], detailed: RunHistory | None
 ) -> str:
-    """Interactive charts of some runs, and of one run's layers.
-
-    Args:
-        client: The tracking store.
-        experiment: The experiment's name.
-        shown: The runs to compare.
-        detailed: The run whose layers are shown, with their histories.
-
-    Returns:
-        One HTML page.
-    """
+    """HTML page of interactive charts of runs, and of the layers of one, which has their histories."""
     compared = with_histories(client, shown, interactive.METRICS)
     layers = interactive.layer_charts(detailed) if detailed else []
     return interactive.page(f"{experiment}: runs compared", [*interactive.charts(compared), *layers])
 
 
 def _side_by_side(shown: Sequence[RunHistory], detailed: RunHistory | None) -> list[RunHistory]:
-    """The runs whose steps are shown: one without compression, and the one whose layers are shown."""
+    """The runs whose steps are shown: the baseline, and the one whose layers are shown."""
     compressed = detailed or next((run for run in shown if not run.is_baseline), None)
     reference = next((run for run in shown if run.is_baseline), None)
     chosen = {run.run_id: run for run in (reference, compressed) if run is not None}

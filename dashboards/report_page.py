@@ -1,4 +1,4 @@
-"""The report as one HTML page, without network and scripts."""
+"""The report as an HTML page that needs neither network nor scripts."""
 
 import base64
 import importlib.resources
@@ -26,7 +26,7 @@ _SHOWN_ID = 8  # characters
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a page is made of."""
+    """The content of a page."""
 
     experiment: str
     groups: Sequence[Group]
@@ -37,21 +37,14 @@ class Report:
     left_out: int
     """Runs that did not train to their end."""
     judged_otherwise: str
-    """Runs that are judged by other metrics than the page is about, counted in words; empty where none is."""
+    """Runs that are judged by other metrics than the page's, counted in words; empty if there are none."""
     made: datetime
     runs_url: str | None
-    """What a run's id is appended to; None where no server is known."""
+    """The URL that a run's id is appended to; None without a server."""
 
 
 def render(report: Report) -> str:
-    """The page.
-
-    Args:
-        report: What to show.
-
-    Returns:
-        HTML, complete in itself.
-    """
+    """The report as HTML, with pictures and style in it."""
     import jinja2  # noqa: PLC0415 - only needed here
 
     text = importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
@@ -62,7 +55,7 @@ def render(report: Report) -> str:
         quoted=shlex.quote(report.experiment),
         headline=_headline(report.groups),
         subline=_subline(report.groups),
-        cards=[_card(each) for each in verdict.picks(report.groups)],
+        cards=[_card(pick) for pick in verdict.picks(report.groups)],
         best=[_best(group, reference) for group in verdict.representatives(report.groups, most=20)],
         has_baseline=reference is not None,
         metric=metric,
@@ -71,7 +64,7 @@ def render(report: Report) -> str:
         moved_by=metric.difference_unit or "change",
         columns=columns(metric),
         rows=[_row(row, columns(metric), report.runs_url) for row in report.rows],
-        pictures=[_picture(each, report.runs_url) for each in report.pictures],
+        pictures=[_picture(picture, report.runs_url) for picture in report.pictures],
         left_out=report.left_out,
         judged_otherwise=report.judged_otherwise,
         linked=report.runs_url is not None,

@@ -1,4 +1,4 @@
-"""The trials of a search, for its view and figures: on the front, beaten by it, or stopped early."""
+"""Reads the trials of searches, for views and figures."""
 
 import math
 import statistics
@@ -11,10 +11,9 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
 
-from .dimensions import Mark, Trial
-from .front import FrontPoint
-from .judging import common
+from .metric_labels import common
 from .runs import RunHistory, to_history
+from .search_figures import FrontPoint, Mark, Trial
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -28,15 +27,15 @@ class SearchRuns:
 
     name: str
     runs: "Sequence[Run]"
-    """Its trainings, that without compression among them."""
+    """Its trainings, the baseline included."""
     points: Sequence[FrontPoint]
     """Trials that were trained in full, means over seeds."""
     stopped: Sequence[FrontPoint]
-    """The others that were evaluated at least once, where they stopped."""
+    """Trials that were stopped, or failed, after an evaluation, with their last values."""
     baseline: FrontPoint | None
     trials: Sequence[Trial]
     metric: Metric = ACCURACY
-    """What its trials are judged by."""
+    """The metric that its trials are judged by."""
 
     @property
     def params(self) -> list[dict[str, str]]:
@@ -44,15 +43,15 @@ class SearchRuns:
         return [dict(run.data.params) for run in self.runs]
 
 
-def searches(found: "Sequence[Run]") -> "dict[str, SearchRuns]":
+def searches(runs: "Sequence[Run]") -> "dict[str, SearchRuns]":
     """The searches among an experiment's runs, by their parent run's id."""
     parents = {
         str(run.info.run_id): printable(run.data.tags[names.TAG_SEARCH])
-        for run in found
+        for run in runs
         if names.TAG_SEARCH in run.data.tags
     }
     return {
-        parent: _read(name, [run for run in found if run.data.tags.get(names.TAG_PARENT) == parent])
+        parent: _read(name, [run for run in runs if run.data.tags.get(names.TAG_PARENT) == parent])
         for parent, name in parents.items()
     }
 
@@ -72,13 +71,13 @@ def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:
         else:
             stopped.append(read)
     read_all = [*baselines, *stopped, *(run for seeds in full.values() for run in seeds)]
-    judged = common(each.metric for each in read_all)
+    judged = common(run.metric for run in read_all)
     metric = judged[0] if judged else ACCURACY
     points, trials, best = list[FrontPoint](), list[Trial](), -math.inf
-    placed = [(_point(each), each) for each in full.values()]
-    placed.sort(key=lambda each: (each[0].wire_mb, -metric.sign * each[0].value))
+    ranked = [(_point(seeds), seeds) for seeds in full.values()]
+    ranked.sort(key=lambda pair: (pair[0].wire_mb, -metric.sign * pair[0].value))
     place = 0
-    for point, seeds in placed:
+    for point, seeds in ranked:
         on_front = metric.sign * point.value > best
         best, place = max(best, metric.sign * point.value), place + on_front
         points.append(_point(seeds, place if on_front else None))
@@ -105,7 +104,7 @@ def _value(run: RunHistory) -> float:
 def _point(runs: Sequence[RunHistory], place: int | None = None) -> FrontPoint:
     metric, examples = runs[0].metric, runs[0].final(names.EVAL_EXAMPLES)
     values = [_value(run) for run in runs]
-    ends = interval([each / metric.scale for each in values], int(examples) if examples else None, metric)
+    ends = interval([value / metric.scale for value in values], int(examples) if examples else None, metric)
     return FrontPoint(
         rule=runs[0].rule,
         value=statistics.fmean(values),

@@ -1,7 +1,7 @@
 """Views that MLflow's UI keeps in an experiment's tags and opens by a URL.
 
-The format is internal to MLflow's UI: a view is written for the versions that it was tried with, in a real
-browser (tests/dashboards/test_mlflow_ui.py), and for others it is said that nobody has.
+The format is internal to MLflow's UI. It is tested with some versions, in a real browser
+(tests/dashboards/test_mlflow_ui.py); with others, a notice says that it is not.
 """
 
 import base64
@@ -28,14 +28,7 @@ class ViewTooLong(ValueError):
 
 
 def unknown_version(version: str) -> str | None:
-    """Says so when this version of MLflow is not known to read these views.
-
-    Args:
-        version: Of the server that shows the view, such as `3.17.2`.
-
-    Returns:
-        A sentence for people, or None when all is well.
-    """
+    """A notice for versions of MLflow's server, such as `3.17.2`, that these views were not tested with."""
     parts = version.split(".")
     try:
         minor = int(parts[0]), int(parts[1])
@@ -43,7 +36,7 @@ def unknown_version(version: str) -> str | None:
         minor = (0, 0)
     if TESTED[0] <= minor <= TESTED[1]:
         return None
-    first, last = (".".join(map(str, each)) for each in TESTED)
+    first, last = (".".join(map(str, version)) for version in TESTED)
     return (
         f"MLflow {version} is not among the versions that the prepared view was tried with "
         f"({first} to {last}): its UI may open the view without charts. "
@@ -54,13 +47,13 @@ def unknown_version(version: str) -> str | None:
 def write_view(
     client: "MlflowClient", experiment_id: str, key: str, name: str, state: dict[str, Any]
 ) -> None:
-    """Writes a view into an experiment; under the same key it takes the earlier one's place.
+    """Writes a view into an experiment, and replaces an earlier one with this key.
 
     Args:
         client: The tracking store.
         experiment_id: The experiment.
         key: Letters and digits; the view's name in the URL.
-        name: What people read.
+        name: The displayed name.
         state: The state of MLflow's chart page.
 
     Raises:
@@ -78,33 +71,10 @@ def write_view(
     client.set_experiment_tag(experiment_id, tag, value)
 
 
-def read_view(client: "MlflowClient", experiment_id: str, key: str) -> dict[str, Any] | None:
-    """The state of a view; None when there is none.
-
-    Raises:
-        ValueError: The tag holds something else.
-    """
-    value = client.get_experiment(experiment_id).tags.get(_PREFIX + key)
-    if value is None:
-        return None
-    packed = json.loads(value)["state"]
-    if not packed.startswith(_COMPRESSED):
-        raise ValueError(f"the view {key} is not packed as {_COMPRESSED!r}")
-    state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix(_COMPRESSED))))
-    if not isinstance(state, dict):
-        raise ValueError(f"the view {key} is not an object")
-    return state
-
-
 def view_url(server: str, experiment_id: str, key: str) -> str:
-    """Where a server shows a view.
+    """The URL of a view on a server, such as `http://127.0.0.1:5000`.
 
     A further search facet in the URL would switch the view off.
-
-    Args:
-        server: The server's address, such as `http://127.0.0.1:5000`.
-        experiment_id: The experiment.
-        key: The view.
     """
     query = f"viewStateShareKey={key}&compareRunsMode=CHART"
     return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{query}"
@@ -116,7 +86,7 @@ def _packed(state: dict[str, Any]) -> str:
 
 
 def _created(value: str, otherwise: int) -> int:
-    """When an earlier view was made, if its tag can be read."""
+    """The time when an earlier view was created, if its tag can be read."""
     try:
         created = json.loads(value)["createdAt"]
     except (ValueError, KeyError, TypeError):

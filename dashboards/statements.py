@@ -1,4 +1,4 @@
-"""Differences in words: what an interval carries, and no more."""
+"""Differences in words, which claim no more than their intervals show."""
 
 from taugrad.platform.tasks.claims import FEWEST_SEEDS, Difference
 from taugrad.platform.tasks.metric import ACCURACY
@@ -7,9 +7,9 @@ from .method_table import interval, signed
 
 
 def sentence(change: Difference) -> str:
-    """What may be said of a difference, with its interval, without a full stop."""
-    metric, moved = change.metric, _moved(change)
-    by = f"{moved}, 95% interval {interval(change)}"
+    """A difference and its interval as a sentence, without a full stop."""
+    metric, measured_change = change.metric, _change(change)
+    by = f"{measured_change}, 95% interval {interval(change)}"
     match change.kind:
         case "kept":
             return f"{_kept(change)}: {by}, which rules a loss of {metric.amount(change.margin)} out"
@@ -18,7 +18,7 @@ def sentence(change: Difference) -> str:
         case "lost":
             return f"{'Less accurate' if metric == ACCURACY else 'Worse'}: {by}"
         case "unknown":
-            return f"{moved}, and no interval: {no_interval(change)}"
+            return f"{measured_change}, and no interval: {no_interval(change)}"
     measured = "No loss found"
     if not _is_nothing(change):
         worse = "less" if metric.more_is_better else "more"
@@ -27,7 +27,7 @@ def sentence(change: Difference) -> str:
 
 
 def no_interval(change: Difference) -> str:
-    """Why a difference has none."""
+    """The reason why a difference has no interval."""
     if change.metric.is_share:
         return "the runs do not say how many test examples they share"
     return "seeds were not repeated"
@@ -37,12 +37,12 @@ def _kept(change: Difference) -> str:
     return "No accuracy lost" if change.metric == ACCURACY else "No worse"
 
 
-def _moved(change: Difference) -> str:
+def _change(change: Difference) -> str:
     return f"{signed(change.mean, change.metric.digits)} {change.metric.difference_unit}".rstrip()
 
 
 def _is_nothing(change: Difference) -> bool:
-    """Whether what was lost is written as 0, or something was gained."""
+    """Whether the loss is written as 0, or is a gain."""
     return bool(change.lost < 0.5 * 10.0**-change.metric.digits)
 
 
@@ -52,7 +52,7 @@ def _most_lost(change: Difference) -> str:
 
 
 def title(change: Difference, allowed_loss: float) -> str:
-    """The same for a card: a few words."""
+    """A difference in a few words, for a card."""
     match change.kind:
         case "kept":
             return f"{_kept(change)}: {change.metric.amount(change.margin)} ruled out"
@@ -67,7 +67,7 @@ def title(change: Difference, allowed_loss: float) -> str:
 
 
 def seeds(change: Difference) -> str:
-    """What the interval rests on."""
+    """The sentence about the seeds in the interval."""
     if change.seeds < FEWEST_SEEDS:
         return "Seeds were not repeated."
     examples = " and the choice of test examples" if change.metric.is_share else ""

@@ -31,18 +31,18 @@ SMALL_SIZE = 8
 
 
 class Key(NamedTuple):
-    """A word that explains a colour, in a row under the title."""
+    """An entry of the legend, a word in a colour, in a row under the title."""
 
     word: str
     color: str
     """Of the letters."""
     patch: str | None = None
-    """Of the ground behind them."""
+    """The background of the letters."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a figure is drawn for; lengths in inches."""
+    """The size of a figure; lengths in inches."""
 
     width: float
     height: float
@@ -52,11 +52,11 @@ class Page:
     panel_height: float
     """Of a figure of several panels, each."""
     left: float
-    """From the figure's edge to the axes: room for ticks and their label."""
+    """From the figure's edge to the axes, for ticks and their label."""
 
     @property
     def is_narrow(self) -> bool:
-        """Whether there is no room beside a panel."""
+        """Whether panels have the width of the figure."""
         return self.width < 6
 
 
@@ -74,18 +74,15 @@ _KEY_LINE = 0.22
 def new_figure(
     title: str, note: str, xlabel: str, ylabel: str, page: Page = WIDE, *, key: Sequence[Key] = ()
 ) -> tuple[Figure, Axes]:
-    """An empty figure in this style.
+    """Creates an empty figure in this style, and its axes.
 
     Args:
-        title: What is seen, in one sentence.
+        title: The title, a sentence.
         note: How to read it, in smaller letters under the title; may be empty.
         xlabel: The horizontal axis, with its unit.
         ylabel: The vertical axis, with its unit.
-        page: What it is drawn for.
-        key: Words that explain colours.
-
-    Returns:
-        The figure and its axes.
+        page: The figure's size.
+        key: The legend.
     """
     figure = _blank(page.width, page.height)
     header = _header(figure, title, note, page, key)
@@ -115,21 +112,18 @@ def new_panels(
     sharey: bool = True,
     key: Sequence[Key] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure of small panels.
+    """Creates an empty figure of small panels, and their axes.
 
     Args:
-        title: What is seen, in one sentence.
+        title: The title, a sentence.
         note: How to read it; may be empty.
         xlabel: The horizontal axis of all, with its unit.
         ylabel: The vertical axis of all, with its unit; may be empty.
         panels: Each panel's heading and the heading's colour.
-        page: What it is drawn for.
-        sharex: Whether they share the horizontal axis; otherwise each has its own numbers.
-        sharey: Whether they share the vertical axis too; otherwise each has its own numbers.
-        key: Words that explain colours.
-
-    Returns:
-        The figure and the axes, in the order of `panels`.
+        page: The figure's size.
+        sharex: Whether panels share the horizontal axis.
+        sharey: Whether panels share the vertical axis.
+        key: The legend.
     """
     across = min(page.columns, len(panels))
     down = math.ceil(len(panels) / across)
@@ -157,7 +151,7 @@ def new_panels(
         axes.tick_params(
             labelleft=column == 0 or not sharey, labelbottom=i + across >= len(panels) or not sharex
         )
-        for axis in (axes.xaxis, axes.yaxis):  # has no label, for which matplotlib would measure all ticks
+        for axis in (axes.xaxis, axes.yaxis):  # for its absent label, matplotlib would measure all ticks
             axis.set_label_coords(0.5, 0.0)
         drawn.append(axes)
     below = figure.text(
@@ -174,17 +168,10 @@ def new_panels(
 
 
 def log_axis(axis: Axis, low: float, high: float, unit: str, *, most: int | None = None) -> None:
-    """Makes an axis logarithmic, with decimal ticks such as "1 MB, 10 MB".
-
-    Args:
-        axis: The axis.
-        low: The lower limit, above 0.
-        high: The upper limit.
-        unit: What follows every number, such as "%" or " MB".
-        most: Ticks, at most; for small panels.
+    """Makes an axis logarithmic from low to high, with decimal ticks such as "1 MB, 10 MB", `most` at most.
 
     Raises:
-        ValueError: The limits are not 0 < low < high.
+        ValueError: the limits are not 0 < low < high.
     """
     if not 0 < low < high:
         raise ValueError(f"a logarithmic axis from {low} to {high}")
@@ -201,14 +188,7 @@ def log_axis(axis: Axis, low: float, high: float, unit: str, *, most: int | None
 
 
 def decimal(value: float) -> str:
-    """A number without exponent and without needless zeros.
-
-    Args:
-        value: The number.
-
-    Returns:
-        At most three significant digits after a leading zero, or all digits before the point.
-    """
+    """A number without exponent: three significant digits without trailing zeros, or all before the point."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     # The exponent after rounding: 9.999 is written as 10.
@@ -226,7 +206,7 @@ def _blank(width: float, height: float) -> Figure:
 def _dress(axes: Axes) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(ticks.linear(7, TICK_SIZE))
-    axes.set_title("", y=1.0)  # a place of its own: matplotlib measures all ticks to find one otherwise
+    axes.set_title("", y=1.0)  # without a position, matplotlib would measure all ticks
     axes.tick_params(labelsize=TICK_SIZE, color=GREY)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -237,24 +217,24 @@ def _dress(axes: Axes) -> None:
 
 
 def _header(figure: Figure, title: str, note: str, page: Page, key: Sequence[Key]) -> float:
-    """Writes title, note and key, broken where they would be cut; their height in inches."""
+    """Writes title, note and key, in lines that fit; returns their height in inches."""
     height = figure.get_figheight()
     x, y = _margin(page) / page.width, 1 - _TOP / height
     heading = figure.suptitle(title, x=x, y=y, ha="left", va="top", fontsize=TITLE_SIZE, fontweight="bold")
     room = (page.width - _margin(page) - 0.15) * figure.dpi
-    fitting = room / extent(heading).width
-    if 1 > fitting >= _SMALLEST_TITLE:  # a little smaller reads better than a last word by itself
-        heading.set_fontsize(TITLE_SIZE * fitting * 0.995)
+    factor = room / extent(heading).width
+    if 1 > factor >= _SMALLEST_TITLE:  # a little smaller reads better than a last word on a second line
+        heading.set_fontsize(TITLE_SIZE * factor * 0.995)
     below = _TOP + _break(heading, room) * _TITLE_LINE + 0.05
     if note:
         remark = figure.text(x, 1 - below / height, note, ha="left", va="top", fontsize=TICK_SIZE, color=GREY)
         below += _break(remark, room) * _NOTE_LINE
     begins, room_ends = x, 1 - 0.1 / page.width
     for word, color, patch in key:
-        ground = {"facecolor": patch, "edgecolor": "none", "pad": 1.5} if patch else None
+        background = {"facecolor": patch, "edgecolor": "none", "pad": 1.5} if patch else None
         text = figure.text(
             x, 1 - (below + 0.08) / height, word, ha="left", va="top", fontsize=SMALL_SIZE, color=color,
-            fontweight="normal" if patch else "bold", bbox=ground,
+            fontweight="normal" if patch else "bold", bbox=background,
         )  # fmt: skip
         if x > begins and x + extent(text).width / figure.bbox.width > room_ends:
             x, below = begins, below + _KEY_LINE
@@ -264,7 +244,7 @@ def _header(figure: Figure, title: str, note: str, page: Page, key: Sequence[Key
 
 
 def _shrink(text: Text, room: float) -> None:
-    """Sets an axis' label smaller where it would be longer than so many pixels."""
+    """Reduces the size of an axis' label that is longer than so many pixels."""
     box = extent(text)
     length = max(box.width, box.height)
     if length > room:
@@ -272,23 +252,23 @@ def _shrink(text: Text, room: float) -> None:
 
 
 def _shorten(text: Text, room: float) -> None:
-    """Sets a heading smaller, then cuts it, where it would reach into the next panel."""
-    whole = text.get_text()
+    """Reduces the size of a heading, then cuts it, to at most so many pixels."""
+    heading = text.get_text()
     if extent(text).width > room:
         text.set_fontsize(max(SMALL_SIZE, LABEL_SIZE * room / extent(text).width))
-    for kept in range(len(whole) - 1, 0, -1):
+    for length in range(len(heading) - 1, 0, -1):
         if extent(text).width <= room:
             return
-        text.set_text(f"{whole[:kept]}…")
+        text.set_text(f"{heading[:length]}…")
 
 
 def _margin(page: Page) -> float:
-    """Where the header begins: over the axes, or at a narrow page's edge."""
+    """The header's left margin in inches: that of the axes, or a narrow page's."""
     return 0.15 if page.is_narrow else page.left
 
 
 def _break(text: Text, room: float) -> int:
-    """Breaks a text between words so that no line is wider than so many pixels; how many lines it has."""
+    """Breaks a text into lines of at most so many pixels; returns their number."""
     words, lines = text.get_text().split(" "), list[str]()
 
     def width(count: int) -> float:
@@ -296,15 +276,15 @@ def _break(text: Text, room: float) -> int:
         return extent(text).width
 
     while words:
-        fitting = max(1, bisect_right(range(1, len(words) + 1), room, key=width))
-        lines.append(" ".join(words[:fitting]))
-        words = words[fitting:]
+        count = max(1, bisect_right(range(1, len(words) + 1), room, key=width))
+        lines.append(" ".join(words[:count]))
+        words = words[count:]
     text.set_text("\n".join(lines))
     return len(lines)
 
 
 def power(value: float) -> str:
-    """A number as a power of ten, such as 10⁻³; with its digit where it is no whole power."""
+    """A number as a power of ten, such as 10⁻³ or 5·10⁻³."""
     exponent = math.floor(math.log10(value) + 1e-9)
     digit = decimal(value / 10**exponent)
     raised = str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
@@ -312,7 +292,7 @@ def power(value: float) -> str:
 
 
 def make_room(figure: Figure, pixels: float) -> None:
-    """Makes the axes at least so many pixels high; what is above and below them keeps its size."""
+    """Makes the axes at least so many pixels high; the margins keep their size."""
     before, margins = figure.get_figheight(), figure.subplotpars
     grown = pixels / figure.dpi - (margins.top - margins.bottom) * before
     if grown <= 0:
@@ -332,7 +312,7 @@ def _set_height(figure: Figure, after: float) -> None:
 
 
 def extent(text: Text) -> Bbox:
-    """A text's box in pixels; of an annotation without the line to its point."""
+    """A text's bounding box in pixels; of an annotation without the line to its point."""
     renderer = _measuring(cast("Figure", text.figure).dpi, rcParams["text.hinting"])
     if isinstance(text, Annotation):
         text.update_positions(renderer)
@@ -341,14 +321,14 @@ def extent(text: Text) -> Bbox:
 
 @cache
 def _measuring(dpi: float, hinting: str) -> RendererAgg:
-    """One for all figures: matplotlib remembers the sizes of texts by the renderer that has measured them."""
+    """The renderer that measures texts of all figures, as matplotlib caches their sizes by renderer."""
     # Sizes depend on `hinting`, which the renderer looks up by itself.
     return RendererAgg(1, 1, dpi)  # type: ignore[no-untyped-call]
 
 
 def as_written() -> AbstractContextManager[None]:
-    """Within it, texts in figures are taken as they are; matplotlib reads `$x$` as a formula otherwise.
+    """Context in which figures draw texts literally; else matplotlib reads `$x$` as a formula.
 
-    Letters are not fitted to a grid of pixels, which takes longer than everything else about them.
+    Without hinting, which takes longer than everything else about letters.
     """
     return rc_context({"text.parse_math": False, "text.hinting": "no_hinting"})

@@ -1,4 +1,4 @@
-"""What a threshold, or a floor, does to what is reached, to bytes and to speed: figures over settings."""
+"""Figures over the settings of methods: the metric, bytes and seconds by threshold or floor."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
-from . import judging, style, ticks
+from . import metric_labels, style, ticks
 from .groups import Estimate, Group, baseline, rules
 from .labelling import Label, label_points
 from .palette import GREY, rule_style
@@ -19,26 +19,19 @@ PARAM_FLOOR = "compressor.floor"
 
 _MB_PER_GB = 1000.0
 _WORST_PART = 0.25  # of the values that may lie beyond the axis: a run that did not learn hides the others
-_MOST_LABELS = 8  # settings of a method that are named; of more only the front is
-_FEWEST_VALUES = 2  # of a threshold or floor, for a figure of what it does
+_MOST_LABELS = 8  # settings of a method that are labelled; of more only the front is
+_FEWEST_VALUES = 2  # of a threshold or floor, for a figure of its effect
 _FAINT = "#C9C9C9"
 
-_Placed: TypeAlias = tuple[Group, Estimate, Estimate]
-"""A setting, its wire MB, and what it reached in the unit that people see."""
+_Point: TypeAlias = tuple[Group, Estimate, Estimate]
+"""A setting, its wire MB, and the metric in its displayed unit."""
 
 
 def value_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
-    """What was reached against MB for all thresholds of each method (Anoosheh's figures 3, 5 and 7).
+    """Metric over megabytes for all thresholds of each method (Anoosheh's figures 3, 5 and 7).
 
-    Args:
-        groups: With a final value of one metric, and wire bytes.
-        page: What it is drawn for.
-
-    Returns:
-        One panel a rule, with the other rules' points in grey and the baseline dashed.
-
-    Raises:
-        ValueError: Nothing is compressed.
+    The groups have a final value of one metric, and wire bytes. One panel a rule, with the other rules'
+    points in grey and the baseline dashed. Raises ValueError if nothing is compressed.
     """
     by_rule = rules(groups)
     if not by_rule:
@@ -48,7 +41,7 @@ def value_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) -> 
         f"What {metric.label} each method reaches, and what it sends for it",
         "each point a setting, grey: other methods; dashed: no compression; bars, band: 95% over seeds",
         "MB on the wire, all workers, whole run (logarithmic)",
-        judging.final_label(metric),
+        metric_labels.final_label(metric),
         [(rule, rule_style(rule).color) for rule in by_rule],
         page,
     )
@@ -77,54 +70,47 @@ def value_by_setting(groups: Sequence[Group], page: style.Page = style.WIDE) -> 
 
 
 def value_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
-    """What was reached by the bits that a layer gets at least (Oland-Raj's figure 4).
+    """Metric over the fewest bits of a layer (Oland-Raj's figure 4).
 
-    Args:
-        groups: With a final value of one metric.
-        page: What it is drawn for.
-
-    Returns:
-        The figure: a point for every run, the mean with its interval, the baseline dashed.
-
-    Raises:
-        ValueError: Fewer than two floors were tried.
+    The groups have a final value of one metric. A point for every run, the mean with its interval, the
+    baseline dashed. Raises ValueError if fewer than two floors were tried.
     """
     floors = [(floor, group) for group in groups if (floor := group.param(PARAM_FLOOR)) is not None]
     if len({floor for floor, _ in floors}) < _FEWEST_VALUES:
         raise ValueError(f"no two runs differ in {PARAM_FLOOR}")
-    floors.sort(key=lambda each: each[0])
+    floors.sort(key=lambda pair: pair[0])
     metric = groups[0].metric
     figure, axes = style.new_figure(
         f"How the floor c affects {metric.label}",
         "bits of a layer = its entropy + c; point: a run; bar: mean and 95% interval over seeds",
         "floor c, bits",
-        judging.final_label(metric),
+        metric_labels.final_label(metric),
         page,
     )
-    style_ = rule_style("entropy")
+    color, marker = rule_style("entropy")
     reference = baseline(groups)
     level = reference.value if reference else None
-    estimates = [(floor, group.value) for floor, group in floors]
-    means = [each.mean for _, each in estimates if each is not None]
-    low, high = _limits([each for each in (*(e for _, e in estimates), level) if each is not None], metric)
+    estimates = [group.value for _, group in floors if group.value is not None]
+    means = [estimate.mean for estimate in estimates]
+    low, high = _limits([*estimates, *([level] if level else [])], metric)
     axes.set_ylim(low, high)
     positions = [floor for floor, _ in floors]
     axes.set_xlim(min(positions) - 0.6, max(positions) + 0.6)
     axes.xaxis.set_major_locator(ticks.linear(9, style.TICK_SIZE, whole=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{judging.tick(metric)}"))
-    axes.plot(positions, means, color=style_.color, linewidth=1.4, zorder=2)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{metric_labels.tick(metric)}"))
+    axes.plot(positions, means, color=color, linewidth=1.4, zorder=2)
     for floor, group in floors:
         runs = [value for run in group.runs if (value := run.value) is not None]
-        axes.plot([floor] * len(runs), runs, style_.marker, color=style_.color, markersize=5, zorder=3)
-        _interval(axes, floor, group.value, style_.color)
+        axes.plot([floor] * len(runs), runs, marker, color=color, markersize=5, zorder=3)
+        _interval(axes, floor, group.value, color)
     labels = [
-        Label(floor, mean, f"{judging.brief(metric, mean)}, {_mb(group)}", style_.color)
+        Label(floor, mean, f"{metric_labels.brief(metric, mean)}, {_mb(group)}", color)
         for (floor, group), mean in zip(floors, means, strict=True)
         if low <= mean <= high and len(floors) <= _MOST_LABELS
     ]
     if level is not None:
         _level(axes, level)
-        text = f"without compression, {judging.brief(metric, level.mean)}"
+        text = f"without compression, {metric_labels.brief(metric, level.mean)}"
         labels.append(Label(axes.get_xlim()[1], level.mean, text, "black"))
     label_points(axes, labels)
     return figure
@@ -133,15 +119,8 @@ def value_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Fi
 def speed_and_compression(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:
     """Speed and compression by threshold (Strom's table 3).
 
-    Args:
-        groups: With a tau that is a number.
-        page: What it is drawn for.
-
-    Returns:
-        Two panels: compression, and training time of the whole run; one line a rule.
-
-    Raises:
-        ValueError: Fewer than two thresholds were tried.
+    Two panels, compression and training time of the whole run; one line for each rule whose tau is a number.
+    Raises ValueError if fewer than two thresholds were tried.
     """
     by_rule = {
         rule: sorted((group for group in members if group.tau), key=lambda group: group.tau or 0)
@@ -169,14 +148,14 @@ def speed_and_compression(groups: Sequence[Group], page: style.Page = style.WIDE
                 group.compression if axes is compression else group.estimate(names.TOTAL_SECONDS)
                 for group in members
             ]
-            found = [(g, each) for g, each in zip(members, estimates, strict=True) if each is not None]
-            if not found:
+            points = [(group, value) for group, value in zip(members, estimates, strict=True) if value]
+            if not points:
                 continue
             color, marker = rule_style(rule)
-            xs, ys = [group.tau or 0 for group, _ in found], [each.mean for _, each in found]
+            xs, ys = [group.tau or 0 for group, _ in points], [estimate.mean for _, estimate in points]
             axes.plot(xs, ys, color=color, marker=marker, markersize=5, linewidth=1.4)
-            for group, each in found:
-                _interval(axes, group.tau or 0, each, color)
+            for group, estimate in points:
+                _interval(axes, group.tau or 0, estimate, color)
             ends.append(Label(xs[-1], ys[-1], rule, color))
         label_points(axes, ends)
     return figure
@@ -185,9 +164,9 @@ def speed_and_compression(groups: Sequence[Group], page: style.Page = style.WIDE
 def _two_scales(
     compression: Axes, seconds: Axes, by_rule: Mapping[str, Sequence[Group]], groups: Sequence[Group]
 ) -> None:
-    members = [group for each in by_rule.values() for group in each]
-    ratios = [each.mean for g in members if (each := g.compression) is not None]
-    times = [each.high for g in members if (each := g.estimate(names.TOTAL_SECONDS)) is not None]
+    compressed = [group for members in by_rule.values() for group in members]
+    ratios = [ratio.mean for group in compressed if (ratio := group.compression) is not None]
+    times = [time.high for group in compressed if (time := group.estimate(names.TOTAL_SECONDS)) is not None]
     if ratios:
         style.log_axis(compression.yaxis, min(0.8, min(ratios) / 1.5), max(ratios) * 2, "x")
         compression.axhline(1.0, color="black", linewidth=1.0, linestyle="--", alpha=0.6)
@@ -220,9 +199,9 @@ def _sweep(axes: Axes, members: Sequence[Group], limits: tuple[float, float]) ->
     )
     labels = []
     for group, mb, value in points:
-        if not low <= value.mean <= high:  # said, where it cannot be shown
+        if not low <= value.mean <= high:  # its value is written, as it cannot be drawn
             axes.plot([mb.mean], [edge], marker=beyond, color=color, markersize=6, clip_on=False, zorder=4)
-            text = f"{_label(group)} ({judging.brief(metric, value.mean)})"
+            text = f"{_label(group)} ({metric_labels.brief(metric, value.mean)})"
             labels.append(Label(mb.mean, edge, text, color))
             continue
         axes.plot([mb.mean], [value.mean], marker=marker, color=color, markersize=5, zorder=3)
@@ -231,18 +210,18 @@ def _sweep(axes: Axes, members: Sequence[Group], limits: tuple[float, float]) ->
     label_points(axes, labels, size=style.SMALL_SIZE)
 
 
-def _front(points: Sequence[_Placed]) -> list[_Placed]:
-    """The settings that no other beats in both bytes and value, fewest bytes first."""
-    front: list[_Placed] = []
+def _front(points: Sequence[_Point]) -> list[_Point]:
+    """The Pareto front in bytes and the metric, fewest bytes first."""
+    front: list[_Point] = []
     metric = points[0][0].metric
-    for point in sorted(points, key=lambda each: (each[1].mean, -metric.sign * each[2].mean)):
+    for point in sorted(points, key=lambda point: (point[1].mean, -metric.sign * point[2].mean)):
         if not front or metric.is_better(point[2].mean, front[-1][2].mean):
             front.append(point)
     return front
 
 
-def _some(points: Sequence[_Placed]) -> list[_Placed]:
-    """As many as labels have room, from the first to the last."""
+def _some(points: Sequence[_Point]) -> list[_Point]:
+    """At most _MOST_LABELS points, evenly spaced, the ends included."""
     if len(points) <= _MOST_LABELS:
         return list(points)
     last = len(points) - 1
@@ -254,7 +233,7 @@ def _label(group: Group) -> str:
 
 
 def _point(group: Group) -> tuple[Estimate, Estimate]:
-    """Wire MB and what was reached; `by_setting` keeps only groups that have both."""
+    """Wire MB and the metric; `by_setting` keeps only groups that have both."""
     mb, value = group.estimate(names.TOTAL_WIRE_GB, _MB_PER_GB), group.value
     assert mb is not None
     assert value is not None
@@ -267,9 +246,9 @@ def _mb(group: Group) -> str:
 
 
 def _limits(values: Sequence[Estimate], metric: Metric) -> tuple[float, float]:
-    """Limits that show the values that matter: a quarter of them may be far worse than the rest."""
+    """Limits of the axis, which may leave out the worst quarter of the values."""
     sign = metric.sign
-    means = sorted(sign * each.mean for each in values)  # the worst first
+    means = sorted(sign * value.mean for value in values)  # the worst first
     top, bottom = means[-1], means[int(_WORST_PART * len(means))]
     least = 0.3 if metric.unit == "%" else 0.003 * abs(top)
     room = max(least, 0.6 * (top - bottom)) or 1.0
@@ -287,6 +266,6 @@ def _level(axes: Axes, level: Estimate | None) -> None:
         axes.axhspan(level.low, level.high, color=GREY, alpha=0.12, linewidth=0, zorder=0)
 
 
-def _interval(axes: Axes, x: float, each: Estimate | None, color: str) -> None:
-    if each is not None and each.count > 1:
-        axes.plot([x, x], [each.low, each.high], color=color, linewidth=1.2, alpha=0.8, zorder=3)
+def _interval(axes: Axes, x: float, estimate: Estimate | None, color: str) -> None:
+    if estimate is not None and estimate.count > 1:
+        axes.plot([x, x], [estimate.low, estimate.high], color=color, linewidth=1.2, alpha=0.8, zorder=3)

@@ -1,16 +1,20 @@
-"""One row a run: what it reached and what it sent. 1 MB = 1e6 bytes, 1 GB = 1e9."""
+"""The table of runs: a row for each, with its metric and what it sent. 1 MB = 1e6 bytes, 1 GB = 1e9.
+
+Texts that others wrote, such as names of runs in a shared store, are escaped here for Markdown, CSV and file
+names. The HTML page escapes all text (`report_page.py`), and figures draw it as it is (`style.as_written`).
+"""
 
 import csv
+import html
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
-
-from .escaping import in_csv, markdown_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 
 _MB_PER_GB = 1000.0
 MISSING = "–"
+_MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
+"""Characters with a meaning in a line of Markdown; an underscore within a word has none."""
+_FORMULA = ("=", "+", "-", "@")
+"""How a formula begins, for a spreadsheet that opens CSV."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +37,20 @@ class _Column:
     logged: str
     """The metric in MLflow, whose last value it shows."""
     factor: float
-    """To the unit that people see."""
+    """To the displayed unit."""
     write: Callable[[float], str]
     judged_by: Metric | None = None
-    """Only runs that are judged by this have it; None: all."""
+    """The metric of the runs that have this column; None: all."""
 
     def of(self, run: "RunHistory") -> float | None:
-        """None where the run did not log it."""
+        """The value for a run; None if it did not log it."""
         value = run.finals.get(self.logged)
         if value is None or self.judged_by not in (None, run.metric):
             return None
         return value * self.factor
 
     def cell(self, run: "RunHistory") -> str:
-        """For people."""
+        """The text of a cell."""
         value = self.of(run)
         return MISSING if value is None or not math.isfinite(value) else self.write(value)
 
@@ -73,12 +81,12 @@ _SHARED = (
 
 
 def _laid_out(runs: Iterable["RunHistory"]) -> "tuple[list[RunHistory], list[_Column]]":
-    """Runs without compression first; a column for each metric they are judged by, then what all have."""
+    """Runs, the baseline first, and columns: one for each of their metrics, then those of all runs."""
     ordered = sorted(runs, key=lambda run: not run.is_baseline)
     metrics = list(dict.fromkeys(run.metric for run in ordered)) or [ACCURACY]
     return ordered, [
         *map(_reached, metrics),
-        *(each for each in _SHARED if each.judged_by is None or each.judged_by in metrics),
+        *(column for column in _SHARED if column.judged_by is None or column.judged_by in metrics),
     ]
 
 
@@ -88,7 +96,7 @@ def _reached(metric: Metric) -> _Column:
 
 
 def render(runs: Sequence["RunHistory"]) -> "Table":
-    """The table of runs for a terminal: what rich prints."""
+    """The table of runs for a terminal."""
     from rich import box  # noqa: PLC0415 - not needed for files
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -100,7 +108,7 @@ def render(runs: Sequence["RunHistory"]) -> "Table":
     for column in columns:
         rendered.add_column(column.heading, justify="right", no_wrap=True)
     for run in ordered:
-        # Text, because a name may hold what rich takes for markup.
+        # Text: a name may hold rich's markup.
         rendered.add_row(Text(run.name), *(column.cell(run) for column in columns))
     return rendered
 
@@ -113,7 +121,7 @@ def to_markdown(runs: Sequence["RunHistory"]) -> str:
 
 
 def to_csv(runs: Sequence["RunHistory"]) -> str:
-    """The table of runs as CSV, with twelve significant digits; what a run did not log is empty."""
+    """The table of runs as CSV, with twelve significant digits; missing values are empty."""
     text, (ordered, columns) = io.StringIO(), _laid_out(runs)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", *(in_csv(column.csv_heading) for column in columns)])
@@ -121,3 +129,25 @@ def to_csv(runs: Sequence["RunHistory"]) -> str:
         values = [column.of(run) for column in columns]
         writer.writerow([in_csv(run.name), *("" if value is None else f"{value:.12g}" for value in values)])
     return text.getvalue()
+
+
+def in_markdown(text: str) -> str:
+    """A text for a cell of a Markdown table: on one line, without markup, HTML, links and formulas."""
+    return _MARKUP.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> str:
+    """A table in Markdown, ending with a newline; the first columns are texts, the others numbers."""
+    ruler = f"|{' --- |' * texts}{' ---: |' * (len(headings) - texts)}"
+    first, *lines = ("| " + " | ".join(map(in_markdown, row)) + " |" for row in (headings, *rows))
+    return "\n".join([first, ruler, *lines]) + "\n"
+
+
+def in_csv(text: str) -> str:
+    """A text for a cell of CSV, with a `'` before what a spreadsheet would read as a formula."""
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+
+
+def in_path(text: str) -> str:
+    """A text as a file's name, or a part of one: without slashes, and dots that lead to other folders."""
+    return re.sub(r"[^\w-]", "_", text)

@@ -1,4 +1,4 @@
-"""Ticks whose labels can be read: as many as fit without touching, measured when the figure is drawn."""
+"""Ticks whose labels do not touch, which is measured when the figure is drawn."""
 
 import math
 from collections.abc import Sequence
@@ -20,23 +20,23 @@ _STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
 
 
 class Fitting(Locator):
-    """Of several ways to place ticks the first whose labels do not touch."""
+    """The first of several locators whose labels do not touch."""
 
     def __init__(self, choices: Sequence[Locator], size: float) -> None:
-        """Takes the ways, finest first, and the size of the labels' letters in points."""
+        """Takes the locators, finest first, and the size of the labels' letters in points."""
         self._choices, self._size = choices, size
-        self._found: tuple[object, Sequence[float]] | None = None
+        self._cached: tuple[object, Sequence[float]] | None = None
 
     def __call__(self) -> Sequence[float]:
-        """The ticks; if none of the ways fits, those of the last."""
+        """The ticks; if no locator fits, those of the last."""
         axis = cast("Axis", self.axis)
         # matplotlib asks several times while it draws, and again for each file that a figure is written to.
-        frames = (each.get_window_extent().bounds for each in axis.axes.figure.axes)
-        inches = tuple(round(each / axis.axes.figure.dpi, 3) for frame in frames for each in frame)
-        asked = (tuple(axis.get_view_interval()), axis.get_scale(), axis.get_major_formatter(), inches)
-        if self._found is None or self._found[0] != asked:
-            self._found = asked, self._fitting(axis)
-        return self._found[1]
+        frames = (axes.get_window_extent().bounds for axes in axis.axes.figure.axes)
+        inches = tuple(round(length / axis.axes.figure.dpi, 3) for frame in frames for length in frame)
+        key = (tuple(axis.get_view_interval()), axis.get_scale(), axis.get_major_formatter(), inches)
+        if self._cached is None or self._cached[0] != key:
+            self._cached = key, self._fitting(axis)
+        return self._cached[1]
 
     def _fitting(self, axis: Axis) -> Sequence[float]:
         ticks: Sequence[float] = ()
@@ -53,41 +53,28 @@ class Fitting(Locator):
 
 
 def linear(most: int, size: float, *, whole: bool = False) -> Fitting:
-    """Round numbers at equal distances.
-
-    Args:
-        most: Intervals between them, at most.
-        size: Of the labels' letters, in points.
-        whole: Whether only whole numbers are meant.
-    """
+    """Round numbers, or integers, at equal distances, with at most so many intervals."""
     choices = [MaxNLocator(count, integer=whole, steps=_ROUND, min_n_ticks=1) for count in range(most, 0, -1)]
     return Fitting(choices, size)
 
 
 def fixed(ticks: Sequence[float], size: float) -> Fitting:
-    """These ticks, or every second, every third and so on, down to the first and the last."""
+    """These ticks, or every second, third and so on of them, down to the first and the last."""
     thinner = [ticks[::step] for step in range(1, max(2, len(ticks) - 1))]
-    return Fitting([FixedLocator(each) for each in [*thinner, [ticks[0], ticks[-1]], ticks[:1]]], size)
+    return Fitting([FixedLocator(subset) for subset in [*thinner, [ticks[0], ticks[-1]], ticks[:1]]], size)
 
 
 def logarithmic(low: float, high: float, size: float, most: int | None = None) -> Fitting:
-    """Powers of ten; with round numbers between them, or even steps, where those would be too few.
-
-    Args:
-        low: The lower limit, above 0.
-        high: The upper limit.
-        size: Of the labels' letters, in points.
-        most: Ticks, at most.
-    """
+    """At most so many powers of ten from low to high; if they are few, with round numbers between them."""
     sets = [_steps(low, high, digits) for digits in _STEPS]
     enough = [ticks for ticks, least in zip(sets, (4, 4, 4, 3), strict=True) if len(ticks) >= least]
-    wanted = enough[0] if enough else [float(f"{tick:.3g}") for tick in np.geomspace(low, high, 4)]
-    while most is not None and len(wanted) > most:
-        wanted = wanted[::-2][::-1]
-    coarser = [ticks for ticks in sets[::-1] if 2 <= len(ticks) < len(wanted)]
+    finest = enough[0] if enough else [float(f"{tick:.3g}") for tick in np.geomspace(low, high, 4)]
+    while most is not None and len(finest) > most:
+        finest = finest[::-2][::-1]
+    coarser = [ticks for ticks in sets[::-1] if 2 <= len(ticks) < len(finest)]
     powers = [sets[0][::step] for step in range(2, len(sets[0]))]
-    choices = [wanted, *coarser, *powers, [wanted[0], wanted[-1]], wanted[:1]]
-    return Fitting([FixedLocator(each) for each in choices], size)
+    choices = [finest, *coarser, *powers, [finest[0], finest[-1]], finest[:1]]
+    return Fitting([FixedLocator(subset) for subset in choices], size)
 
 
 def _steps(low: float, high: float, digits: Sequence[float]) -> list[float]:
@@ -96,16 +83,16 @@ def _steps(low: float, high: float, digits: Sequence[float]) -> list[float]:
 
 
 def _fit(axis: Axis, ticks: Sequence[float], size: float) -> bool:
-    """Whether the labels of these ticks keep apart, and do not reach into the axes beside."""
+    """Whether the labels of these ticks touch neither one another nor the neighbouring axes."""
     begin, end = sorted(axis.get_view_interval())
-    seen = sorted(float(tick) for tick in ticks if begin <= tick <= end)
-    if not seen:
+    shown = sorted(float(tick) for tick in ticks if begin <= tick <= end)
+    if not shown:
         return True
     figure, axes = axis.axes.figure, axis.axes
     across = isinstance(axis, XAxis)
     frame = axes.get_window_extent()
     spans = []
-    for tick, label in zip(seen, axis.get_major_formatter().format_ticks(seen), strict=True):
+    for tick, label in zip(shown, axis.get_major_formatter().format_ticks(shown), strict=True):
         at = axes.transData.transform((tick, 0) if across else (0, tick))[0 if across else 1]
         lines = [_measured(line, size) for line in label.split("\n")]
         length = max(width for width, _ in lines) if across else 1.2 * sum(high for _, high in lines)
@@ -126,7 +113,7 @@ def _measured(line: str, size: float) -> tuple[float, float]:
 
 
 def _room_beside(axis: Axis) -> float:
-    """Pixels that a label may reach over its axes' side: half of the way to the next axes in the row."""
+    """Pixels by which a label may extend beyond its axes: half of the gap to the next axes in the row."""
     frames = [axes.get_window_extent() for axes in axis.axes.figure.axes]
     gaps = [
         right.x0 - left.x1

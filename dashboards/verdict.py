@@ -1,4 +1,4 @@
-"""Which method, at what threshold, saves how much, and what it reaches."""
+"""The settings that send least within a tolerated loss."""
 
 import math
 from collections.abc import Sequence
@@ -11,39 +11,38 @@ from .groups import SIXTEEN_BITS, Estimate, Group, baseline, rules
 from .runs import RunHistory
 
 _MARGINS = (0.0, 1.0, 2.0)
-"""How many of `Metric.margin` the measured value may be worse than that of the runs without compression."""
+"""Tolerated losses of the measured value against the baseline's, in multiples of `Metric.margin`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """The setting that sends least among those measured to be no more than so many points worse."""
+    """The setting that sends least within a tolerated loss."""
 
     allowed_loss: float
     group: Group
     value: Estimate
-    """In the unit that people see."""
+    """In the metric's displayed unit."""
     compression: Estimate
     """Baseline bytes over wire bytes."""
     change: Difference
-    """Against the baseline, and how sure that is."""
+    """Against the baseline, with its interval."""
 
 
 def change(group: Group, reference: Group | None) -> Difference | None:
-    """How far a setting's value lies from the baseline's; None where there is nothing to compare.
+    """The difference of a setting's value to the baseline's; None if there is nothing to compare.
 
-    Without an interval where runs that are judged by a share do not say how many examples tested them, or
-    were tested by others; and where those that are judged otherwise have one seed.
+    It has no interval if runs that are judged by a share do not give the number of their test examples, or
+    have different test sets; and if runs that are judged otherwise have one seed.
     """
     if reference is None or group.is_baseline or group.metric != reference.metric:
         return None
-    mine, theirs = group.values, reference.values
-    if not mine or not theirs:
+    if not group.values or not reference.values:
         return None
-    return difference(mine, theirs, _examples((*group.runs, *reference.runs)), group.metric)
+    return difference(group.values, reference.values, _examples((*group.runs, *reference.runs)), group.metric)
 
 
 def _examples(runs: Sequence[RunHistory]) -> int | None:
-    """The size of the test set that all these runs share; None where they do not say, or have several."""
+    """The size of the test set that all these runs share; None if they do not give it, or have several."""
     counts = {run.final(names.EVAL_EXAMPLES) for run in runs}
     tests = {
         tuple(sorted(item for item in run.params.items() if item[0].startswith("data."))) for run in runs
@@ -53,57 +52,52 @@ def _examples(runs: Sequence[RunHistory]) -> int | None:
 
 
 def allowed_losses(groups: Sequence[Group]) -> tuple[float, ...]:
-    """What may be lost, from nothing on, in the unit that people see; nothing else without a baseline."""
+    """Tolerated losses, ascending from 0, in the metric's displayed unit; only 0 without a baseline."""
     reference = baseline(groups)
     value = reference.value if reference else None
     if reference is None or value is None:
         return (0.0,)
     margin = reference.metric.margin(value.mean / reference.metric.scale)
-    return tuple(each * margin for each in _MARGINS)
+    return tuple(count * margin for count in _MARGINS)
 
 
 def pick(groups: Sequence[Group], allowed_loss: float) -> Pick | None:
-    """The setting that sends least and was measured to be no more than so many points worse.
+    """The setting that sends least within a loss against the baseline, in the metric's displayed unit.
 
-    Args:
-        groups: The experiment's settings; without a baseline among them nothing can be lost or kept.
-        allowed_loss: Against the baseline, in the unit that people see.
-
-    Returns:
-        None without a baseline, or when every setting is worse than that.
+    None without a baseline, or if every setting lost more.
     """
     reference = baseline(groups)
-    found = []
+    admitted = []
     for group in groups:
         value, compression, moved = group.value, group.compression, change(group, reference)
         if value is None or compression is None or moved is None:
             continue
         if moved.lost <= allowed_loss + 1e-9:
-            found.append(Pick(allowed_loss, group, value, compression, moved))
-    return max(found, key=lambda each: each.compression.mean, default=None)
+            admitted.append(Pick(allowed_loss, group, value, compression, moved))
+    return max(admitted, key=lambda choice: choice.compression.mean, default=None)
 
 
 def picks(groups: Sequence[Group]) -> list[Pick]:
-    """The answers for every allowed loss, each setting once, with the smallest loss that admits it."""
-    found: list[Pick] = []
+    """The settings for all tolerated losses, without duplicates, with the smallest loss that admits each."""
+    chosen: list[Pick] = []
     for loss in allowed_losses(groups):
-        each = pick(groups, loss)
-        if each is not None and all(each.group is not other.group for other in found):
-            found.append(each)
-    return found
+        choice = pick(groups, loss)
+        if choice is not None and all(choice.group is not other.group for other in chosen):
+            chosen.append(choice)
+    return chosen
 
 
 def headline(groups: Sequence[Group]) -> Pick | None:
-    """The answer in one setting: the most that is saved within half a point, or what is like it."""
+    """The setting that saves most within half a point, or the like."""
     _, *allowed = allowed_losses(groups)
-    found = (pick(groups, each) for each in allowed)
-    return next((each for each in found if each is not None), None)
+    choices = (pick(groups, loss) for loss in allowed)
+    return next((choice for choice in choices if choice is not None), None)
 
 
 def headline_factor(group: Group) -> tuple[float, str]:
-    """What a ratio to float32's bytes is multiplied by for the headline, and what it is then against.
+    """The factor of a ratio to float32's bytes in the headline, and the reference that it is then against.
 
-    People exchange 16 bits, half of those bytes, unless they repeat a paper.
+    That is a 16-bit exchange, the usual one, unless the runs repeat a paper.
     """
     if any(run.paper for run in group.runs):
         return 1.0, "float32"
@@ -111,17 +105,10 @@ def headline_factor(group: Group) -> tuple[float, str]:
 
 
 def representatives(groups: Sequence[Group], most: int = 8) -> list[Group]:
-    """One setting for each rule, and the baseline: those that figures of single runs show.
+    """The baseline, and a setting for each of the `most` rules that save most, for figures of single runs.
 
-    Of a rule the setting that sends least within half a point of the baseline, or what is like it; otherwise
+    A rule's setting is the one that sends least within half a point of the baseline, or the like; otherwise
     the best.
-
-    Args:
-        groups: The experiment's settings.
-        most: Rules, at most; those that save most stay.
-
-    Returns:
-        The baseline first, if there is one, then the rules that save most.
     """
     reference, within = baseline(groups), allowed_losses(groups)[:2][-1]
     chosen = []

@@ -1,4 +1,4 @@
-"""What the prepared views show: one to compare an experiment's runs, one for each search in it."""
+"""The content of the prepared views: one compares an experiment's runs, and one shows each search."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -6,14 +6,13 @@ from typing import Any
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 
-from . import charts, judging
-from .scales import log_metric
+from . import charts, metric_labels
 
 COMPARISON_KEY = "taugradcomparison"
 """The comparison's key: the same in every experiment, so that its URL stays valid."""
 
 MARK = "comparison"
-"""The tag of runs that the comparison shows, where it does not show all."""
+"""The tag of runs that the comparison shows, if it does not show all."""
 
 KNOBS = {
     names.PARAM_TAU: "tau",
@@ -25,7 +24,7 @@ KNOBS = {
     "compressor.bits": "bits",
     "compressor.rank": "rank",
 }
-"""Params of a compressor that decide what is sent, with the words for people."""
+"""Params of a compressor that decide what is sent, with their displayed names."""
 
 _FIRST_COLUMNS = (
     "attributes.`Status`",
@@ -33,11 +32,25 @@ _FIRST_COLUMNS = (
     f"params.`{names.PARAM_TAU}`",
 )
 _BYTES = (f"metrics.`{names.TOTAL_WIRE_GB}`", f"metrics.`{names.TOTAL_COMPRESSION_RATIO}`")
-# Those that exist before the first run has logged anything.
+# Known before the first run has logged anything.
 _OURS = tuple(
     value
     for name, value in vars(names).items()
     if isinstance(value, str) and name.isupper() and not name.startswith(("TAG_", "PARAM_", "_"))
+)
+_STEP_CHARTS = (
+    ("compute", "Compute", names.TIME_COMPUTE),
+    ("compress", "Compress", names.TIME_COMPRESS),
+    ("wait", "Wait", names.TIME_WAIT),
+    ("decompress", "Decompress", names.TIME_DECOMPRESS),
+    ("overlap", "Overlap", names.TIME_OVERLAP),
+    ("mbit", "Mbit/s sent", names.NET_MBIT),
+)
+_ADAPT_CHARTS = (
+    ("density", "Target density", names.ADAPT_DENSITY, True),
+    ("local-steps", "Local steps", names.ADAPT_LOCAL_STEPS, False),
+    ("rate", "Link, Mbit/s", names.ADAPT_RATE, True),
+    ("waiting", "Share waiting", names.ADAPT_WAIT, False),
 )
 _MOST_DIMENSIONS = 6
 _NO_DIMENSIONS = ("name", "seed", "storage")
@@ -56,118 +69,73 @@ def comparison(
     all_runs: bool = True,
     alone: bool = False,
 ) -> dict[str, Any]:
-    """The view that compares runs.
+    """The state of MLflow's chart page that compares runs.
 
     Args:
         params: Names of the runs' params; knobs that no run has get no chart.
         metrics: Names of the runs' metrics, to keep the UI from adding a chart for each.
-        judged: What the runs are judged by, the metric of most runs first; each has charts of its own.
-        all_runs: Whether it shows all runs, and not only those that are marked for it.
+        judged: The runs' metrics, that of most runs first; each has charts of its own.
+        all_runs: Whether it shows all runs, or those that are marked for it.
         alone: Whether there is one run only. Around its only value, the UI would draw an axis of accuracy
             from 0 to 1.5.
-
-    Returns:
-        The state of MLflow's chart page.
     """
     known = set(params)
     knobs = {param: name for param, name in KNOBS.items() if param in known}
     if not known:  # no run yet: the papers' own
         knobs = {param: name for param, name in KNOBS.items() if name in ("tau", "floor", "block")}
+    sent = [
+        charts.line("fraction", "Fraction sent", [names.COMM_FRACTION], log=True, smoothness=60),
+        charts.line("wire-mb", "Wire MB so far", [names.COMM_WIRE_MB_TOTAL], log=True),
+        charts.line("epoch-bits", "Bits per parameter", [names.EPOCH_BITS_PER_PARAM], log=True),
+        charts.line("tau", "Threshold tau", [names.COMM_TAU]),
+    ]
+    learned = [
+        *_values(judged, alone),
+        charts.line("loss", "Training loss", [names.TRAIN_LOSS], log=True, smoothness=80),
+        *([] if LOSS in judged else [charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])]),
+        charts.line("residual", "Residual (RMS)", [names.COMM_RESIDUAL_RMS], log=True, smoothness=60),
+    ]
+    every_rule = [
+        charts.parallel(
+            f"parallel-all{_suffix(metric)}",
+            f"Rule, what it sends, what it reaches: {metric.label}",
+            [names.PARAM_RULE],
+            [names.TOTAL_FRACTION, names.TOTAL_WIRE_MB_LOG10, _logged(metric)],
+        )
+        for metric in judged
+    ]
+    seconds = [
+        charts.line(f"time-{name}", title, [metric], smoothness=80, outliers=False)
+        for name, title, metric in _STEP_CHARTS
+    ]
+    sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
+        **{f"{_title(metric)} and wire GB": (1, 380, [_front(metric, alone)]) for metric in judged},
+        "What is sent": (2, 320, sent),
+        "How it learns": (2, 320, learned),
+        "Every rule": (1, 320, every_rule),
+    }
+    for param, name in knobs.items():
+        uuids = {f"parallel-{param.replace('.', '-')}{_suffix(metric)}": metric for metric in judged}
+        knob_charts = [_parallel(uuid, name, [param], metrics, metric) for uuid, metric in uuids.items()]
+        sections[f"By {name}"] = (1, 320, knob_charts)
+    sections["Seconds of a step"] = (2, 280, seconds)
+    if names.ADAPT_DENSITY in metrics:  # runs with `sync.adapt`
+        followed = [
+            charts.line(f"adapt-{name}", title, [metric], log=log)
+            for name, title, metric, log in _ADAPT_CHARTS
+        ]
+        sections["Following the link"] = (2, 280, followed)
+    columns = [
+        *_FIRST_COLUMNS,
+        *(f"metrics.`{_logged(metric)}`" for metric in judged),
+        *_BYTES,
+        f"metrics.`{names.TOTAL_FRACTION}`",
+        *([f"metrics.`{names.TOTAL_ACCURACY_PER_GB}`"] if ACCURACY in judged else []),
+        f"metrics.`{names.TOTAL_SECONDS}`",
+    ]
     return charts.view(
-        {
-            **{f"{_title(metric)} and wire GB": (1, 380, [_front(metric, alone)]) for metric in judged},
-            "What is sent": (
-                2,
-                320,
-                [
-                    charts.line(
-                        "fraction",
-                        "Fraction sent",
-                        [names.COMM_FRACTION],
-                        log=True,
-                        smoothness=60,
-                    ),
-                    charts.line("wire-mb", "Wire MB so far", [names.COMM_WIRE_MB_TOTAL], log=True),
-                    charts.line(
-                        "epoch-bits",
-                        "Bits per parameter",
-                        [names.EPOCH_BITS_PER_PARAM],
-                        log=True,
-                    ),
-                    charts.line("tau", "Threshold tau", [names.COMM_TAU]),
-                ],
-            ),
-            "How it learns": (
-                2,
-                320,
-                [
-                    *_values(judged, alone),
-                    charts.line("loss", "Training loss", [names.TRAIN_LOSS], log=True, smoothness=80),
-                    *([] if LOSS in judged else [charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])]),
-                    charts.line(
-                        "residual",
-                        "Residual (RMS)",
-                        [names.COMM_RESIDUAL_RMS],
-                        log=True,
-                        smoothness=60,
-                    ),
-                ],
-            ),
-            "Every rule": (
-                1,
-                320,
-                [
-                    charts.parallel(
-                        f"parallel-all{_suffix(metric)}",
-                        f"Rule, what it sends, what it reaches: {metric.label}",
-                        [names.PARAM_RULE],
-                        [names.TOTAL_FRACTION, names.TOTAL_WIRE_MB_LOG10, _logged(metric)],
-                    )
-                    for metric in judged
-                ],
-            ),
-            **{
-                f"By {name}": (
-                    1,
-                    320,
-                    [
-                        _parallel(
-                            f"parallel-{param.replace('.', '-')}{_suffix(metric)}",
-                            name,
-                            [param],
-                            metrics,
-                            metric,
-                        )
-                        for metric in judged
-                    ],
-                )
-                for param, name in knobs.items()
-            },
-            "Seconds of a step": (
-                2,
-                280,
-                [
-                    charts.line(f"time-{name}", title, [metric], smoothness=80, outliers=False)
-                    for name, title, metric in (
-                        ("compute", "Compute", names.TIME_COMPUTE),
-                        ("compress", "Compress", names.TIME_COMPRESS),
-                        ("wait", "Wait", names.TIME_WAIT),
-                        ("decompress", "Decompress", names.TIME_DECOMPRESS),
-                        ("overlap", "Overlap", names.TIME_OVERLAP),
-                        ("mbit", "Mbit/s sent", names.NET_MBIT),
-                    )
-                ],
-            ),
-            **(_following() if names.ADAPT_DENSITY in metrics else {}),
-        },
-        [
-            *_FIRST_COLUMNS,
-            *(f"metrics.`{_logged(metric)}`" for metric in judged),
-            *_BYTES,
-            f"metrics.`{names.TOTAL_FRACTION}`",
-            *([f"metrics.`{names.TOTAL_ACCURACY_PER_GB}`"] if ACCURACY in judged else []),
-            f"metrics.`{names.TOTAL_SECONDS}`",
-        ],
+        sections,
+        columns,
         (f"params.`{names.PARAM_RULE}`", "asc"),
         [*_OURS, *metrics],
         search_filter="" if all_runs else f"tags.`{names.TAG_VIEW}` = '{MARK}'",
@@ -180,16 +148,13 @@ def search(
     metrics: Collection[str],
     judged: Metric = ACCURACY,
 ) -> dict[str, Any]:
-    """The view of one search: its front, and what its dimensions do.
+    """The state of MLflow's chart page of a search: its front, and the effect of its dimensions.
 
     Args:
         parent_run_id: The search's run, under which the trials are nested.
         trials: Each trial's params.
         metrics: Names of the trials' metrics.
-        judged: What they are judged by.
-
-    Returns:
-        The state of MLflow's chart page.
+        judged: The metric that they are judged by.
     """
     varied = [param for param in dimensions(trials) if param != names.PARAM_RULE]
     across = [_across(i, param, metrics, judged) for i, param in enumerate(varied[:_MOST_DIMENSIONS])]
@@ -241,40 +206,28 @@ def dimensions(trials: Sequence[Mapping[str, str]]) -> list[str]:
         for param, value in params.items():
             values.setdefault(param, set()).add(value)
             within.setdefault((param, rule), set()).add(value)
-    moved = {param for (param, _), found in within.items() if len(found) > 1}
+    moved = {param for (param, _), values in within.items() if len(values) > 1}
     varied = [
         param
-        for param, found in values.items()
-        if len(found) > 1
+        for param, within_param in values.items()
+        if len(within_param) > 1
         and param not in _NO_DIMENSIONS
         and (param in moved or param == names.PARAM_RULE or param in KNOBS)
     ]
     return sorted(varied, key=lambda param: (not param.startswith("compressor."), param))
 
 
-def _following() -> dict[str, tuple[int, int, Sequence[charts.Chart]]]:
-    """Of runs with `sync.adapt`."""
-    lines = (
-        ("density", "Target density", names.ADAPT_DENSITY, True),
-        ("local-steps", "Local steps", names.ADAPT_LOCAL_STEPS, False),
-        ("rate", "Link, Mbit/s", names.ADAPT_RATE, True),
-        ("waiting", "Share waiting", names.ADAPT_WAIT, False),
-    )
-    drawn = [charts.line(f"adapt-{name}", title, [metric], log=log) for name, title, metric, log in lines]
-    return {"Following the link": (2, 280, drawn)}
-
-
 def _by_dimensions(
     trials: Sequence[Mapping[str, str]], varied: Sequence[str]
 ) -> dict[tuple[str, ...], list[str]]:
-    """The rules of the trials by the dimensions that they have; those with none have no chart."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    """The rules of the trials by the dimensions that they have; trials without one are left out."""
+    by_dimensions: dict[tuple[str, ...], list[str]] = {}
     for params in trials:
-        own = tuple(param for param in varied if param in params)
-        rules, rule = found.setdefault(own, []), params.get(names.PARAM_RULE, "")
+        dimensions = tuple(param for param in varied if param in params)
+        rules, rule = by_dimensions.setdefault(dimensions, []), params.get(names.PARAM_RULE, "")
         if rule not in rules:
             rules.append(rule)
-    return {own: rules for own, rules in found.items() if own}
+    return {dimensions: rules for dimensions, rules in by_dimensions.items() if dimensions}
 
 
 def _dimensions_title(params: Sequence[str], rules: Sequence[str]) -> str:
@@ -284,7 +237,7 @@ def _dimensions_title(params: Sequence[str], rules: Sequence[str]) -> str:
 def _parallel(
     uuid: str, title: str, params: Sequence[str], metrics: Collection[str], judged: Metric
 ) -> charts.Chart:
-    """Rule, settings, bytes, what was reached; a setting that spans powers of ten as its logarithm."""
+    """Rule, settings, bytes and metric; a setting that spans powers of ten as its logarithm."""
     logs = [log_metric(param) for param in params if log_metric(param) in metrics]
     plain = [param for param in params if log_metric(param) not in metrics]
     axes = [*logs, names.TOTAL_WIRE_MB_LOG10, _logged(judged)]
@@ -311,23 +264,23 @@ def _logged(metric: Metric) -> str:
 
 
 def _title(metric: Metric) -> str:
-    """As a heading says it. The UI cuts a card's title after some 17 letters, a section's after some 24."""
+    """A heading. The UI cuts a card's title after some 17 letters, a section's after some 24."""
     return metric.label[0].upper() + metric.label[1:]
 
 
 def _suffix(metric: Metric) -> str:
-    """What tells a metric's cards from those of others; accuracy's keep their old names."""
+    """The suffix of a metric's cards; accuracy's have none."""
     return "" if metric == ACCURACY else f"-{metric.name}"
 
 
 def _ends(metric: Metric, alone: bool) -> tuple[float, float] | None:
-    """The ends of a metric's axis, where the UI would choose them badly."""
+    """The limits of a metric's axis, if the UI would choose them badly."""
     return (0.0, 1.0) if alone and metric.unit == "%" else None
 
 
 def _values(judged: Sequence[Metric], alone: bool = False) -> list[charts.Chart]:
-    """What is reached, evaluation by evaluation."""
-    titles = {metric: judging.tested(metric) for metric in judged}
+    """Charts of metrics over evaluations."""
+    titles = {metric: metric_labels.tested(metric) for metric in judged}
     return [
         charts.line(
             metric.name, title[0].upper() + title[1:], [_logged(metric)], y_range=_ends(metric, alone)
@@ -339,9 +292,9 @@ def _values(judged: Sequence[Metric], alone: bool = False) -> list[charts.Chart]
 
 
 def _front(metric: Metric, alone: bool = False) -> charts.Chart:
-    """What is sent for what is reached, from evaluation to evaluation; a run's highest point is its end.
+    """Bytes over the metric, evaluation by evaluation; a run's highest point is its end.
 
-    Not a scatter chart, which has no logarithmic axis; of lines over a metric only the vertical one can be.
+    Not a scatter chart, which has no logarithmic axis; of a line chart only the vertical axis can be.
     """
     return charts.line(
         f"front{_suffix(metric)}",
@@ -351,3 +304,8 @@ def _front(metric: Metric, alone: bool = False) -> charts.Chart:
         x_metric=_logged(metric),
         x_range=_ends(metric, alone),
     )
+
+
+def log_metric(param: str) -> str:
+    """The metric that holds the decimal logarithm of a param: some of MLflow's charts have no such axis."""
+    return f"view/{param}_log10"

@@ -17,10 +17,10 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from taugrad.dashboards import prepare
-from taugrad.dashboards.experiment import all_runs, compared_runs
 from taugrad.dashboards.figures import save
 from taugrad.dashboards.groups import Group, by_setting
 from taugrad.dashboards.report import write_report
+from taugrad.dashboards.runs import all_runs, compared_runs
 from taugrad.dashboards.serving import mlflow_server
 from taugrad.dashboards.shared_view import view_url
 from taugrad.dashboards.sweeps import value_by_setting

@@ -1,6 +1,9 @@
 """MLflow experiments for tests: real specs and params, curves of the shape that training gives."""
 
+import base64
+import json
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -208,3 +211,9 @@ def _layers(progress: float, share: float, tau: Any) -> dict[str, float]:
         if tau is not None:
             values[layer_metric(layer, "tau")] = float(tau)
     return values
+
+
+def read_view(client: Any, experiment_id: str, key: str) -> Any:
+    """The state of a view that lies in an experiment's tag."""
+    state = json.loads(client.get_experiment(experiment_id).tags[f"mlflow.sharedViewState.{key}"])["state"]
+    return json.loads(zlib.decompress(base64.b64decode(state.removeprefix("deflate;"))))

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from pictures import has_line
 
 from taugrad.dashboards import figures, palette
-from taugrad.dashboards.front import FrontPoint, search_front
+from taugrad.dashboards.histories import thinned
 from taugrad.dashboards.runs import RunHistory, read_run
-from taugrad.dashboards.thinning import thinned
+from taugrad.dashboards.search_figures import FrontPoint, search_front
 from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.platform.tracking import names
 
 FINALS = {
     "none": (0.9712, 0.217, 0.217),
@@ -137,7 +138,8 @@ def test_a_run_is_read_back_whole_and_in_order(tmp_path, monkeypatch, new_store)
     metric = mlflow.entities.Metric
     monkeypatch.chdir(tmp_path)
     client = mlflow.tracking.MlflowClient(tracking_uri=new_store(tmp_path))
-    run = client.create_run(client.create_experiment("x"), run_name="first").info.run_id
+    tags = {names.TAG_METRIC: ACCURACY.to_json()}
+    run = client.create_run(client.create_experiment("x"), run_name="first", tags=tags).info.run_id
     client.log_param(run, "compressor.kind", "wgt")
     client.log_param(run, "compressor.tau", "0.001")
     # Later steps first, and one more than MLflow's page.

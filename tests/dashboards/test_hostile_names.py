@@ -13,7 +13,7 @@ from html_page import Page
 from rich.console import Console
 
 from taugrad.dashboards import gallery, report
-from taugrad.dashboards.experiment import all_runs, compared_runs
+from taugrad.dashboards.runs import all_runs, compared_runs
 from taugrad.dashboards.table import render
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tasks.metric import ACCURACY

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from taugrad.dashboards.live import LiveRun
+from taugrad.dashboards.console import LiveRun
 from taugrad.platform.launching.run_status import News
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.training.reporting import TRAINING, Progress

@@ -13,13 +13,11 @@ from matplotlib.figure import Figure
 from mlflow_data import made_up, spec_of
 
 from taugrad.dashboards import figures, gallery, interactive, report, statements, sweeps, verdict
-from taugrad.dashboards.dimensions import Trial, value_by_dimension
-from taugrad.dashboards.experiment import all_runs
-from taugrad.dashboards.front import FrontPoint, search_front
 from taugrad.dashboards.groups import by_metric, by_setting
 from taugrad.dashboards.method_table import method_rows
 from taugrad.dashboards.report_page import Report, render
-from taugrad.dashboards.runs import RunHistory
+from taugrad.dashboards.runs import RunHistory, all_runs
+from taugrad.dashboards.search_figures import FrontPoint, Trial, search_front, value_by_dimension
 from taugrad.dashboards.searches import searches
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric

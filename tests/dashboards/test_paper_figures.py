@@ -14,19 +14,17 @@ from matplotlib.text import Text
 from pictures import drawn, has_line
 
 from taugrad.dashboards import (
+    figures,
     gallery,
     gradients,
-    rates,
-    step_time,
     style,
     sweeps,
     timelines,
     verdict,
 )
-from taugrad.dashboards.experiment import all_runs, compared_runs, with_histories
 from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.palette import RULES
-from taugrad.dashboards.runs import RunHistory
+from taugrad.dashboards.runs import RunHistory, all_runs, compared_runs, with_histories
 from taugrad.platform.tracking import names
 
 
@@ -93,7 +91,7 @@ def test_speed_and_compression_by_tau(groups):
 
 
 def test_bits_by_epoch(prepared, shown):
-    figure = rates.bits_per_epoch(shown)
+    figure = figures.bits_per_epoch(shown)
     for run in shown:
         if run.is_baseline:
             continue
@@ -114,7 +112,7 @@ def test_percentiles_of_each_layer(prepared, detailed):
 
 
 def test_bars_are_the_means_of_a_steps_parts(prepared, shown):
-    axes = step_time.where_time_goes(shown).axes[0]
+    axes = timelines.where_time_goes(shown).axes[0]
     rows = [label.get_text() for label in axes.get_yticklabels()]
     assert rows[0] == "none"
     assert len(axes.patches) == 6 * len(shown)

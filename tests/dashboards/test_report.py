@@ -13,7 +13,7 @@ import pytest
 from html_page import Page
 
 from taugrad.cli import main
-from taugrad.dashboards import gallery, report, runs
+from taugrad.dashboards import gallery, histories, report
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking.store import start_run
 
@@ -123,10 +123,10 @@ def test_histories_are_those_that_mlflow_returns(prepared):
     for later, (step, value) in enumerate(values[3:]):
         client.log_metric(run_id, "a/b", value, timestamp=1_800_000_000_000 - later, step=step)
     wanted = {run_id: ["a/b", "missing"]}
-    local = runs.histories(client, wanted)
+    local = histories.histories(client, wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "read_histories", lambda *_: None)  # as of a server
-        remote = runs.histories(client, wanted)
+        patch.setattr(histories, "_local_points", lambda *_: None)  # as of a server
+        remote = histories.histories(client, wanted)
     assert list(local[run_id]) == list(remote[run_id]) == ["a/b"]
     for ours, theirs in zip(local[run_id]["a/b"], remote[run_id]["a/b"], strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -4,11 +4,12 @@ from collections import Counter
 
 import pytest
 from mlflow.tracking import MlflowClient
-from mlflow_data import made_up
+from mlflow_data import made_up, read_view
 
-from taugrad.dashboards import prepare, selection, shared_view, views
+from taugrad.dashboards import prepare, views
+from taugrad.dashboards.prepare import SHOWN, selected
 from taugrad.dashboards.runs import RunHistory
-from taugrad.dashboards.selection import SHOWN, selected
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 
 SEEDS = 3
@@ -43,7 +44,9 @@ def client(tmp_path, new_store):
 
 
 def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:
-    made = client.create_run(experiment_id, tags={"mlflow.runName": each.run_id})
+    made = client.create_run(
+        experiment_id, tags={"mlflow.runName": each.run_id, names.TAG_METRIC: each.metric.to_json()}
+    )
     for key, value in each.params.items():
         client.log_param(made.info.run_id, key, value)
     for key, value in each.finals.items():
@@ -52,12 +55,12 @@ def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:
 
 
 def test_the_view_filters_by_the_tag_of_those_that_are_shown(client, monkeypatch):
-    monkeypatch.setattr(selection, "MOST_RUNS", 9)
+    monkeypatch.setattr(prepare, "MOST_RUNS", 9)
     experiment_id = client.create_experiment("large")
 
     def shown() -> tuple[str, set[str]]:
         (view, *_) = prepare.prepare(client, experiment_id)
-        state = shared_view.read_view(client, experiment_id, views.COMPARISON_KEY)
+        state = read_view(client, experiment_id, views.COMPARISON_KEY)
         found = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
         return view.notice, {each.info.run_name for each in found}
 

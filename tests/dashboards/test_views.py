@@ -8,7 +8,7 @@ import mlflow_data
 import pytest
 
 from taugrad.dashboards import prepare, shared_view, views
-from taugrad.dashboards.experiment import all_runs
+from taugrad.dashboards.runs import all_runs
 from taugrad.platform.tracking import names
 
 
@@ -32,7 +32,7 @@ def test_a_view_reads_back_as_it_was_written(prepared, written):
     expected = views.comparison(
         {param for run in found for param in run.data.params}, {m for run in found for m in run.data.metrics}
     )
-    assert shared_view.read_view(prepared.client, prepared.experiment_id, written[0].key) == expected
+    assert mlflow_data.read_view(prepared.client, prepared.experiment_id, written[0].key) == expected
 
 
 def test_written_again_it_updates_and_does_not_double(prepared, written):
@@ -48,14 +48,14 @@ def test_written_again_it_updates_and_does_not_double(prepared, written):
 
 def test_every_metric_is_in_a_card_or_left_out(prepared, written):
     """MLflow's UI adds a chart of its own for any metric that is in neither."""
-    state = shared_view.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
+    state = mlflow_data.read_view(prepared.client, prepared.experiment_id, views.COMPARISON_KEY)
     logged = {m for run in all_runs(prepared.client, prepared.experiment_id) for m in run.data.metrics}
     assert logged <= {card["metricKey"] for card in state["compareRunCharts"] if "metricKey" in card}
 
 
 def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared, written):
     key = views.search_key(prepared.parent)
-    state = shared_view.read_view(prepared.client, prepared.search_experiment_id, key)
+    state = mlflow_data.read_view(prepared.client, prepared.search_experiment_id, key)
     assert state["searchFilter"] == f"tags.`mlflow.parentRunId` = '{prepared.parent}'"
     found = prepared.client.search_runs([prepared.search_experiment_id], filter_string=state["searchFilter"])
     assert {run.info.run_id for run in found} == set(prepared.trials)
@@ -97,7 +97,7 @@ def test_a_model_of_500_layers_fits_without_its_layers(prepared):
     prepare.prepare(prepared.client, experiment_id)
     (value,) = tags(prepared, experiment_id).values()
     assert len(value) <= shared_view.MAX_TAG_LENGTH
-    state = shared_view.read_view(prepared.client, experiment_id, views.COMPARISON_KEY)
+    state = mlflow_data.read_view(prepared.client, experiment_id, views.COMPARISON_KEY)
     assert len(cards(state)) > 5
 
 

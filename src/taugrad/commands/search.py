@@ -54,7 +54,7 @@ def run_search(options: argparse.Namespace, overrides: list[str]) -> int:
 def draw_front(progress: "Progress", path: Path) -> None:
     """Draws a search's front into a file."""
     from taugrad.dashboards.figures import save  # noqa: PLC0415
-    from taugrad.dashboards.front import FrontPoint, search_front  # noqa: PLC0415
+    from taugrad.dashboards.search_figures import FrontPoint, search_front  # noqa: PLC0415
     from taugrad.dashboards.style import as_written  # noqa: PLC0415
 
     places = {point.number: place for place, point in enumerate(progress.front, start=1)}

@@ -1,32 +1,28 @@
-"""How figures and tables name the metric that counts."""
+"""Labels of metrics in figures and tables."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
 
 
 def metric_of(tags: Mapping[str, str]) -> Metric:
-    """The metric that a run is judged by; runs without that tag predate metrics other than accuracy.
+    """The metric that a run is judged by, from its tags.
 
     Raises:
-        ValueError: the tag holds no metric.
+        KeyError: the run is not one of taugrad.
+        ValueError: the tag is not a metric.
     """
-    text = tags.get(names.TAG_METRIC)
-    if text is None:
-        return ACCURACY
-    metric = Metric.from_json(text)
+    metric = Metric.from_json(tags[names.TAG_METRIC])
     return replace(metric, label=printable(metric.label), unit=printable(metric.unit))
 
 
 def common(metrics: Iterable[Metric]) -> list[Metric]:
-    """Each metric once, the one that most runs have first."""
-    counts: dict[Metric, int] = {}
-    for each in metrics:
-        counts[each] = counts.get(each, 0) + 1
-    return sorted(counts, key=lambda each: -counts[each])
+    """The different metrics, the most common first."""
+    return [metric for metric, _ in Counter(metrics).most_common()]
 
 
 def tested(metric: Metric) -> str:
@@ -35,22 +31,22 @@ def tested(metric: Metric) -> str:
 
 
 def axis_label(metric: Metric) -> str:
-    """Of an axis: `test accuracy, %`; of a loss which way is better."""
+    """The label of an axis: `test accuracy, %`, `test loss, nats (lower is better)`."""
     unit = f", {metric.unit}" if metric.unit else ""
     return f"{tested(metric)}{unit}{'' if metric.more_is_better else ' (lower is better)'}"
 
 
 def final_label(metric: Metric) -> str:
-    """The same of the value at the end."""
+    """The label of an axis of final values."""
     return f"final {axis_label(metric)}"
 
 
 def tick(metric: Metric) -> str:
-    """What stands behind a number on an axis: a percent sign, or nothing."""
+    """The suffix of numbers on an axis: a percent sign, or nothing."""
     return "%" if metric.unit == "%" else ""
 
 
 def brief(metric: Metric, seen: float) -> str:
-    """A value in a label, where there is little room: `97.4%`, `2.055 nats`."""
+    """A value in a label, with little room: `97.4%`, `2.055 nats`."""
     unit = f" {metric.unit}" if metric.unit not in ("", "%") else metric.unit
     return f"{seen:.{max(0, metric.digits - 1)}f}{unit}"

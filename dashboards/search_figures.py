@@ -1,21 +1,26 @@
-"""The figure of a search: all points that were tried, and the front."""
+"""The figures of a search: its front, and how each dimension changes the metric."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from taugrad.platform.tasks.metric import Metric
 
-from . import judging, style
+from . import metric_labels, style, ticks
 from .labelling import Label, label_points
-from .palette import GREY, rule_style
+from .palette import GREY, STOPPED, pale, rule_style
+from .runs import RunHistory
 
 _FAINT = "#B8B8B8"
 _DEPTH = 10.0  # percentage points from the best that are drawn: points that hardly learned hide the others
 _DEPTH_SHARE = 0.5  # of the best value, likewise where the metric is not in percent
+
+_LOG_SPAN = 10.0  # values of a dimension that span more stand on a logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class FrontPoint:
     rule: str
     """The compressor's kind."""
     value: float
-    """Of the metric, in the unit that people see; mean of the seeds."""
+    """Of the metric, in its displayed unit; mean of the seeds."""
     interval: tuple[float, float] | None
     """The 95% interval of that mean, where there is one."""
     wire_mb: float
@@ -43,18 +48,15 @@ def search_front(
     stopped: Sequence[FrontPoint] = (),
     page: style.Page = style.WIDE,
 ) -> Figure:
-    """A metric against wire MB of a search's points, with the front drawn through.
+    """Metric over wire MB of a search's trials, with the Pareto front drawn as a line.
 
     Args:
         name: The search's.
-        points: At least one; those without a byte are left out, a logarithmic axis has no place for them.
+        points: At least one; points of 0 bytes are left out of the logarithmic axis.
         baseline: The run without compression.
         metric: What the values are of.
-        stopped: Trials that were stopped early, with what they had reached and sent; crosses.
-        page: What it is drawn for.
-
-    Returns:
-        The figure.
+        stopped: Trials that were stopped early, drawn as crosses.
+        page: The page's size.
 
     Raises:
         ValueError: There is no point to draw.
@@ -63,7 +65,7 @@ def search_front(
     if not drawn:
         raise ValueError("a search without points has no figure")
     everything = [*drawn, *([baseline] if baseline else [])]
-    low, high = _limits([each.value for each in (*everything, *stopped)], metric)
+    low, high = _limits([point.value for point in (*everything, *stopped)], metric)
 
     def on_axis(point: FrontPoint) -> bool:
         return low <= point.value <= high
@@ -79,13 +81,13 @@ def search_front(
         + "; crosses: stopped early" * bool(crosses)
         + "; bars: 95% intervals" * any(point.interval for point in front),
         "MB sent by all workers (logarithmic)",
-        judging.final_label(metric),
+        metric_labels.final_label(metric),
         page,
     )
     axes.set_ylim(low, high)
-    sent = [each.wire_mb for each in (*everything, *crosses) if on_axis(each)]
+    sent = [point.wire_mb for point in (*everything, *crosses) if on_axis(point)]
     style.log_axis(axes.xaxis, min(sent) / 2, max(sent) * 2, " MB")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{judging.tick(metric)}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{metric_labels.tick(metric)}"))
     # Every corner is a vertex of its own, so that labels keep clear of the line between them.
     across = [mb for point in front for mb in (point.wire_mb, point.wire_mb)][1:]
     up = [value for point in front for value in (point.value, point.value)][:-1]
@@ -126,9 +128,89 @@ def _label(point: FrontPoint, metric: Metric) -> Label:
 
 def _limits(values: Sequence[float], metric: Metric) -> tuple[float, float]:
     """The vertical axis: the best, and what is not far from it."""
-    finite = [each for each in values if math.isfinite(each)]
+    finite = [value for value in values if math.isfinite(value)]
     best = max(finite) if metric.more_is_better else min(finite)
     depth, least = (_DEPTH, 0.3) if metric.unit == "%" else (_DEPTH_SHARE * abs(best), 0.003 * abs(best))
-    near = [each for each in finite if abs(each - best) <= depth]
+    near = [value for value in finite if abs(value - best) <= depth]
     room = max(least, 0.12 * (max(near) - min(near))) or 1.0
     return min(near) - room, max(near) + room
+
+
+Mark = Literal["front", "beaten", "stopped"]
+"""The place of a trial: on the front, beaten by it, or stopped early."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A run of a search."""
+
+    run: RunHistory
+    value: float
+    """Of the metric, in its displayed unit, when it ended or was stopped."""
+    mark: Mark
+
+
+def value_by_dimension(
+    trials: Sequence[Trial], named: Mapping[str, str], metric: Metric, page: style.Page = style.WIDE
+) -> Figure:
+    """Metric of trials over each numeric dimension of a search, a panel for each.
+
+    Args:
+        trials: With a value.
+        named: The dimensions' params, with their displayed names.
+        metric: What the values are of.
+        page: The page's size.
+
+    Raises:
+        ValueError: No dimension has two numbers.
+    """
+    panels = {param: _with_number(trials, param) for param in named}
+    panels = {param: points for param, points in panels.items() if len({x for _, x in points}) > 1}
+    if not panels:
+        raise ValueError("no dimension of the search has two numbers")
+    figure, drawn = style.new_panels(
+        f"How each searched field affects {metric.label}",
+        f"strong: on the front of {metric.label} and bytes; pale: behind it; grey crosses: stopped early",
+        "value of the dimension",
+        metric_labels.axis_label(metric),
+        [(named[param], "black") for param in panels],
+        style.Page(page.width, page.height, min(page.columns, 2), 2.6, page.left),
+        sharex=False,
+        key=[
+            style.Key(rule, rule_style(rule).color) for rule in sorted({trial.run.rule for trial in trials})
+        ],
+    )
+    for axes, points in zip(drawn, panels.values(), strict=True):
+        _draw(axes, points)
+    return figure
+
+
+def _with_number(trials: Sequence[Trial], param: str) -> list[tuple[Trial, float]]:
+    points = []
+    for trial in trials:
+        try:
+            points.append((trial, float(trial.run.params[param])))
+        except (KeyError, ValueError):
+            continue
+    return points
+
+
+def _draw(axes: Axes, points: Sequence[tuple[Trial, float]]) -> None:
+    low, high = min(x for _, x in points), max(x for _, x in points)
+    if low > 0 and high > _LOG_SPAN * low:
+        style.log_axis(axes.xaxis, low / 1.6, high * 1.6, "")
+    else:
+        room = 0.06 * (high - low)
+        axes.set_xlim(low - room, high + room)
+        whole = all(x == round(x) for _, x in points)
+        axes.xaxis.set_major_locator(ticks.linear(6, style.TICK_SIZE, whole=whole))
+    for trial, x in points:
+        color, marker = rule_style(trial.run.rule)
+        if trial.mark == "stopped":
+            axes.plot([x], [trial.value], "x", color=STOPPED, markersize=6, markeredgewidth=1.6, zorder=2)
+        else:
+            strong = trial.mark == "front"
+            axes.plot(
+                [x], [trial.value], marker, color=color if strong else pale(color),
+                markersize=7 if strong else 5, zorder=4 if strong else 3,
+            )  # fmt: skip
