@@ -35,6 +35,7 @@ __all__ = [
     "compress_replicas",
     "compressed_allgather",
     "make_patch",
+    "register",
 ]
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .method import CompressorConfig, chain
     from .patch_stream import PatchReader, PatchWriter
     from .patches import WeightPatch, apply_patch, make_patch
+    from .registration import register
     from .replica_state import ReplicaState
     from .replicas import compress_replicas
     from .state import CompressionState
@@ -76,6 +78,7 @@ else:
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
             **dict.fromkeys(("PatchReader", "PatchWriter"), ".patch_stream"),
             **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),
+            "register": ".registration",
             "ReplicaState": ".replica_state",
             "compress_replicas": ".replicas",
             "CompressionState": ".state",

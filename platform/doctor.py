@@ -41,7 +41,6 @@ def examine() -> Iterator[Finding]:
         _mlflow,
         _storage,
         _for_some_data,
-        _extensions,
     )
     for check in checks:
         try:
@@ -218,19 +217,6 @@ def _for_some_data() -> Iterator[Finding]:
             yield Finding(package, "absent", f"not installed; data of kind {wanted[package]} need it", remedy)
         else:
             yield Finding(package, "ok", version)
-
-
-def _extensions() -> Iterator[Finding]:
-    """What other packages add to the compressors; each is imported and checked."""
-    from taugrad.compressors.method.registry import FAMILIES  # noqa: PLC0415
-
-    for family in FAMILIES:
-        try:
-            for name, said in zip(family.others, family.installed(), strict=True):
-                family[name]
-                yield Finding("extension", "ok", said)
-        except ValueError as problem:
-            yield Finding("extension", "wrong", str(problem), "mend or uninstall that package")
 
 
 def _version(distribution: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.spec.fields import METHOD, entered
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides, pairs
-from taugrad.platform.spec.reading import read_tree
+from taugrad.platform.spec.reading import import_named, read_tree
 from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
 from .search import Search, corner_specs
@@ -27,6 +27,7 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
         SpecError: a range, the section or a spec in the corners of the space is wrong.
     """
     tree, source = read_yaml(path, SearchSpec), str(path)
+    import_named(tree, source, overrides)
     given = dict(pairs(overrides))
     settings = take_section(tree, given, source)
     plain, ranges = _split(given)

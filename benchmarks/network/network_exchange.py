@@ -18,9 +18,9 @@ from ..harness.trainings import Cells
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
 
-OURS = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
+BUILTIN = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
 BARE = "bare"
-METHODS = (BARE, "none", "fp16", "powersgd", *OURS)
+METHODS = (BARE, "none", "fp16", "powersgd", *BUILTIN)
 LINKS = ("50mbit,0ms", "100mbit,0ms", "100mbit,20ms", "1gbit,0ms", "1gbit,5ms")
 HOSTS = (2, 4)
 ELEMENTS, QUICK_ELEMENTS = 7_600_000, 120_000
@@ -65,7 +65,7 @@ def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str
         if method == BARE:
             times.append((link, str(hosts), cell["probe"], method, number(1000 * bare), "", ""))
             continue
-        goal = GOALS.get((link, hosts)) if method == OURS[0] else None
+        goal = GOALS.get((link, hosts)) if method == BUILTIN[0] else None
         met = "" if goal is None else f" (goal {goal}: {'met' if base / middle >= goal else 'missed'})"
         times.append(
             (

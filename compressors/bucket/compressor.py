@@ -17,7 +17,6 @@ from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
-from ..wire.positions import codec_by_name
 from ..wire.update import Update
 from .adding import Received, add_update, put_back, sum_all
 from .layout import Layout, Part, PartTally, lay_out
@@ -50,16 +49,11 @@ class Compressor:
         """Prepares a method for the device of gradients, residuals and totals, by default the CPU.
 
         So many threads may share the CPU's work where `ops` is not of the CPU; no result depends on it.
-
-        Raises:
-            ValueError: two codecs of other packages have one code.
         """
         self.config = config
         self.rule = rule_of(config)
         self.ops = ops_for(torch.device("cpu"), threads) if ops is None else ops
         self.form, self.threads = self.rule.form, max(threads, self.ops.threads)
-        if config.position_codec != "auto":
-            codec_by_name(config.position_codec)  # from now on, readers of messages know it
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.own_momentum)

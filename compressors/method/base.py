@@ -50,8 +50,8 @@ ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
 class Settings(BaseModel):
     """A group of fields: frozen, strict about names, described by its docstrings.
 
-    What works by them is named by its address, `package.module:Class`, and imported when it is built
-    (`registry.work_at`): reading fields needs neither torch nor NumPy.
+    The class that implements them is named by its address, `package.module:Class`, and imported when it is
+    created (`registry.implementation_of`): reading fields needs neither torch nor NumPy.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -90,10 +90,10 @@ class Settings(BaseModel):
         return cls.__name__.lower() if kind is None else str(kind.default)
 
     @classmethod
-    def problem(cls, name: str) -> str:
-        """What keeps another package's model from being a kind of that name; empty if nothing does."""
-        if "kind" not in cls.model_fields or cls.line_name() != name:
-            return f'{cls.__name__} needs a field kind: Literal["{name}"] = "{name}"'
+    def problem(cls) -> str:
+        """What the class lacks to be registered; empty if nothing."""
+        if "kind" not in cls.model_fields or not isinstance(cls.model_fields["kind"].default, str):
+            return f'{cls.__name__} needs a field such as kind: Literal["mine"] = "mine"'
         if cls.first_field and cls.first_field not in cls.model_fields:
             return f"{cls.__name__}.first_field = {cls.first_field} is none of its fields"
         return ""

@@ -16,9 +16,15 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from .base import Symbols
 from .calls import groups, parse_expression, read_call, require_known
-from .methods import Method
+from .dense import DENSE
+from .methods import Method, NoCompression, PowerSGD
 from .registry import CODECS, POLICIES, QUANTIZERS, RULES
+from .sparse import BinarizedGradient, ChunkedTopK, QuantizedGradient, Strom, TopK, WholeGradient
 
+RULES.add_builtin(
+    *(NoCompression, PowerSGD, WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK),
+    *DENSE,
+)
 _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
 
@@ -89,7 +95,7 @@ def _codec_place(kind: str, fields: Any, name: str, last: int) -> tuple[int, str
     """Where a codec stands, and its field; whether values suit it the model says."""
     if name in CODECS and "codec" in fields and not (name == "raw" and last >= 2):
         allowed = [each for each in get_args(fields["codec"].annotation) if each != "auto"]
-        if name in CODECS.our_names and name not in allowed:
+        if name in CODECS.builtin and name not in allowed:
             lacking = f"{kind} has no chunks for {name} to count in" if name == "chunked" else ""
             raise ValueError(f"{lacking or f'{name} cannot follow {kind}'}: choose {', '.join(allowed)}")
         return 2, "codec"
@@ -135,7 +141,7 @@ def expand(value: Any) -> Any:
 if TYPE_CHECKING:
     CompressorConfig = Method
 else:
-    CompressorConfig = Annotated[RULES.choice(), BeforeValidator(expand)]
+    CompressorConfig = Annotated[RULES.union(), BeforeValidator(expand)]
     """Any compressor; `kind` tells which. A string is read as a chain."""
 
 _ADAPTER: TypeAdapter[Method] = TypeAdapter(CompressorConfig)
@@ -153,7 +159,7 @@ def read_config(value: Any) -> Method:
 def chain(*links: BaseModel | str) -> Method:
     """One method from its links in their order.
 
-    `chain(WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice")` is
+    `chain(WholeGradient(tau=1e-3), Quantile(), "golomb_rice")` is
     `chain("wgt(tau=1e-3) | quantile | golomb_rice")`.
 
     Args:

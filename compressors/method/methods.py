@@ -108,10 +108,14 @@ class PowerSGD(Method):
 class CompressedMethod(_Common):
     """Methods that send our own messages."""
 
-    rule: ClassVar[str]
-    """Address of the `rules.base.Rule` at work."""
+    rule: ClassVar[str | type]
+    """The `rules.base.Rule`, or its address."""
 
     exempt: Exempt = Exempt()
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
+
+    @classmethod
+    def problem(cls) -> str:
+        return super().problem() or ("" if hasattr(cls, "rule") else f"{cls.__name__} needs rule, a Rule")

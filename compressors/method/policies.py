@@ -14,11 +14,16 @@ class Policy(Settings):
     """The fields of a threshold policy, `kind` among them."""
 
     kind: str
-    decides: ClassVar[str]
-    """Address of the `tau.base.ThresholdPolicy` at work."""
+    decides: ClassVar[str | type]
+    """The `tau.base.ThresholdPolicy`, or its address."""
     by_itself: ClassVar[bool] = False
     """Whether it decides for each parameter separately, so that `layers` may use it for some of them: it
-    settles nothing, and has no memory of all parameters together."""
+    makes no joint decision, and has no memory of all parameters together."""
+
+    @classmethod
+    def problem(cls) -> str:
+        lacking = f"{cls.__name__} needs decides, a ThresholdPolicy"
+        return super().problem() or ("" if hasattr(cls, "decides") else lacking)
 
 
 class Warmup(Group):
@@ -226,3 +231,6 @@ class LayeredTau(Policy):
             if isinstance(each, Policy) and not each.by_itself:
                 raise ValueError(f"{each.kind} decides for all parameters together, it cannot be one layer's")
         return chosen
+
+
+POLICIES.add_builtin(ScheduledTau, DensityTau, FittedTau, Dl4jTau, AllocatedTau, LawTau, LayeredTau)

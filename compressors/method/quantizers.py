@@ -1,66 +1,64 @@
-"""The fields of quantizers, and of the links that put them behind a sparse rule."""
+"""The fields of quantizers. Each is a link after a sparse rule, and a rule by itself (`dense.py`)."""
 
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from .base import Form, Settings
 from .calls import expand
 from .policies import Law
+from .registry import QUANTIZERS
 
 Bits = Annotated[int, Field(ge=1, le=16)]
-
-Block = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
 LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
+FIXED_BITS = "taugrad.compressors.quantizers.base:FixedBits"
 
 
 class Quantizer(Settings):
-    """The fields of a quantizer, which a link and a method have in common."""
+    """The fields of a quantizer, `kind` among them."""
 
-    quantizes: ClassVar[str]
-    """Address of the `quantizers.base.Quantization` at work."""
+    if TYPE_CHECKING:
+        kind: str
 
+    quantizes: ClassVar[str | type]
+    """The `quantizers.base.Quantization`, or its address."""
     makes: ClassVar[Form]
     """The form of its values in a message."""
     has_symbols: ClassVar[bool] = True
-    """Whether that are symbols, which a Huffman code may shorten."""
+    """Whether its values are symbols, which a Huffman code may shorten."""
 
     @property
     def value_bits(self) -> float:
-        """About what a value takes, to plan by; exactly, where a symbol's bits are fixed."""
+        """Bits of a value, to plan by; exact where a symbol's bits are fixed."""
         return 8.0
 
     @property
     def law(self) -> Law | None:
-        """The law that decides something for each parameter, if one does."""
+        """The law that decides a number for each parameter, if there is one."""
         return None
 
     @classmethod
-    def problem(cls, name: str) -> str:
+    def problem(cls) -> str:
         forms = get_args(Form)
-        wanted = f"{cls.__name__} needs makes, the form of its values: one of {', '.join(forms)}"
-        return super().problem(name) or ("" if getattr(cls, "makes", None) in forms else wanted)
+        if getattr(cls, "makes", None) not in forms:
+            return f"{cls.__name__} needs makes, the form of its values: one of {', '.join(forms)}"
+        lacking = f"{cls.__name__} needs quantizes, a Quantization"
+        return super().problem() or ("" if hasattr(cls, "quantizes") else lacking)
 
 
-class QuantizerLink(Quantizer):
-    """A quantizer behind a sparse rule: what was selected is quantized; `kind` is among its fields."""
+class Blocks(Quantizer):
+    """Quantizes block by block."""
 
-    kind: str
+    quantizes = FIXED_BITS
 
-
-class Blocks(Settings):
-    """Values that are quantized block by block."""
-
-    block: Block = 2048
+    block: Annotated[int, Field(ge=0, le=2**31 - 1)] = 2048
     """Number of elements that share a range or table; 0: the whole layer is one block."""
 
 
-class Bins(Blocks, Quantizer):
-    """Values in 2^bits bins a block."""
+class Bins(Blocks):
+    """Quantizes to 2^bits bins a block."""
 
     first_field = "bits"
-    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
 
     bits: Bits = 8
     """Bits per element."""
@@ -70,40 +68,27 @@ class Bins(Blocks, Quantizer):
         return float(self.bits)
 
 
-class LinearFields(Bins):
+class Linear(Bins):
     """Rae, section 2.3: bins of equal width between a block's smallest and largest value."""
 
     makes = "linear"
 
-
-class LinearLink(LinearFields, QuantizerLink):
-    """Quantizes the selected values to bins of equal width."""
-
     kind: Literal["linear"] = "linear"
 
 
-class QuantileFields(Bins):
+class Quantile(Bins):
     """Rae, section 2.3.1: bins of equal population, each standing for the mean of its values."""
 
     makes = "quantile"
 
-
-class QuantileLink(QuantileFields, QuantizerLink):
-    """Quantizes the selected values to bins of equal population."""
-
     kind: Literal["quantile"] = "quantile"
 
 
-class Float8Fields(Blocks, Quantizer):
+class Float8(Blocks):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
 
     first_field = "block"
     makes = "fp8"
-    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
-
-
-class Float8Link(Float8Fields, QuantizerLink):
-    """Sends the selected values as 8-bit floats, scaled by block."""
 
     kind: Literal["fp8"] = "fp8"
 
@@ -112,23 +97,23 @@ class Half(Quantizer):
     """16-bit floats."""
 
     has_symbols = False
-    quantizes = "taugrad.compressors.quantizers.base:FixedBits"
+    quantizes = FIXED_BITS
 
     @property
     def value_bits(self) -> float:
         return 16.0
 
 
-class Float16Link(Half, QuantizerLink):
-    """Sends the selected values as 16-bit floats."""
+class Float16(Half):
+    """16-bit floats, IEEE 754."""
 
     makes = "fp16"
 
     kind: Literal["fp16"] = "fp16"
 
 
-class BFloat16Link(Half, QuantizerLink):
-    """Sends the selected values as bfloat16, with the range of float32."""
+class BFloat16(Half):
+    """bfloat16, with the range of float32."""
 
     makes = "bf16"
 
@@ -139,30 +124,18 @@ class LawFloor(Law):
     """Oland-Raj's floor c by a law, at least -16 and at most 16."""
 
 
-def _kind(value: Any) -> str:
-    return "law" if isinstance(value, dict | Law) else "number"
-
-
-_Number = Annotated[float, Field(ge=LOWEST_FLOOR, le=HIGHEST_FLOOR), Tag("number")]
-
-Floor = Annotated[
-    Annotated[_Number | Annotated[LawFloor, Tag("law")], Discriminator(_kind)],
-    BeforeValidator(lambda value: expand(value, {"law": LawFloor})),
-]
-"""A number, or a law."""
-
-
-class EntropyFields(Quantizer):
-    """Oland-Raj, sections 3.2 to 4: bits by layer, from a sample's entropy or the RMS gradient."""
+class Entropy(Quantizer):
+    """Oland-Raj, sections 3.2 to 4: as many bins of equal width as a sample's entropy or its RMS asks for."""
 
     first_field = "floor"
     makes = "linear"
     quantizes = "taugrad.compressors.quantizers.entropy:EntropyBins"
 
+    kind: Literal["entropy"] = "entropy"
     form: Literal["entropy", "rms"] = "entropy"
     """b = H + floor with the entropy H (section 3.4), or b = log2(G + c0) + floor (section 3.2)."""
-    floor: Floor = 6.0
-    """c, or c1 in the RMS form: bits that are always spent; -16 to 16, or law(...)."""
+    floor: float = Field(default=6.0, ge=LOWEST_FLOOR, le=HIGHEST_FLOOR)
+    """c, or c1 in the RMS form: bits that are always spent."""
     fraction: float = Field(default=0.03, gt=0, le=1)
     """F: the share of a layer's values from which its entropy is estimated."""
     sample_bits: int = Field(default=4, ge=1, le=12)
@@ -172,12 +145,19 @@ class EntropyFields(Quantizer):
 
     @property
     def law(self) -> Law | None:
-        return self.floor if isinstance(self.floor, Law) else None
+        floor: object = self.floor
+        return floor if isinstance(floor, Law) else None
 
 
-class EntropyLink(EntropyFields, QuantizerLink):
-    """What was selected, in as many bins as its entropy asks for."""
+def _kind(value: Any) -> str:
+    return "law" if isinstance(value, dict | Law) else "number"
 
-    kind: Literal["entropy"] = "entropy"
-    floor: float = Field(default=6.0, ge=-16, le=16)
-    """c, or c1 in the RMS form: bits that are always spent."""
+
+_Number = Annotated[float, Field(ge=LOWEST_FLOOR, le=HIGHEST_FLOOR), Tag("number")]
+Floor = Annotated[
+    Annotated[_Number | Annotated[LawFloor, Tag("law")], Discriminator(_kind)],
+    BeforeValidator(lambda value: expand(value, {"law": LawFloor})),
+]
+"""A number, or a law: of whole parameters, which have a gradient to look at."""
+
+QUANTIZERS.add_builtin(Linear, Quantile, Entropy, Float16, BFloat16, Float8)

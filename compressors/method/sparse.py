@@ -8,33 +8,31 @@ from .base import LARGEST_CHUNK, Group, Share, Symbols, ThresholdRule
 from .calls import expand
 from .methods import CompressedMethod
 from .policies import Policy, Warmup, check_falling, threshold_of
-from .quantizers import QuantileLink, QuantizerLink
+from .quantizers import Quantile, Quantizer
 from .registry import AS_IT_IS, CODECS, POLICIES, QUANTIZERS
 
 
-def positions(*ours: str) -> Any:
-    """The type of a field that takes one of some codecs of ours, or another package's, by name."""
-    names: Any = Literal[("auto", *ours)]
+def positions(*builtin: str) -> Any:
+    """The type of a field that takes one of some built-in codecs, or a registered one, by name."""
+    names: Any = Literal[("auto", *builtin)]
     return Annotated[AS_IT_IS[names], WrapValidator(_read_codec)]
 
 
-def _read_codec(value: Any, ours: ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(value, str) and value not in ("auto", *CODECS.our_names) and value in CODECS:
-        return CODECS[value].name
-    return ours(value)
+def _read_codec(value: Any, builtin: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, str) and value in CODECS.registered else builtin(value)
 
 
 if TYPE_CHECKING:
     Threshold = float | Policy
-    AnyQuantizer = QuantizerLink
+    AnyQuantizer = Quantizer
     Positions = str
     ChunkPositions = str
 else:
-    Threshold = threshold_of(POLICIES.ours())
+    Threshold = threshold_of(POLICIES)
     AnyQuantizer = Annotated[
-        QUANTIZERS.choice(), BeforeValidator(lambda value: expand(value, QUANTIZERS, bare=True))
+        QUANTIZERS.union(), BeforeValidator(lambda value: expand(value, QUANTIZERS, bare=True))
     ]
-    Positions = positions(*(name for name in CODECS.our_names if name != "chunked"))
+    Positions = positions(*(name for name in CODECS if name != "chunked"))
     ChunkPositions = positions("packed32", "bitmap", "golomb_rice", "chunked")
 
 
@@ -89,9 +87,9 @@ class ThresholdedMethod(SparseMethod):
         return self.model_copy(update={"tau": self.tau.aimed_at(share)})
 
     @classmethod
-    def problem(cls, name: str) -> str:
+    def problem(cls) -> str:
         lacking = f"{cls.__name__} needs sends, what stands for an element: wgt, bgt, qgt or strom"
-        return super().problem(name) or ("" if hasattr(cls, "sends") else lacking)
+        return super().problem() or ("" if hasattr(cls, "sends") else lacking)
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
@@ -128,7 +126,7 @@ class WholeValues(SparseMethod):
 
 def symbols_wanted() -> str:
     """What to do where symbols are wanted and there are floats."""
-    names = [name for name, each in QUANTIZERS.ours().items() if each.has_symbols]
+    names = [name for name in QUANTIZERS.builtin if QUANTIZERS[name].has_symbols]
     return f"put {' or '.join(', '.join(names).rsplit(', ', 1))}"
 
 
@@ -216,7 +214,7 @@ class ChunkedTopK(WholeValues):
     """Elements per chunk, a power of two. An index takes its logarithm in bits, 12 for 4096."""
     keep: int = Field(default=64, ge=1)
     """Elements per chunk that are sent."""
-    quantize: AnyQuantizer | None = QuantileLink(bits=2)
+    quantize: AnyQuantizer | None = Quantile(bits=2)
     """The quantizer of the values that are sent; the error stays in the residual."""
     decay: float = Field(default=0.95, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""

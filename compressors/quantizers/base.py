@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..method.quantizers import Quantizer
-from ..method.registry import work_at
+from ..method.registry import implementation_of
 from ..ops.array import Array
 from ..ops.cpu.bitpack import symbol_type
 from ..ops.interface import Ops, QuantizedPass, Quantizing
@@ -99,5 +99,5 @@ def quantization_of(quantizer: Quantizer) -> Quantization:
     Raises:
         ValueError: the address of its work leads to none.
     """
-    made: Quantization = work_at(type(quantizer), "quantizes")(quantizer)
+    made: Quantization = implementation_of(type(quantizer), "quantizes", Quantization)(quantizer)
     return made

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, EntropyFields, LawFloor
+from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, Entropy
 from ..ops.cpu.by_range import count_symbols
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
 from ..ops.interface import Ranges
@@ -16,13 +16,13 @@ from .base import Given, Quantization, Quantized, Work
 class EntropyBins(Quantization):
     """Oland-Raj, sections 3.2 to 4: bits by layer, from a sample's entropy or the RMS gradient."""
 
-    config: EntropyFields
+    config: Entropy
 
     def _floor_of(self, given: Given) -> float:
         """Of a parameter: the law's number for it, or that of all."""
-        number = self.config.floor if given.number is None else given.number
-        assert not isinstance(number, LawFloor), "a law decides by gradients"
-        return number if given.number is None else min(max(number, LOWEST_FLOOR), HIGHEST_FLOOR)
+        if given.number is None:
+            return self.config.floor
+        return min(max(given.number, LOWEST_FLOOR), HIGHEST_FLOOR)
 
     def apply(self, given: Sequence[Given], work: Work) -> Quantized:
         """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..bucket.layout import Part, PartTally
 from ..method.base import Form
 from ..method.methods import CompressedMethod
-from ..method.registry import work_at
+from ..method.registry import implementation_of
 from ..ops.interface import Ops
 from ..ops.readback import Pending, Readback
 from ..ops.segments import Segments
@@ -100,5 +100,5 @@ def rule_of(method: CompressedMethod) -> Rule:
     Raises:
         ValueError: the address of its rule leads to none.
     """
-    rule: Rule = work_at(type(method), "rule")(method)
+    rule: Rule = implementation_of(type(method), "rule", Rule)(method)
     return rule

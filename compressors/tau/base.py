@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..bucket.layout import Part
 from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..method.policies import Policy
-from ..method.registry import work_at
+from ..method.registry import implementation_of
 from ..method.sparse import ThresholdedMethod
 from ..ops.interface import Ops
 from ..ops.readback import Readback
@@ -152,7 +152,7 @@ def policy_of(tau: float | Policy, method: ThresholdedMethod) -> ThresholdPolicy
     """
     if not isinstance(tau, Policy):
         return Fixed(as_tau(tau))
-    policy: ThresholdPolicy[Any] = work_at(type(tau), "decides")(tau, method)
+    policy: ThresholdPolicy[Any] = implementation_of(type(tau), "decides", ThresholdPolicy)(tau, method)
     return policy
 
 

@@ -1,4 +1,4 @@
-"""The interface of codecs, which write the positions of an update; other packages may have their own.
+"""The interface of codecs, which write the positions of an update; `registration.register` adds others.
 
 Contract: a codec's `code` is in every message that it wrote. Two codecs may share a code only if each reads
 the other's bytes, and the bytes of a code never change their meaning.
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..method.base import Form
+from ..method.registry import CODECS
 from ..ops.array import Array, Bytes
 from ..ops.segments import Segments
 from .forms import FORMS
@@ -21,7 +22,7 @@ from .update import Update
 
 Words = NDArray[np.uint32]
 OTHERS = range(128, 256)
-"""Codes of other packages' codecs."""
+"""Codes of registered codecs."""
 
 
 class Section(NamedTuple):
@@ -59,17 +60,26 @@ class Codec(ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
-    """The code in messages: 0 to 127 are built-in, OTHERS are for other packages."""
+    """The code in messages: 0 to 127 are built-in, OTHERS are for registered codecs."""
     with_values: ClassVar[bool] = False
     """Whether its section holds the values, too; otherwise they follow."""
 
     @classmethod
-    def problem(cls, name: str) -> str:
-        """What keeps another package's codec from being used by a name; empty if nothing does."""
-        if getattr(cls, "name", None) != name:
-            return f'{cls.__name__} needs name = "{name}"'
-        if getattr(cls, "code", None) not in OTHERS:
+    def line_name(cls) -> str:
+        """Its name in a chain."""
+        return str(getattr(cls, "name", cls.__name__.lower()))
+
+    @classmethod
+    def problem(cls) -> str:
+        """What the class lacks to be registered; empty if nothing."""
+        code = getattr(cls, "code", None)
+        if not hasattr(cls, "name"):
+            return f'{cls.__name__} needs a name, such as name = "mine"'
+        if code not in OTHERS:
             return f"{cls.__name__} needs a code from {OTHERS.start} to {OTHERS.stop - 1}"
+        for other in CODECS.registered.values():
+            if other.code == code and other.name != cls.name:
+                return f"codec {other.name} has the code {code}, too: choose another"
         if cls.with_values and cls.values is Codec.values:
             return f"{cls.__name__} needs values, which reads them: its section holds them, too"
         return ""

@@ -15,7 +15,7 @@ from ..ops.array import Bytes, aligned, readonly
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
 from .forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
-from .positions import EVERY, OURS, codec_by_code, codec_by_name, every_section, read_every
+from .positions import BUILTIN, EVERY, codec_by_code, codec_by_name, every_section, read_every
 from .update import Update
 from .values import PlannedValues, copied, joined, plan_values, read_values
 
@@ -99,7 +99,7 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
 def _shortest(update: Update, codec: str, values: PlannedValues, threads: int) -> tuple[Codec, Section]:
     """The codec of the shortest body, the first of several, and what it writes."""
     best: tuple[int, Codec, Section] | None = None
-    for each in OURS if codec == "auto" else (codec_by_name(codec),):
+    for each in BUILTIN if codec == "auto" else (codec_by_name(codec),):
         section = each.measure(update, threads)
         if section is not None:
             size = section.size + (0 if each.with_values else values.section.size)

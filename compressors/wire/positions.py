@@ -197,41 +197,34 @@ class Chunked(Codec):
         return positions.astype(np.uint32) << np.uint32(1), used
 
 
-OURS: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
+BUILTIN: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
 """The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
 EVERY = 4
 """The code of updates without positions, whose parameters are sent whole, or not at all."""
-_BY_NAME = {codec.name: codec for codec in OURS}
-_BY_CODE = {codec.code: codec for codec in OURS}
+_BY_NAME = {codec.name: codec for codec in BUILTIN}
+_BY_CODE = {codec.code: codec for codec in BUILTIN}
 
 
 def codec_by_name(name: str) -> Codec:
-    """The codec of that name, imported where it is another package's.
-
-    Raises:
-        KeyError: there is none.
-        ValueError: it is another package's, and cannot be used.
-    """
-    if name not in _BY_NAME:
-        codec: Codec = CODECS[name]()
-        before = _BY_CODE.get(codec.code)
-        if before is not None:
-            raise ValueError(
-                f"codec {name} has the code {codec.code}, which {before.name} has: choose another"
-            )
-        _BY_NAME[name] = _BY_CODE[codec.code] = codec
-    return _BY_NAME[name]
+    """The codec of that name; raises KeyError if there is none."""
+    codec: Codec = _BY_NAME[name] if name in _BY_NAME else CODECS[name]()
+    return codec
 
 
 def codec_by_code(code: int) -> Codec:
-    """The codec whose code a message carries. It is among those that are known: a message imports nothing.
+    """The codec whose code a message carries. A message imports nothing: the codec is registered before.
 
     Raises:
         CorruptMessage: no codec has it.
     """
-    if code not in _BY_CODE:
-        raise CorruptMessage(f"codec {code} is unknown; known are {sorted([EVERY, *_BY_CODE])}")
-    return _BY_CODE[code]
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    registered = {each.code: each for each in CODECS.registered.values()}
+    if code not in registered:
+        known = sorted([EVERY, *_BY_CODE, *registered])
+        raise CorruptMessage(f"codec {code} is unknown; known are {known}")
+    codec: Codec = registered[code]()
+    return codec
 
 
 def every_section(update: Update) -> Section:

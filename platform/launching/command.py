@@ -18,6 +18,7 @@ from ..exit_codes import FAILED, OK
 from ..preflight import check, usable_store
 from ..spec import COMMAND_LINE, RunSpec, SpecError
 from ..spec.allowing import OPTION, code_of, require_allowed
+from ..spec.reading import import_named
 from ..spec.resizing import with_workers
 from ..spec.yaml_file import read_yaml
 from ..terminal import going_on, say
@@ -254,7 +255,9 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     kept = Path(client.download_artifacts(run_id, "spec.yaml"))
-    spec = RunSpec.model_validate(read_yaml(kept, RunSpec))
+    tree = read_yaml(kept, RunSpec)
+    import_named(tree, f"run {run_id}", ())
+    spec = RunSpec.model_validate(tree)
     checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
     if checkpoints is None:
         return spec

@@ -1,4 +1,4 @@
-"""Whether a spec may name code: a `factory` of kind `custom` is imported and called, whatever it does.
+"""Whether a spec may name code: `extensions` and a `factory` of kind `custom` are imported, whatever they do.
 
 A file can come from anywhere, so the person who gives the command has to allow it. What is on the command
 line or in the environment is their own already.
@@ -45,7 +45,8 @@ def allowed(given: bool) -> Iterator[None]:
 def code_of(spec: RunSpec) -> dict[str, str]:
     """The fields of a spec that name code, and what they name."""
     sections = {"task": spec.task, "data": spec.data, "model": spec.model}
-    return {
+    modules = {"extensions": ", ".join(spec.extensions)} if spec.extensions else {}
+    return modules | {
         f"{name}.factory": each.factory
         for name, each in sections.items()
         if isinstance(each, CustomTask | CustomData | CustomModel)
@@ -71,7 +72,8 @@ def require_allowed(spec: RunSpec, source: str, overrides: "Overrides | None" = 
 def _said(overrides: "Overrides", field: str) -> bool:
     """Whether the command line or the environment gives a field its value."""
     section, _, name = field.partition(".")
-    return any(name in each for layer in overrides.layers if isinstance(each := layer.get(section), Mapping))
+    values = [layer[section] for layer in overrides.layers if section in layer]
+    return any(not name or (isinstance(value, Mapping) and name in value) for value in values)
 
 
 def refusal(field: str, path: str) -> str:

@@ -68,7 +68,7 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
             return f"{field}: is missing{_described(field, where)}"
         case "union_tag_invalid":
             choices = context["expected_tags"].removeprefix("'number', ")  # a number needs no kind
-            tag, kinds = context["tag"], _with_others(choices.replace("'", "").split(", "))
+            tag, kinds = context["tag"], _with_registered(choices.replace("'", "").split(", "))
             return f"{field}.{_tag_of(context)} = {tag}: choose {either(kinds)}{_meant(tag, kinds)}"
         case "union_tag_not_found":
             return f"{field}.{_tag_of(context)}: is missing"
@@ -89,7 +89,7 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
         case "string_pattern_mismatch" if field.endswith(".factory"):
             return f"{said}: give package.module:function, such as mine:make of a file mine.py in this folder"
         case "literal_error":
-            choices = _with_others(re.findall(r"'([^']*)'", str(context.get("expected", ""))))
+            choices = _with_registered(re.findall(r"'([^']*)'", str(context.get("expected", ""))))
             return f"{said}: {_lowered(problem['msg'])}{_meant(value, choices)}"
         case "value_error" if isinstance(value, dict | BaseModel):
             return f"{field}: {context['error']}" if field else str(context["error"])
@@ -103,14 +103,13 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
             return f"{said}: {_lowered(problem['msg'])}"
 
 
-def _with_others(ours: list[str]) -> list[str]:
-    """Names to choose from, and those that installed packages add to them."""
-    fitting = [family for family in FAMILIES if set(ours) <= {"auto", *family.our_names}]
-    return (
-        ours + list(min(fitting, key=lambda family: len(family.our_names)).others)
-        if ours and fitting
-        else ours
+def _with_registered(builtin: list[str]) -> list[str]:
+    """Names to choose from, and those that are registered besides."""
+    fitting = [family for family in FAMILIES if set(builtin) <= {"auto", *family.builtin}]
+    registered = (
+        min(fitting, key=lambda family: len(family.builtin)).registered if builtin and fitting else ()
     )
+    return [*builtin, *registered]
 
 
 def _shown(value: Any) -> str:

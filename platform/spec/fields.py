@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from taugrad.compressors.method.registry import FAMILIES
-
 from .run import RunSpec
 
 
@@ -150,16 +148,10 @@ def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
 
 
 def _method_help() -> FieldHelp:
-    """The method as a whole; and what installed packages add, whose single fields are not listed."""
-    try:
-        added = ", ".join(each for family in FAMILIES for each in family.installed())
-    except ValueError as problem:
-        added = str(problem)
+    """The method as a whole."""
     example = "'wgt(tau=1e-3) | quantile | golomb_rice'"
     described = f"A method and its links, such as {example}; below are its single fields."
-    return FieldHelp(
-        METHOD, "LINE", "none", "", described + (f" Installed besides: {added}." if added else "")
-    )
+    return FieldHelp(METHOD, "LINE", "none", "", described)
 
 
 def is_tag(name: str) -> bool:

@@ -4,6 +4,7 @@ The command line comes first, then the environment, the file, and the default ki
 back as one `SpecError`, which names each field, its value, where the value comes from, and what is valid.
 """
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache, reduce
@@ -12,12 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from . import SpecError
-from .allowing import require_allowed
+from . import COMMAND_LINE, SpecError
+from .allowing import is_allowed, refusal, require_allowed
 from .explaining import explain
 from .fields import METHOD, TAGS
-from .overrides import Overrides, laid_over, spelled_out
-from .run import RunSpec
+from .overrides import ENVIRONMENT_PREFIX, Overrides, laid_over, pairs, spelled_out
+from .run import RunSpec, import_extensions
 from .yaml_file import read_yaml
 
 
@@ -33,9 +34,32 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
             which is not allowed.
     """
     tree = read_yaml(path, RunSpec)
+    import_named(tree, str(path), overrides)
     if "search" in tree:
         raise SpecError(str(path), [f"is the spec of a search: taugrad search {shlex.quote(str(path))}"])
     return read_tree(tree, str(path), Overrides.read(overrides))
+
+
+def import_named(tree: Mapping[str, Any], source: str, overrides: Sequence[str]) -> None:
+    """Imports the `extensions` of a spec, so that its compressor can be read.
+
+    Args:
+        tree: its fields, not validated yet.
+        source: where they come from; they may name code only if that is allowed.
+        overrides: command-line arguments. These and the environment may name code.
+
+    Raises:
+        SpecError: the tree names code, which is not allowed; or a module cannot be imported.
+    """
+    given = dict(pairs(overrides)).get("extensions", os.environ.get(f"{ENVIRONMENT_PREFIX}EXTENSIONS"))
+    names = tree.get("extensions") if given is None else given.strip("[]").split(",")
+    modules = [str(name).strip() for name in ([names] if isinstance(names, str) else names or ())]
+    if modules and given is None and not is_allowed():
+        raise SpecError(source, [refusal("extensions", ", ".join(modules))])
+    try:
+        import_extensions(modules)
+    except ValueError as error:
+        raise SpecError(source if given is None else COMMAND_LINE, [f"extensions: {error}"]) from None
 
 
 def read_tree(tree: Mapping[str, Any], source: str, overrides: Overrides) -> RunSpec:

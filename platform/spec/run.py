@@ -5,10 +5,12 @@ Each part of the platform owns its own branch; this module only joins them.
 
 import hashlib
 import re
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
 
@@ -24,6 +26,15 @@ from .workers import WorkersConfig, check_elastic
 
 _BEFORE_CONNECTIONS = re.compile(r'"mode":"allgather","exchange":"\w+","sites":(null|\[\[.*?\]\])')
 """Where `connections`, a field of earlier versions, stood in a spec's JSON."""
+
+
+def import_extensions(modules: Iterable[str]) -> None:
+    """Imports modules that register methods of their own; raises ValueError for one that cannot be."""
+    for module in modules:
+        try:
+            import_module(module)
+        except Exception as error:  # whatever a user's module raises
+            raise ValueError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 class TrackingConfig(Config):
@@ -60,6 +71,8 @@ class RunSpec(Config):
     """The paper that the run repeats, as a tag for the dashboards."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Decides everything random: initial weights, order of the examples, dropout."""
+    extensions: tuple[str, ...] = ()
+    """Modules to import first, such as [mine] of a file mine.py in this folder: they register methods."""
     task: TaskConfig = Classification()
     model: ModelConfig = LeNet()
     data: DataConfig = Mnist5k()
@@ -71,6 +84,12 @@ class RunSpec(Config):
     checkpoint: CheckpointConfig = CheckpointConfig()
     storage: Path = Path(names.RUNS)
     """Where to write checkpoints; a shared folder or bucket if workers are on several machines."""
+
+    @field_validator("extensions")
+    @classmethod
+    def _import(cls, modules: tuple[str, ...]) -> tuple[str, ...]:
+        import_extensions(modules)
+        return modules
 
     @model_validator(mode="after")
     def _possible(self) -> "RunSpec":
@@ -105,7 +124,10 @@ class RunSpec(Config):
 
     def flat(self) -> dict[str, str]:
         """Every field by its dotted name, as MLflow params."""
-        return dict(_flatten(self.model_dump(mode="json", exclude={"sync": _in_sync(self._left_out)})))
+        left_out: dict[str, Any] = {"sync": _in_sync(self._left_out)}
+        if not self.extensions:
+            left_out["extensions"] = True
+        return dict(_flatten(self.model_dump(mode="json", exclude=left_out)))
 
     @property
     def _left_out(self) -> set[str]:
@@ -127,6 +149,7 @@ class RunSpec(Config):
         # what they were before there were these fields, and when there was `connections`.
         needless = self._left_out | {"authenticated"}
         excluded: dict[str, Any] = {
+            "extensions": True,
             "tracking": {"timeline"},
             "workers": {"on_resize", "min_count"},
             "sync": _in_sync(needless),

@@ -17,7 +17,7 @@ from taugrad.compressors.method.base import Tau
 from taugrad.compressors.method.links import parse
 from taugrad.compressors.method.methods import Exempt
 from taugrad.compressors.method.policies import DensityTau, LayeredTau, ScheduledTau, Warmup
-from taugrad.compressors.method.quantizers import EntropyLink, Float16Link, LinearLink, QuantileLink
+from taugrad.compressors.method.quantizers import Entropy, Float16, Linear, Quantile
 from taugrad.compressors.method.registry import RULES
 from taugrad.compressors.method.sparse import Clip, TopK
 
@@ -101,7 +101,7 @@ def test_what_is_equal_has_one_hash() -> None:
 
 @settings(max_examples=400)
 @example({"kind": "wgt", "tau": {"kind": "law", "constant": 0.0, "rms": 0.0, "layer": -0.0}})
-@given(st.one_of([some_of(each) for each in RULES.ours().values()]))
+@given(st.one_of([some_of(each) for each in RULES.values()]))
 def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]) -> None:
     if not fit(given_fields):
         with pytest.raises(ValidationError):
@@ -385,7 +385,7 @@ def test_any_text_is_a_method_or_refused(text: str) -> None:
 
 OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
     (
-        (method.WholeGradient(tau=1e-3), QuantileLink(), "golomb_rice"),
+        (method.WholeGradient(tau=1e-3), Quantile(), "golomb_rice"),
         "wgt(tau=1e-3) | quantile | golomb_rice",
     ),
     (
@@ -400,9 +400,9 @@ OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
         "qgt(layers(schedule({0: 0.1}), patterns={'a': density(0.5)}), clip=clip(2), "
         "exempt=exempt(names=['b'])) | huffman",
     ),
-    ((TopK(density=0.1, warmup=Warmup(iterations=5)), Float16Link()), "topk(0.1, warmup=warmup(5)) | fp16"),
+    ((TopK(density=0.1, warmup=Warmup(iterations=5)), Float16()), "topk(0.1, warmup=warmup(5)) | fp16"),
     (
-        ("wgt(1e-3)", EntropyLink(floor=5), "golomb_rice | huffman"),
+        ("wgt(1e-3)", Entropy(floor=5), "golomb_rice | huffman"),
         "wgt(1e-3) | entropy(5) | golomb_rice | huffman",
     ),
     ((method.PowerSGD(rank=3),), "powersgd(3)"),
@@ -420,8 +420,8 @@ def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | st
     [
         ((), "a chain without links"),
         (("golomb_rice",), "starts with a method"),
-        ((QuantileLink(), "huffman", method.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
-        ((method.BinarizedGradient(tau=1), LinearLink()), "nothing is left for linear"),
+        ((Quantile(), "huffman", method.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
+        ((method.BinarizedGradient(tau=1), Linear()), "nothing is left for linear"),
         ((method.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
         ((Clip(), "raw"), "starts with a method"),
     ],

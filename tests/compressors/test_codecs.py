@@ -18,7 +18,7 @@ from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, symbol_type,
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
-from taugrad.compressors.wire.positions import OURS, codec_by_code
+from taugrad.compressors.wire.positions import BUILTIN, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update
 
 FORM_NAMES: tuple[Form, ...] = GRADIENT_FORMS
@@ -78,15 +78,15 @@ def test_signs_of_words_mean_nothing_where_values_have_them(form: Form) -> None:
     if FORMS[form].has_tau:
         return
     update = random_update("packed32", form, 50, 20, np.random.default_rng(0))
-    plain = [write(update, codec.name).tobytes() for codec in OURS[:3]]
+    plain = [write(update, codec.name).tobytes() for codec in BUILTIN[:3]]
     update.words |= np.uint32(1)
-    assert [write(update, codec.name).tobytes() for codec in OURS[:3]] == plain
+    assert [write(update, codec.name).tobytes() for codec in BUILTIN[:3]] == plain
 
 
 def shortest(update: Update) -> int:
     """Bytes of the shortest message over all codecs that fit and all ways to write symbols."""
     found = []
-    for codec in ("auto",) if update.words is None else [codec.name for codec in OURS]:
+    for codec in ("auto",) if update.words is None else [codec.name for codec in BUILTIN]:
         for symbols in ("raw", "huffman"):
             with suppress(ValueError):  # not every codec can write every update
                 found.append(messages.write(update, codec, symbols).size)
@@ -129,7 +129,7 @@ def test_each_codec_is_the_smallest_somewhere() -> None:
 
 def test_of_codecs_that_write_as_much_the_first_is_taken() -> None:
     update = random_update("packed32", "f32", 3, 0, np.random.default_rng(0))
-    assert codec_by_code(int(messages.write(update)[4])) is OURS[0]
+    assert codec_by_code(int(messages.write(update)[4])) is BUILTIN[0]
 
 
 def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter() -> None:
@@ -153,7 +153,7 @@ def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter
         assert message.read(written, segments).values.tolist() == values.tolist()
 
 
-@in_turn("codec", [codec.name for codec in OURS])
+@in_turn("codec", [codec.name for codec in BUILTIN])
 @every_form
 def test_a_codec_refuses_to_write_what_it_cannot(codec: str, form: Form) -> None:
     for kind in ("packed32", "chunked", "every"):

@@ -1,12 +1,12 @@
-"""docs/extending.md and its package: installed as anybody's, run, trained with; wrong ones are refused."""
+"""docs/extending.md and its file: registered, run, trained with; wrong classes and names are refused."""
 
+import ast
 import re
-import shutil
-import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,58 +16,39 @@ from cases import in_turn
 from pydantic import ValidationError
 
 from taugrad.cli import main
-from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors import register
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.method import chain, read_config
+from taugrad.compressors.method.policies import Policy
+from taugrad.compressors.method.quantizers import Quantizer
 from taugrad.compressors.method.registry import FAMILIES
-from taugrad.compressors.wire import positions
+from taugrad.compressors.method.sparse import SparseMethod, ThresholdedMethod
 from taugrad.platform.data import load
-from taugrad.platform.doctor import _extensions
+from taugrad.platform.spec import SpecError
+from taugrad.platform.spec.allowing import allowed
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.training.trainer import Trainer
+from taugrad.search.reading import read_search
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples" / "extension"
+EXAMPLE = ROOT / "examples" / "own_methods.py"
 PAGE = ROOT / "docs" / "extending.md"
-KINDS = {"rules": "rotating", "quantizers": "ternary", "policies": "mean", "codecs": "varint"}
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which the example was installed, as a package of its own."""
-    source, target = (tmp_path_factory.mktemp(name) for name in ("source", "site"))
-    shutil.copytree(EXAMPLE, source, dirs_exist_ok=True)  # a build leaves its files there
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
-    command += ["--no-build-isolation", "--target", str(target), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return target
-
-
-Install = Callable[..., None]
+@pytest.fixture(autouse=True)
+def unregistered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is forgotten after it; the example can be imported."""
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    for family in FAMILIES:
+        monkeypatch.setattr(family, "_classes", dict(family._classes))
+    yield
+    sys.modules.pop("own_methods", None)
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install]:
-    """Packages of some folders are installed, and none of them has been used yet; until the test ends."""
-    before, by_name, by_code = set(sys.modules), dict(positions._BY_NAME), dict(positions._BY_CODE)
-    ours = {family.what: dict(family._loaded) for family in FAMILIES}
-
-    def put(*folders: Path) -> None:
-        for folder in folders:
-            monkeypatch.syspath_prepend(folder)
-        for name in set(sys.modules) - before:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path.parent)):
-                del sys.modules[name]
-        for family in FAMILIES:
-            vars(family).pop("others", None)
-            monkeypatch.setattr(family, "_loaded", dict(ours[family.what]))
-        monkeypatch.setattr(positions, "_BY_NAME", dict(by_name))
-        monkeypatch.setattr(positions, "_BY_CODE", dict(by_code))
-
-    yield put
-    put()
+def example() -> Any:
+    return import_module("own_methods")
 
 
 def told(lines: list[str]) -> list[str]:
@@ -81,24 +62,17 @@ def told(lines: list[str]) -> list[str]:
     return found
 
 
-def test_the_page_shows_every_file_of_the_example() -> None:
-    page = PAGE.read_text()
-    files = [
-        path for path in EXAMPLE.rglob("*") if path.suffix in (".py", ".toml") and path.name != "__init__.py"
-    ]
-    assert len(files) == 5
-    for path in files:
-        assert path.read_text() in page, path
+def test_the_page_shows_all_of_the_example() -> None:
+    page, text = PAGE.read_text(), EXAMPLE.read_text()
+    shown = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    lines = text.splitlines()
+    for node in ast.parse(text).body[1:]:
+        decorators = getattr(node, "decorator_list", [])
+        start = decorators[0].lineno if decorators else node.lineno
+        assert "\n".join(lines[start - 1 : node.end_lineno]) in shown
 
 
-def test_the_example_has_one_of_each() -> None:
-    groups = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert {group: list(entries) for group, entries in groups.items()} == {
-        f"taugrad.{group}": [kind] for group, kind in KINDS.items()
-    }
-
-
-def test_without_the_package_its_names_are_unknown() -> None:
+def test_what_is_not_registered_is_unknown() -> None:
     for refused in told(["rotating(8)", "wgt(mean(3))", "wgt(1) | ternary", "wgt(1) | varint"]):
         assert "is unknown: choose" in refused
 
@@ -114,14 +88,12 @@ SIZES = (1000, 77, 1)
         "rotating(4, momentum=0.5, exempt=exempt(smaller_than=2)) | ternary | varint | huffman",
         "wgt(tau=mean(factor=2)) | varint",
         "wgt(tau=0.5) | ternary",
+        "ternary | huffman",
         "qgt(tau=mean(factor=1, keep=0)) | varint | huffman",
         "strom(tau=layers(default=0.1, patterns={'a*': mean(factor=1)})) | varint",
     ],
 )
-def test_methods_of_the_package_come_back_from_messages_and_lose_nothing(
-    line: str, site: Path, install: Install
-) -> None:
-    install(site)
+def test_methods_of_the_example_come_back_from_messages_and_lose_nothing(line: str, example: None) -> None:
     config: Any = read_config(line)
     for same in (str(config), config.model_dump(), config.model_dump(mode="json"), config):
         assert read_config(same) == config
@@ -146,9 +118,8 @@ def test_methods_of_the_package_come_back_from_messages_and_lose_nothing(
         assert (owed - kept).abs().max() < 1e-5
 
 
-def test_the_codec_of_the_package_refuses_what_it_did_not_write(site: Path, install: Install) -> None:
-    install(site)
-    from taugrad_extension.varint import decode, encode
+def test_the_codec_of_the_example_refuses_what_it_did_not_write(example: None) -> None:
+    from own_methods import decode, encode
 
     rng = np.random.default_rng(0)
     for n, most in ((1, 1), (40, 40), (2**31 - 1, 999)):
@@ -168,38 +139,44 @@ def test_the_codec_of_the_package_refuses_what_it_did_not_write(site: Path, inst
             decode(np.array(foreign, np.uint8), 5, 1)
 
 
-def test_a_message_of_a_codec_that_no_method_asked_for_is_refused(site: Path, install: Install) -> None:
-    """Though it is installed: a message makes nothing be imported."""
-
+def test_a_message_of_a_codec_that_is_not_registered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def worker(line: str) -> FeedbackCompressor:
         config: Any = read_config(line)
         return FeedbackCompressor(config, ["a"], [torch.zeros(100)], threads=1)
 
-    install(site)
-    payload = worker("wgt(0.5) | varint").compress([torch.randn(100)], 0).payload.copy()
-    install()
+    with monkeypatch.context() as registered:
+        for family in FAMILIES:
+            registered.setattr(family, "_classes", dict(family._classes))
+        import_module("own_methods")
+        payload = worker("wgt(0.5) | varint").compress([torch.randn(100)], 0).payload.copy()
+        assert not isinstance(worker("wgt(0.5)").read(payload), Exception)
     with pytest.raises(CorruptMessage, match=r"codec 200 is unknown; known are \[0, 1, 2, 3, 4, 5\]"):
         worker("wgt(0.5)").read(payload)
-    assert "taugrad_extension" not in sys.modules
 
 
-def test_a_spec_trains_with_the_package(
-    site: Path, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None
-) -> None:
-    install(site)
+# In specs.
+
+SPEC = (
+    "data: {kind: synthetic, train_examples: 300, test_examples: 60, height: 6, width: 6}\n"
+    "model: {kind: mlp, widths: [16]}\n"
+    "training: {iterations: 40, batch_size: 30, optimizer: {kind: sgd, lr: 0.1}}\n"
+    "workers: {count: 2}\nsync: {mode: simulated}\ncheckpoint: {interval: 1000}\n"
+)
+
+
+def test_a_spec_trains_with_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: None) -> None:
     monkeypatch.syspath_prepend(ROOT / "tests" / "platform")
     from recorder import Recorder
 
     path = tmp_path / "spec.yaml"
-    path.write_text(
-        "compressor: rotating(4) | varint\n"
-        "data: {kind: synthetic, train_examples: 300, test_examples: 60, height: 6, width: 6}\n"
-        "model: {kind: mlp, widths: [16]}\n"
-        "training: {iterations: 40, batch_size: 30, optimizer: {kind: sgd, lr: 0.1}}\n"
-        "workers: {count: 2}\nsync: {mode: simulated}\ncheckpoint: {interval: 1000}\n"
-    )
-    spec: Any = read_spec(path, ["--compressor.decay", "0.9"])
+    path.write_text("extensions: [own_methods]\ncompressor: rotating(4) | varint\n" + SPEC)
+    with pytest.raises(SpecError, match="extensions = own_methods: names code, which would run; if you tr"):
+        read_spec(path)
+    assert "own_methods" not in sys.modules
+    with allowed(True):
+        spec: Any = read_spec(path, ["--compressor.decay", "0.9"])
     assert (spec.compressor.decay, spec.compressor.kind) == (0.9, "rotating")
+    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
     heard = Recorder(tmp_path)
     Trainer(spec, load(spec.data), torch.device("cpu"), heard).fit()
     found = [metrics for _, metrics in heard.logged if "train/loss" in metrics]
@@ -208,134 +185,76 @@ def test_a_spec_trains_with_the_package(
     assert all(step["comm/fraction"] == pytest.approx(0.25, abs=0.02) for step in found)
 
 
-def test_help_names_the_package_and_imports_none_of_it(
-    site: Path, install: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install(site)
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    said = " ".join(capsys.readouterr().out.replace("-\n", "-").split())
-    for what in ("rule rotating", "quantizer ternary", "policy mean", "codec varint"):
-        assert f"{what} of the package taugrad-" in said
-    assert "taugrad_extension" not in sys.modules
+def test_the_command_line_may_name_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC)
+    assert main(["train", str(path), "--compressor", "rotating(4)"]) == 2
+    assert "rotating is unknown: choose" in capsys.readouterr().err
+    words = ["--extensions", "own_methods", "--compressor", "rotating(4) | varint"]
+    spec = read_spec(path, words)
+    assert (spec.extensions, str(spec.compressor)) == (("own_methods",), "rotating(stripes=4) | varint")
+    assert spec.fingerprint() == spec.model_copy(update={"extensions": ()}).fingerprint()
+    assert "extensions" in spec.flat()
+    assert "extensions" not in read_spec(path).flat()
+    with pytest.raises(SpecError, match="extensions: nowhere cannot be imported: ModuleNotFoundError"):
+        read_spec(path, ["--extensions", "nowhere"])
+    path.write_text("compressor: \"rotating({'choice': [2, 16]})\"\n" + SPEC)
+    assert "own_methods" in read_search(path, ["--extensions", "own_methods"]).arguments
 
 
-# Wrong packages.
+# What is refused.
 
 
-def package(folder: Path, name: str, modules: dict[str, str], entries: dict[str, list[str]]) -> Path:
-    """A folder in which a package is installed: modules, and entry points by group."""
-    site = folder / name
-    about = site / f"{name}-1.0.dist-info"
-    about.mkdir(parents=True)
-    for module, code in modules.items():
-        (site / f"{module}.py").write_text(code)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    groups = ("\n".join([f"[taugrad.{group}]", *lines]) for group, lines in entries.items())
-    (about / "entry_points.txt").write_text("\n".join(groups))
-    return site
-
-
-RULE = """
-from typing import Literal
-from taugrad.compressors.method.sparse import SparseMethod, ThresholdedMethod
-class Mine(SparseMethod):
-    kind: Literal["{name}"] = "{name}"
-"""
-SELECTING = "    rule = 'taugrad_extension.rotating:Stripes'\n"
-QUANTIZER = """
-from taugrad.compressors.method.quantizers import QuantizerLink
-class Mine(QuantizerLink):
-    kind: str = "{name}"
-"""
-MAKES = "    makes = 'linear'\n"
-APPLYING = "    quantizes = 'taugrad_extension.ternary:Signs'\n"
-POLICY = """
-from taugrad.compressors.method.policies import Policy
-class Mine(Policy):
-    kind: str = "{name}"
-"""
-CODEC = """
-from taugrad_extension.varint import Varint
-class Mine(Varint):
-    name, code = "{name}", 200
-"""
-THRESHOLDED = RULE.replace("(SparseMethod)", "(ThresholdedMethod)")
-CODE_WANTED = "Mine needs a code from 128 to 255"
-WRONG = {
-    # A name: the group, the module's text, a line, and what it is refused with.
-    "failing": ("rules", "1 / 0", "failing", "cannot be loaded: ZeroDivisionError: division by zero"),
-    "number": ("rules", "Mine = 3", "number", "number:Mine is not a subclass of taugrad.compressors.method"),
-    "idle": ("rules", RULE, "idle", "Mine.rule = None: must be the address of a"),
-    "renamed": (
-        "rules",
-        RULE.format(name="x") + SELECTING,
-        "renamed",
-        'kind: Literal["renamed"] = "renamed"',
-    ),
-    "unfirst": (
-        "rules",
-        f"{RULE}{SELECTING}    first_field = 'x'\n",
-        *("unfirst(3)", "Mine.first_field = x is none of its fields"),
-    ),
-    "unsent": ("rules", THRESHOLDED, "unsent(1)", "Mine needs sends, what stands for an element"),
-    "passless": (
-        "quantizers",
-        QUANTIZER + MAKES,
-        "wgt(1) | passless",
-        "Mine.quantizes = None: must be the address",
-    ),
-    "formless": ("quantizers", QUANTIZER + APPLYING, "wgt(1) | formless", "Mine needs makes, the form of"),
-    "undecided": ("policies", POLICY, "wgt(undecided())", "Mine.decides = None: must be the address of a"),
-    "ours": ("codecs", CODEC.replace("200", "3"), "wgt(1) | ours", CODE_WANTED),
-    "uncoded": ("codecs", CODEC.replace("200", "None"), "wgt(1) | uncoded", CODE_WANTED),
-    "unvalued": (
-        "codecs",
-        f"{CODEC}    with_values = True\n",
-        "wgt(1) | unvalued",
-        "Mine needs values, which",
-    ),
-    "unnamed": ("codecs", CODEC.format(name="x"), "wgt(1) | unnamed", 'Mine needs name = "unnamed"'),
-}
-
-
-def test_wrong_packages_are_refused(site: Path, install: Install, tmp_path: Path) -> None:
-    modules = {name: code.replace("{name}", name) for name, (_, code, _, _) in WRONG.items()}
-    entries: dict[str, list[str]] = {"rules": ["gone = nowhere:Mine"]}
-    for name, (group, *_) in WRONG.items():
-        entries.setdefault(group, []).append(f"{name} = {name}:Mine")
-    wrong = package(tmp_path, "wrong", modules, entries)
-    due = {line: words for _, _, line, words in WRONG.values()}
-    due |= {"gone": "rule gone of the package wrong cannot be loaded: ModuleNotFoundError"}
-    install(wrong, site)
-    for found, words in zip(told([*due]), due.values(), strict=True):
-        assert words in found
-
-
-def test_two_packages_cannot_bring_one_name(site: Path, install: Install, tmp_path: Path) -> None:
-    install(
-        site, package(tmp_path, "other", {}, {"rules": ["rotating = a:B"], "policies": ["density = a:B"]})
+def rule(base: type = SparseMethod, kind: str | None = "mine", **members: Any) -> type:
+    """A class of fields with some members."""
+    annotations = {} if kind is None else {"kind": str}
+    fields = {} if kind is None else {"kind": kind}
+    made: type = type(base)(
+        "Mine", (base,), {"__module__": __name__, "__annotations__": annotations} | fields | members
     )
-    twice, ours, *fine = told(["rotating(3)", "wgt(mean(3))", "wgt(1)", "wgt(density(0.1))"])
-    assert "rule rotating of the package taugrad-extension: the package other has one of that name" in twice
-    assert "policy density of the package other: taugrad itself has one of that name" in ours
-    assert fine == ["taken as wgt(tau=1)", "taken as wgt(tau=density(target=0.1))"]  # ours go on
+    return made
 
 
-def test_two_codecs_with_one_code_cannot_be_used_together(
-    site: Path, install: Install, tmp_path: Path
-) -> None:
-    code = CODEC.replace("{name}", "mine")
-    install(site, package(tmp_path, "other", {"other": code}, {"codecs": ["mine = other:Mine"]}))
-    first, second = (read_config(f"wgt(1) | {name}") for name in ("varint", "mine"))
-    Compressor(first)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="codec mine has the code 200, which varint has: choose another"):
-        Compressor(second)  # type: ignore[arg-type]
+def codec(**members: Any) -> type:
+    base = import_module("own_methods").Varint
+    return type("Mine", (base,), {"name": "mine", "code": 201} | members)
 
 
-def test_the_doctor_looks_at_packages(site: Path, install: Install, tmp_path: Path) -> None:
-    code = RULE.replace("{name}", "mine")
-    install(site, package(tmp_path, "wrong", {"wrong": code}, {"rules": ["mine = wrong:Mine"]}))
-    said = "".join(f"{each.state} {each.detail}\n" for each in _extensions())
-    assert "ok policy mean of the package taugrad-extension\n" in said
-    assert re.search("wrong rule mine of the package wrong: Mine.rule = None", said)
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: 3, "3: must be a subclass of CompressedMethod, Quantizer, Policy or Codec"),
+    (rule, "Mine needs rule, a Rule"),
+    (lambda: rule(kind=None, rule="a:B"), "Mine needs a field such as kind"),
+    (lambda: rule(rule="a:B", first_field="x"), "Mine.first_field = x is none of its fields"),
+    (lambda: rule(ThresholdedMethod), "Mine needs sends, what stands for an element"),
+    (lambda: rule(Quantizer, makes="linear"), "Mine needs quantizes, a Quantization"),
+    (lambda: rule(Quantizer, quantizes="a:B"), "Mine needs makes, the form of its values"),
+    (lambda: rule(Policy), "Mine needs decides, a ThresholdPolicy"),
+    (lambda: rule(kind="wgt", rule="a:B"), f"rule wgt ({__name__}.Mine): taugrad has one of that name"),
+    (
+        lambda: rule(kind="rotating", rule="a:B"),
+        f"rule rotating ({__name__}.Mine): own_methods.Rotating has that name",
+    ),
+    (lambda: codec(code=3), "Mine needs a code from 128 to 255"),
+    (lambda: codec(code=200), "codec varint has the code 200, too: choose another"),
+    (lambda: codec(with_values=True), "Mine needs values, which reads them"),
+]
+
+
+@in_turn("wrong", WRONG)
+def test_wrong_classes_are_refused(wrong: tuple[Callable[[], Any], str], example: Any) -> None:
+    made, words = wrong
+    with pytest.raises((TypeError, ValueError)) as refused:
+        register(made())
+    assert words in str(refused.value)
+
+
+def test_work_that_cannot_be_found_is_named(example: SimpleNamespace) -> None:
+    register(rule(rule="nowhere:Mine"))
+    register(rule(kind="other", rule="own_methods:Varint"))
+    for line, words in (
+        ("mine", "Mine.rule = 'nowhere:Mine': cannot be imported: ModuleNotFoundError"),
+        ("other", "must be a subclass of taugrad.compressors.rules.base.Rule"),
+    ):
+        config: Any = read_config(line)
+        with pytest.raises(ValueError, match=words):
+            FeedbackCompressor(config, ["a"], [torch.zeros(3)], threads=1)

@@ -32,7 +32,7 @@ from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
-from taugrad.compressors.wire.positions import EVERY, OURS, codec_by_code
+from taugrad.compressors.wire.positions import BUILTIN, EVERY, codec_by_code
 from taugrad.compressors.wire.update import Update
 
 MESSAGES, SEED = (
@@ -303,7 +303,7 @@ def test_damaged_messages_of_every_format_are_refused_or_valid() -> None:
     whole = [
         (form, codec) for form in GRADIENT_FORMS if not FORMS[form].has_tau for codec in ("every", "chunked")
     ]
-    assert {codec for _, codec in sparse + whole} == {"every", *(codec.name for codec in OURS)}
+    assert {codec for _, codec in sparse + whole} == {"every", *(codec.name for codec in BUILTIN)}
     expected = {f"{form} {codec}" for form, codec in sparse + whole}
     expected |= {
         f"{form} {codec} huffman" for form, codec in sparse + whole if FORMS[form].symbols and codec != "raw"

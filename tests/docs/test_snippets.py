@@ -31,7 +31,7 @@ _ASSIGNED = re.compile(r"[A-Z_]+=.*")
 _STANDS_FOR = re.compile(r"[A-Z][A-Z_]+(\.\w+)?")
 """SPEC, SPEC.yaml, RUN, EXPERIMENT: of the reader's own."""
 OF_THE_EXAMPLE = "rotating"
-"""In the commands that need examples/extension; tests/compressors/test_extending.py installs it."""
+"""In the commands that need examples/own_methods.py; tests/compressors/test_extending.py imports it."""
 AROUND = (
     [],
     ["--workers.count", "4"],

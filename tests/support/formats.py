@@ -5,7 +5,7 @@ import zlib
 
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.wire.forms import GRADIENT_FORMS
-from taugrad.compressors.wire.positions import OURS
+from taugrad.compressors.wire.positions import BUILTIN
 
 WITHOUT_TAU: tuple[Form, ...] = ("f32", "fp16", "bf16", "fp8", "linear", "quantile")
 FORMS_OF: dict[str, tuple[Form, ...]] = {
@@ -19,7 +19,7 @@ FORMS_OF: dict[str, tuple[Form, ...]] = {
 """What each codec can write: raw where a zero says "not sent", chunked where no sign stands apart; `every`
 stands for parameters that are sent whole."""
 
-CODECS = (*(codec.name for codec in OURS), "every")
+CODECS = (*(codec.name for codec in BUILTIN), "every")
 FORMATS = [(codec, form) for codec in CODECS for form in FORMS_OF[codec]]
 
 FORM_CODE = {"bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8, "linear": 9}

@@ -74,7 +74,7 @@ def add_spec_command(
     command.add_argument(
         "--allow-custom",
         action="store_true",
-        help="allow the spec to name code to run: factories of kind custom, and search.evaluate",
+        help="allow the spec to name code to run: extensions, factories of kind custom, search.evaluate",
     )
     command.set_defaults(handler=handler, takes_fields=True)
     return command
