@@ -1,1 +1,1 @@
-"""Tracking: the names of metrics, where runs are stored, and the thread that writes metrics to MLflow."""
+"""Tracking: the names of metrics, where runs are stored, and the process that sends metrics to MLflow."""
