@@ -62,7 +62,7 @@ soak: $(READY)
 fuzz: $(READY)
 	TAUGRAD_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest -q tests/compressors/test_fuzz.py
 
-# Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic, pyzmq, psutil, pytest and hypothesis: any Python
+# Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic, pyzmq, isal, psutil, pytest and hypothesis: any Python
 # that has them will do.
 # compute-sanitizer, where it is found, looks for accesses out of range in a part of the tests.
 gpu:

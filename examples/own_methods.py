@@ -25,10 +25,10 @@ from taugrad.compressors.method.policies import Policy
 from taugrad.compressors.method.quantizers import Quantizer
 from taugrad.compressors.method.sparse import WholeValues
 from taugrad.compressors.ops.array import Bytes, host
-from taugrad.compressors.ops.interface import Batch, QuantizedPass, Selected
+from taugrad.compressors.ops.interface import Batch, Kept, Selected, Target
 from taugrad.compressors.ops.readback import Pending
-from taugrad.compressors.quantizers.base import Given, Quantization, Quantized, Work
-from taugrad.compressors.rules.base import BucketInput, Memories
+from taugrad.compressors.quantizers.base import Given, Quantization, Quantized
+from taugrad.compressors.rules.base import BucketInput, Context
 from taugrad.compressors.rules.sparse import SparseRule
 from taugrad.compressors.tau.base import Memory, ThresholdPolicy, as_tau, magnitudes_of
 from taugrad.compressors.wire.codec import Codec, Head, Section, Words
@@ -52,24 +52,25 @@ class Stripes(SparseRule):
     has_tau = False
     config: "Rotating"
 
-    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
         """The first element of the stripe, for every part."""
-        return [float(iteration % self.config.stripes)] * len(parts)
+        return [float(context.iteration % self.config.stripes)] * len(parts)
 
     def take(
-        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
+        self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
         """See `SparseRule.take`."""
         ends, squares, refused, end = list[int](), list[float](), list[bool](), 0
-        of_each = zip(batch.residuals, batch.gradients, batch.bases, aims, strict=True)
-        for residual, gradient, base, first in of_each:
+        of_each = zip(batch.pairs(), batch.rows[:, 3].tolist(), aims, strict=True)
+        for (residual, gradient), base, first in of_each:
+            assert residual is not None
             total = residual + gradient
             finite = total.isfinite()
             residual.copy_(torch.where(finite, total, residual))
             places = np.arange(int(first), residual.numel(), self.config.stripes)
             there = torch.from_numpy(places).to(residual.device)
             begin, end = end, end + places.size
-            words, values = batch.target.words[begin:end], batch.target.values[begin:end]
+            words, values = target.words[begin:end], target.values[begin:end]
             made = (base + places).astype(np.uint32) << np.uint32(1)
             given.ops.tensor(words.view(np.uint8)).copy_(torch.from_numpy(made.view(np.uint8)))
             given.ops.tensor(values).copy_(residual[there])
@@ -77,7 +78,10 @@ class Stripes(SparseRule):
             ends.append(end)
             squares.append(float(residual.double().square().sum()))
             refused.append(not bool(finite.all()))
-        return lambda: Selected(ends, squares, refused, [SMALLEST_TAU] * len(ends))
+        taus = np.full(len(ends), SMALLEST_TAU, np.float32)
+        return lambda: Selected(
+            np.array(ends, np.int64), np.array(squares), np.array(refused, np.bool_), taus
+        )
 
 
 @register
@@ -98,23 +102,25 @@ class Rotating(WholeValues):
 class Signs(Quantization):
     """See `Ternary`."""
 
-    def apply(self, given: Sequence[Given], work: Work) -> Quantized:
+    def apply(self, given: Given) -> Quantized:
         """See `Quantization.apply`."""
-        signs, scales, passed = list[Tensor](), list[float](), list[QuantizedPass]()
-        for each in given:
-            own, scale, came_to = ternary(each.residual, each.gradient)
+        signs, scales, squares, broken = list[Tensor](), list[float](), list[float](), list[bool]()
+        for residual, gradient in given.batch.pairs():
+            own, scale, kept, nonfinite = ternary(residual, gradient)
             signs.append(own)
             scales.append(scale)
-            passed.append(came_to)
+            squares.append(kept)
+            broken.append(nonfinite)
         steps = np.array(scales, np.float32)
         symbols = torch.cat(signs) if signs else torch.empty(0, dtype=torch.uint8)
         lows = np.float32(-1.5) * steps + np.float32(0)  # 0.0, not -0.0, which readers refuse
-        tables = tuple(work.ops.place_all([lows, steps]))
-        return Quantized([BITS] * len(given), work.ops.array(symbols), lambda: passed, 0, tables)
+        tables = tuple(given.ops.place_all([lows, steps]))
+        results = Kept(np.array(squares), np.array(broken, np.bool_))
+        return Quantized([BITS] * len(scales), given.ops.array(symbols), lambda: results, 0, tables)
 
 
-def ternary(residual: Tensor | None, gradient: Tensor) -> tuple[Tensor, float, QuantizedPass]:
-    """The symbols of one parameter, uint8, their scale, and what is left in the residual."""
+def ternary(residual: Tensor | None, gradient: Tensor) -> tuple[Tensor, float, float, bool]:
+    """Symbols of a parameter, uint8, their scale, the residual's squares, and whether a sum is not finite."""
     total = gradient.float() if residual is None else residual + gradient
     finite = total.isfinite()
     kept = torch.where(finite, total, torch.zeros_like(total))
@@ -125,7 +131,7 @@ def ternary(residual: Tensor | None, gradient: Tensor) -> tuple[Tensor, float, Q
     if residual is not None:
         residual.copy_(torch.where(finite, error, residual))
     squares = 0.0 if residual is None else float(residual.double().square().sum())
-    return (signs + 1).to(torch.uint8), scale, QuantizedPass(squares, not bool(finite.all()))
+    return (signs + 1).to(torch.uint8), scale, squares, not bool(finite.all())
 
 
 @register

@@ -1,9 +1,9 @@
-"""What whole buckets and steps cost on a GPU, next to a copy within its memory.
+"""What passes, whole buckets and steps cost on a GPU, next to a copy within its memory.
 
     python -m benchmarks.compress.gpu [--quick] [--write]
 
-Needs an NVIDIA GPU, and only torch, CuPy, numba, NumPy, pydantic, pyzmq and psutil. The copy is timed by CUDA
-events, whole buckets and steps by the host's clock between two waits for the device. Every contender is timed
+Needs an NVIDIA GPU, and only torch, CuPy, numba, NumPy, pydantic, pyzmq, isal and psutil. Events time the
+copy, the host times whole buckets and steps between two waits for the device. Every contender is timed
 right after the floor, in the same round.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -22,9 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.bucket.layout import Part, Parts
 from taugrad.compressors.method import read_config
+from taugrad.compressors.method.base import Form
+from taugrad.compressors.ops.interface import Batch, Quantizing, ops_for
+from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.rules.base import Context
+from taugrad.compressors.wire.forms import table_layout
 from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
@@ -51,8 +56,10 @@ INTRODUCTION = (
     "Times are medians of {rounds} rounds, with the 10th to the 90th percentile in brackets."
 )
 NOTES = (
+    "PASSES: all parameters in one call, nothing fetched; a sum is of the values of {workers} workers.",
     "BUCKETS: {parameters} parameters as large as those of ResNet-50, from gradients to a payload (compress) "
-    "and from a payload to a sum (read and add), with all waits of the host.",
+    "and from a payload to a sum (read and add), with all waits of the host; torch's threads code. "
+    "A density is compressed with a sample of every parameter, and as in most iterations without one.",
     "STEPS: backward of {layers} layers of {width} x {width}, under DDP in a process group of one worker "
     "(NCCL): what compression costs where the network costs nothing. It gains nothing there.",
 )
@@ -68,6 +75,7 @@ class Sizes:
     width: int
 
 
+WORKERS = 8
 FULL, QUICK = Sizes(25_600_000, 30, 6, 2048), Sizes(100_000, 3, 2, 64)
 
 
@@ -147,22 +155,59 @@ def resnet50_sizes() -> list[int]:
     return [*sizes, 2048 * 1000, 1000]
 
 
+def parameter_sizes(arena: Arena) -> list[int]:
+    """Those of the bucket."""
+    sizes = resnet50_sizes()
+    return sizes if arena.sizes is FULL else [max(1, size // 1000) for size in sizes]
+
+
+def pass_cases(arena: Arena) -> Iterator[Case]:
+    """What methods that send every element do on the device: quantize, and add up what workers sent."""
+    sizes = parameter_sizes(arena)
+    n, ops = sum(sizes), ops_for(arena.device)
+    gradient, residual = torch.randn(n, device=arena.device) * 0.01, torch.zeros(n, device=arena.device)
+    batch, out = Batch.flat(residual, gradient, np.array(sizes)), ops.array(torch.empty_like(gradient))
+    forms: tuple[tuple[str, Form, int, int], ...] = (
+        ("linear(8)", "linear", 8, 0), ("linear(8, block=4096)", "linear", 8, 4096), ("fp8", "fp8", 8, 0),
+        ("fp16", "fp16", 16, 0), ("quantile(4)", "quantile", 4, 0),
+        ("quantile(4, block=4096)", "quantile", 4, 4096),
+    )  # fmt: skip
+    for name, form, bits, block in forms:
+        work = Quantizing(batch, ops.empty(n, np.uint8 if bits <= 8 else np.uint16), bits, block)
+        tables = [
+            ops.empty(work.offsets.all_blocks * size, dtype) for dtype, size in table_layout(form, bits)
+        ]
+
+        def quantize(form: Form = form, work: Quantizing = work, tables: Any = tables) -> None:
+            ops.quantize(form, work, tables, Readback(ops))
+
+        quantize()
+        rows, sources = work.offsets.table, [(work.symbols, tables)] * WORKERS
+
+        def add(form: Form = form, block: int = block, rows: Any = rows, sources: Any = sources) -> None:
+            ops.add_values(form, sources, block, rows, out, rows[:, 0], WORKERS)
+
+        yield Case(f"{name}, quantize", quantize, n, residual.zero_)
+        yield Case(f"{name}, sum", add, n)
+
+
 def bucket_cases(arena: Arena) -> Iterator[Case]:
     """Parameters as large as ResNet-50's in one bucket, from gradients to a payload and back to a sum."""
-    sizes = resnet50_sizes()
-    if arena.sizes is QUICK:
-        sizes = [max(1, size // 1000) for size in sizes]
+    sizes = parameter_sizes(arena)
     n, names = sum(sizes), [f"p{i}" for i in range(len(sizes))]
     gradient = torch.randn(n, device=arena.device) * 0.01
     for line in WHOLE:
-        compressor = compressor_for(_method(line), arena.device)
+        compressor = compressor_for(_method(line), arena.device, torch.get_num_threads())
         layout, context = compressor.layout(names, sizes), Context()
         residuals = [torch.zeros(size, device=arena.device) for size in sizes]
-        parts = [Part(*each) for each in zip(names, torch.split(gradient, sizes), residuals, strict=True)]
+        shares = torch.split(gradient, sizes)
+        parts = Parts(Part(*each) for each in zip(names, shares, residuals, strict=True))
+
+        def clear(residuals: list[Tensor] = residuals) -> None:
+            torch._foreach_zero_(residuals)
 
         def reset(residuals: list[Tensor] = residuals, context: Context = context) -> None:
-            for residual in residuals:
-                residual.zero_()
+            torch._foreach_zero_(residuals)
             context.memories.clear()
 
         def compress(c: Any = compressor, p: Any = parts, a: Any = layout, x: Any = context) -> Any:
@@ -175,8 +220,11 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
             assert not isinstance(incoming, NonFinite)
             c.add(incoming, t)
 
-        bits = 8 * int(payload.size) / n
-        yield Case(f"{line}, compress ({number(bits)} bits)", compress, n, reset)
+        bits = number(8 * int(payload.size) / n)
+        yield Case(f"{line}, compress ({bits} bits)", compress, n, reset)
+        if "density" in line:
+            context.iteration = 3
+            yield Case(f"{line}, compress without a sample", compress, n, clear)
         yield Case(f"{line}, read and add", read, n)
 
 
@@ -204,16 +252,16 @@ def measure(device: torch.device, sizes: Sizes) -> Table:
     """All figures."""
     arena = Arena(device, sizes)
     rows: list[tuple[str, ...]] = []
-    for title, cases in (("BUCKETS", bucket_cases), ("STEPS", step_cases)):
+    for title, cases in (("PASSES", pass_cases), ("BUCKETS", bucket_cases), ("STEPS", step_cases)):
         rows.append((title, "", "", ""))
         for case in cases(arena):
             say(case.name)
             rows.append(row(case, arena))
     notes = [
-        note.format(parameters=len(resnet50_sizes()), layers=sizes.layers, width=sizes.width)
+        note.format(parameters=len(resnet50_sizes()), layers=sizes.layers, width=sizes.width, workers=WORKERS)
         for note in NOTES
     ]
-    return Table("Buckets and steps on a GPU", ("", *COLUMNS), rows, tuple(notes))
+    return Table("Passes, buckets and steps on a GPU", ("", *COLUMNS), rows, tuple(notes))
 
 
 def main(arguments: Sequence[str]) -> None:

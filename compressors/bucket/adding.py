@@ -9,30 +9,27 @@ from torch import Tensor
 
 from ..ops.array import host
 from ..ops.cpu.summing import joined, kind_of, levels_and_floats, sum_updates
-from ..ops.cpu.threads import portions
 from ..ops.interface import Ops
-from ..ops.segments import Numbers, Offsets, pieces
 from ..wire.update import Update
 from .layout import Part
 
 Received: TypeAlias = Sequence[Update]
 """What one worker sent: what it compressed, and what it sent whole; what there is of both."""
 
-_PIECE = 1 << 18
-"""Elements, about, that are summed before the next ones; with fewer, calls take longer than memory."""
-
 
 def add_update(update: Update, total: Tensor, ops: Ops) -> None:
     """Adds an update to a bucket, float32 [bucket elements], contiguous."""
     if not update.k:
         return
-    out, segments = ops.array(total), update.segments
+    segments = update.segments
     if update.words is None:
-        rows, tables = update.offsets.table, update.tables
-        ops.add_values(update.form, update.values, update.block, tables, rows, out, segments.starts)
+        source, rows = (update.values, update.tables), update.offsets.table
+        ops.add_values(update.form, [source], update.block, rows, ops.array(total), segments.starts)
         return
+    starts = total.data_ptr() + 4 * segments.starts
+    rows = np.stack((starts, starts, segments.sizes, segments.firsts), axis=1)
     beside = update.values if update.taus is not None else update.signed_floats(ops)
-    ops.add_words(update.words, np.cumsum(update.counts), segments.shifts, update.taus, beside, out)
+    ops.add_words(update.words, np.cumsum(update.counts), rows, update.taus, beside)
 
 
 def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Collection[int] = ()) -> None:
@@ -60,8 +57,10 @@ def sum_all(workers: Sequence[Received], divisor: int, total: Tensor, ops: Ops) 
     updates = [update for received in workers for update in received]
     if ops.on_host and updates and all(update.words is not None for update in updates):
         _sum_sparse(updates, divisor, total, ops)
-    elif ops.on_host and updates and _fill_alone(updates, total.numel()):
-        _sum_dense(updates, divisor, total, ops)
+    elif updates and _fill_alone(updates, total.numel()):
+        first, sources = updates[0], [(update.values, update.tables) for update in updates]
+        rows, starts = first.offsets.table, first.segments.starts
+        ops.add_values(first.form, sources, first.block, rows, ops.array(total), starts, divisor)
     else:
         total.zero_()
         for update in updates:
@@ -87,30 +86,3 @@ def _fill_alone(updates: Sequence[Update], elements: int) -> bool:
     """Whether each of some updates sends every element of a bucket, in blocks that all are cut alike."""
     alike = {(update.form, update.block, update.segments.sizes.tobytes()) for update in updates}
     return len(alike) == 1 and all(update.words is None and update.k == elements for update in updates)
-
-
-def _sum_dense(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops) -> None:
-    """The same of every element, piece by piece: a piece stays in the caches until all are added to it."""
-    rows, starts = _cut(updates[0].offsets, updates[0].block)
-    out = total.numpy()
-    for at in portions(rows[:, 1], 2, _PIECE):
-        low, high = int(starts[at.start]), int(starts[at.stop - 1] + rows[at.stop - 1, 1])
-        out[low:high] = 0
-        for each in updates:
-            ops.add_values(each.form, each.values, each.block, each.tables, rows[at], out, starts[at])
-        if divisor != 1:
-            out[low:high] /= np.float32(divisor)
-
-
-def _cut(offsets: Offsets, block: int) -> tuple[Numbers, Numbers]:
-    """Pieces of parameters that fill a bucket, as `Ops.add_values` takes them, and their starts there."""
-    rows = [
-        (begin + piece.elements.start, piece.elements.stop - piece.elements.start,
-         first + piece.blocks.start, piece.blocks.stop - piece.blocks.start)
-        for begin, size, first in zip(
-            offsets.begins.tolist(), offsets.sizes.tolist(), offsets.firsts.tolist(), strict=True
-        )
-        for piece in pieces(size, block, _PIECE)
-    ]  # fmt: skip
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    return table, table[:, 0]  # symbols stand where elements do

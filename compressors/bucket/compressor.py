@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Bytes, host
-from ..ops.interface import Ops, ops_for
+from ..ops.interface import Flags, Ops, ops_for
 from ..ops.readback import Readback
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
@@ -19,7 +20,7 @@ from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import Update
 from .adding import Received, add_update, put_back, sum_all
-from .layout import Layout, Part, PartTally, lay_out
+from .layout import Layout, Part, Parts, PartTally, Tallies, lay_out
 
 Incoming: TypeAlias = Received | NonFinite
 """What one worker sent, or why it sent nothing."""
@@ -33,7 +34,7 @@ class Outgoing:
     """uint8, the messages one after the other; in the CPU's memory."""
     layout: Layout
     """What they are about."""
-    tallies: list[PartTally]
+    tallies: Sequence[PartTally]
     """Of every parameter, in order."""
 
 
@@ -41,8 +42,8 @@ class Compressor:
     """Applies a method to buckets. It has no state: state is in the parts and the context.
 
     On a GPU, the number of times that the host waits does not depend on the number of parameters in a bucket:
-    twice to compress with a fixed threshold, for how much was selected, and for that itself; once more each
-    for held-back parameters, for a sample that decides thresholds, and for the bits of `entropy`.
+    once to compress what is sent whole; twice with a threshold, for how much was selected, and for that
+    itself; once more each for held-back parameters, for samples, and for the bits of `entropy`.
     """
 
     def __init__(self, config: CompressedMethod, ops: Ops | None = None, threads: int = 1) -> None:
@@ -84,70 +85,60 @@ class Compressor:
         """
         ops = self.ops
         if self.config.decay != 1:
-            for part in parts:
-                if part.residual is not None:
-                    part.residual.mul_(self.config.decay)
-        readback, returned = Readback(ops), Readback(ops)
-        whole = [parts[ordinal].gradient.float() for ordinal in layout.whole.ordinals]
-        finite = ops.finite(whole, readback) if whole else list
-        given = BucketInput(
-            layout.sent, parts, self._active(parts, context), context, ops, readback, returned
-        )
-        output = self.rule.run(given) if len(layout.sent) else None
-        readback.fetch()
-        refused = [] if output is None else list(output.refused)
-        refused += [at for at, good in zip(layout.whole.ordinals, finite(), strict=True) if not good]
-        if refused:
-            return self._refuse(min(refused), output, parts, layout, returned)
-        positions = "auto" if output is None or output.update.words is None else self.config.position_codec
-        updates = [] if output is None else [(output.update, positions)]
-        if whole:
-            values = ops.array(whole[0] if len(whole) == 1 else torch.cat(whole))
+            kept = [part.residual for part in parts if part.residual is not None]
+            if kept:
+                torch._foreach_mul_(kept, self.config.decay)
+        parts = parts if isinstance(parts, Parts) else Parts(parts)
+        readback, tallies = Readback(ops), Tallies.of(parts)
+        updates = []
+        if len(layout.whole):
+            gradients = [parts[ordinal].gradient for ordinal in layout.whole.ordinals]
+            values, broken = ops.gather(gradients, readback)
             updates.append((Update("f32", layout.whole, None, layout.whole.sizes, values), "auto"))
-        arrays = returned.fetch_with([array for update, _ in updates for array in update.arrays()])
+            ordinals = layout.whole.places
+            tallies.sent[ordinals] = layout.whole.sizes
+            tallies.paper_bits[ordinals] = FORMS["f32"].paper_bits * layout.whole.sizes
+        output = None
+        if len(layout.sent):
+            active = self._active(parts, context)
+            given = BucketInput(layout.sent, parts, active, context, ops, readback, tallies)
+            output = self.rule.run(given)
+            positions = "auto" if output.update.words is None else self.config.position_codec
+            updates.insert(0, (output.update, positions))
+        arrays = readback.fetch_with([array for update, _ in updates for array in update.arrays()])
+        refused = [] if output is None else list(output.refused())
+        leaving_out = tuple(refused)
+        if len(layout.whole):
+            refused += layout.whole.places[broken()].tolist()
+        if refused:
+            return self._refuse(min(refused), output, leaving_out, parts, layout)
         updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
         payload = message.write_all(updates, self.config.symbol_codec, self.threads)
-        return Outgoing(payload, layout, self._tallies(parts, layout, given))
+        return Outgoing(payload, layout, tallies)
 
-    def _active(self, parts: Sequence[Part], context: Context) -> set[int]:
-        """Ordinals of the parameters that are not held back."""
+    def _active(self, parts: Sequence[Part], context: Context) -> Flags:
+        """Which parameters are not held back."""
         if not context.hold_back_zeros:
-            return set(range(len(parts)))
-        nonzero = self.ops.nonzero([part.gradient for part in parts])
-        return {ordinal for ordinal, found in enumerate(nonzero) if found}
-
-    def _tallies(self, parts: Sequence[Part], layout: Layout, given: BucketInput) -> list[PartTally]:
-        found, bits = given.tallies, FORMS["f32"].paper_bits
-        for ordinal, squares in given.squares:
-            found[ordinal].residual_squares += squares()
-        for ordinal in layout.whole.ordinals:
-            n = parts[ordinal].elements
-            found[ordinal] = PartTally(parts[ordinal].name, n, n, 0.0, None, bits * n)
-        return [
-            found.get(ordinal) or PartTally(part.name, part.elements, 0, 0.0)
-            for ordinal, part in enumerate(parts)
-        ]
+            return np.ones(len(parts), np.bool_)
+        return self.ops.nonzero([part.gradient for part in parts])
 
     def _refuse(
         self,
         refused: int,
         output: RuleOutput | None,
-        parts: Sequence[Part],
+        leaving_out: Sequence[int],
+        parts: Parts,
         layout: Layout,
-        returned: Readback,
     ) -> Outgoing:
         """What is sent instead of updates, which go back to where they came from."""
         if output is not None:
-            # Whoever sends parameters whole has quantized nothing where a sum was not finite.
-            leaving_out = output.refused if output.update.words is None else ()
-            put_back(output.update, parts, self.ops, leaving_out)
-        kept = [self.ops.squares(part.residual, returned) for part in parts]
+            # A pass that sends parameters whole has quantized nothing where a sum was not finite.
+            put_back(output.update, parts, self.ops, leaving_out if output.update.words is None else ())
+        readback, tallies = Readback(self.ops), Tallies.of(parts)
+        kept = self.ops.squares([part.residual for part in parts], readback)
         payload = message.write_nonfinite(NonFinite(self.form, layout.bucket_elements, refused))
-        returned.fetch()
-        tallies = [
-            PartTally(part.name, part.elements, 0, squares())
-            for part, squares in zip(parts, kept, strict=True)
-        ]
+        readback.fetch()
+        tallies.residual_squares[:] = kept()
         return Outgoing(payload, layout, tallies)
 
     def read(self, payload: Bytes, layout: Layout) -> Incoming:

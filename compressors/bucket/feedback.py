@@ -280,9 +280,9 @@ class FeedbackCompressor:
         """Sum of squares of all residuals."""
         ops = self.compressor.ops
         readback = Readback(ops)
-        squares = [ops.squares(residual, readback) for residual in self.feedback.residuals.values()]
+        found = ops.squares(list(self.feedback.residuals.values()), readback)
         readback.fetch()
-        return sum(square() for square in squares)
+        return float(sum(found().tolist()))
 
     def read(self, payload: Bytes) -> Incoming:
         """What another worker sent for the same parameters; raises CorruptMessage."""

@@ -1,16 +1,17 @@
 """What a bucket of gradients consists of, and what its messages are about."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from math import isnan
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..ops.segments import Segments
+from ..ops.segments import Numbers, Segments
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class Part:
     """Root mean square of the loss's gradient, if something else is sent instead, such as weights."""
     magnitudes: NDArray[np.float32] | None = None
     """Finite magnitudes of a sample of residual + gradient, on the host, where they decide what is sent."""
+    reached: float | None = None
+    """In place of these what a share of them reaches, where that decides."""
 
     @property
     def elements(self) -> int:
@@ -44,6 +47,22 @@ class ParameterSlice(NamedTuple):
     stop: int
     whole: int
     """Elements of the parameter."""
+
+
+class Parts(list[Part]):
+    """The parameters of a bucket. As long as they have the same tensors, this may be compressed again."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        """Of tensors that stay where they are."""
+        super().__init__(parts)
+        self.names = [part.name for part in self]
+        self.elements = [part.gradient.numel() for part in self]
+        self.laid_out: dict[Segments, Any] = {}
+        """What passes go by, of some of them."""
+
+    def of(self, segments: Segments) -> list[Part]:
+        """Those of some segments; itself if these are all."""
+        return self if len(segments) == len(self) else [self[ordinal] for ordinal in segments.ordinals]
 
 
 @dataclass(slots=True)
@@ -75,6 +94,41 @@ def by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
         whole.tau = taus / weights if weights else None
         sums.append(whole)
     return sums
+
+
+@dataclass(slots=True, eq=False)
+class Tallies(Sequence[PartTally]):
+    """What the parameters of a bucket send: columns, which read as one record of each parameter."""
+
+    names: Sequence[str]
+    elements: Sequence[int]
+    sent: Numbers
+    residual_squares: NDArray[np.float64]
+    taus: NDArray[np.float32]
+    """NaN where there is none."""
+    paper_bits: Numbers
+
+    @classmethod
+    def of(cls, parts: Parts) -> "Tallies":
+        """Nothing yet."""
+        sent, bits = np.zeros((2, len(parts)), np.int64)
+        taus = np.full(len(parts), np.nan, np.float32)
+        return cls(parts.names, parts.elements, sent, np.zeros(len(parts)), taus, bits)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, at: int) -> PartTally: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[PartTally]: ...
+    def __getitem__(self, at: int | slice) -> PartTally | list[PartTally]:
+        return list(self)[at]
+
+    def __iter__(self) -> Iterator[PartTally]:
+        taus = [None if isnan(tau) else tau for tau in self.taus.tolist()]
+        columns = self.sent.tolist(), self.residual_squares.tolist(), taus, self.paper_bits.tolist()
+        return map(PartTally, self.names, self.elements, *columns)
 
 
 @dataclass(frozen=True, eq=False)

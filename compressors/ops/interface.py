@@ -4,16 +4,16 @@
 fetches of `Readback` wait for a device, and the methods that say so. If a result is needed on the host, it is
 requested first, and is there after the fetch. On the CPU, it is there at once.
 
-Legend: n elements of a parameter, k of them sent, whose words are position << 1 | sign, uint32 [k], positions
-ascending. Tensors are gradients and what is kept of them; arrays are what an update consists of.
+Legend: m parameters, n elements of a parameter, k of them sent, whose words are position << 1 | sign, uint32
+[k], positions ascending. Tensors are gradients and what is kept of them; arrays are what updates consist of.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -22,9 +22,8 @@ from torch import Tensor
 
 from ..method.base import Form, ThresholdRule
 from .array import Array
-from .cpu.looking import scaled_squares, stratified_positions
 from .readback import Pending, Readback
-from .segments import Offsets
+from .segments import Numbers, Offsets
 
 FP8_EXPONENTS = (-126, 119)
 """The smallest and the largest exponent of a block of 8-bit floats."""
@@ -32,6 +31,9 @@ QUANTILE_EXPONENTS = (-128, 113)
 """The same of a block in bins of equal population."""
 LARGEST_MEAN = np.int32(0x77FF)
 """The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
+
+Floats64: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
 
 
 class Target(NamedTuple):
@@ -43,93 +45,177 @@ class Target(NamedTuple):
     """What stands beside a word: float32 (wgt), uint8 levels (qgt), nothing for the others."""
 
 
-class Batch(NamedTuple):
-    """Parameters that sparse passes go over, one after the other."""
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Parameters that a pass goes over, one after the other; m of them."""
 
-    residuals: Sequence[Tensor]
-    """float32, contiguous; changed in place."""
+    rows: Numbers
+    """int64 [m, 4]: the addresses of residual (0: zeros that nobody keeps) and gradient, elements, and the
+    first one's position in the update."""
+    residuals: Sequence[Tensor | None]
+    """float32, contiguous, of each parameter; changed in place. It may be one for several, as `rows` say."""
     gradients: Sequence[Tensor]
-    """Any float."""
-    bases: Sequence[int]
-    """Each one's first position in its update."""
-    target: Target
-    """What is sent goes there, each parameter's ascending."""
+    """Any float, contiguous, likewise."""
+    laid_out: dict[Any, Any] = field(default_factory=dict)
+    """What a device made of this batch for its kernels: it holds as long as the batch does."""
+
+    @classmethod
+    def of(
+        cls,
+        residuals: Sequence[Tensor | None],
+        gradients: Sequence[Tensor],
+        sizes: Numbers | None = None,
+        bases: Numbers | None = None,
+    ) -> "Batch":
+        """Of a tensor for each parameter, whose sizes and positions may be known already."""
+        if sizes is None:
+            sizes = np.array([gradient.numel() for gradient in gradients], np.int64)
+        rows = np.empty((len(gradients), 4), np.int64)
+        rows[:, 0] = [0 if residual is None else residual.data_ptr() for residual in residuals]
+        rows[:, 1] = [gradient.data_ptr() for gradient in gradients]
+        rows[:, 2], rows[:, 3] = sizes, np.cumsum(sizes) - sizes if bases is None else bases
+        return cls(rows, residuals, gradients)
+
+    @classmethod
+    def flat(cls, residual: Tensor | None, gradient: Tensor, sizes: Numbers) -> "Batch":
+        """Of parameters side by side in float32 tensors."""
+        bases = np.cumsum(sizes) - sizes
+        rows = np.stack((bases, bases, sizes, bases), axis=1)
+        rows[:, 0] = 0 if residual is None else residual.data_ptr() + 4 * bases
+        rows[:, 1] = gradient.data_ptr() + 4 * bases
+        return cls(rows, [residual] * len(rows), [gradient] * len(rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def sizes(self) -> Numbers:
+        """int64 [m], n of each parameter."""
+        return self.rows[:, 2]
+
+    @cached_property
+    def dtypes(self) -> set[torch.dtype]:
+        """Of the gradients."""
+        return {gradient.dtype for gradient in self.gradients}
+
+    def select(self, numbers: Numbers) -> "Batch":
+        """Some of the parameters, by number; itself if these are all."""
+        if numbers.size == len(self):
+            return self
+        residuals = [self.residuals[number] for number in numbers]
+        return Batch(self.rows[numbers], residuals, [self.gradients[number] for number in numbers])
+
+    def with_gradients(self, flat: Tensor) -> "Batch":
+        """The same with other gradients, float32, side by side."""
+        rows, sizes = self.rows.copy(), self.sizes
+        rows[:, 1] = flat.data_ptr() + 4 * (np.cumsum(sizes) - sizes)
+        return Batch(rows, self.residuals, [flat] * len(rows))
+
+    def replaced(self, numbers: Numbers, others: "Batch") -> "Batch":
+        """The same with some parameters in place of those numbers."""
+        if numbers.size == len(self):
+            return others
+        rows, residuals, gradients = self.rows.copy(), list(self.residuals), list(self.gradients)
+        rows[numbers] = others.rows
+        for number, residual, gradient in zip(numbers, others.residuals, others.gradients, strict=True):
+            residuals[number], gradients[number] = residual, gradient
+        return Batch(rows, residuals, gradients)
+
+    def taken_up(self) -> "Batch":
+        """What stands in residuals, or gradients without them, to be looked at as gradients."""
+        rows, none = self.rows.copy(), self.rows[:, 0] == 0
+        rows[:, 1], rows[:, 0] = np.where(none, rows[:, 1], rows[:, 0]), 0
+        kept = zip(self.residuals, self.gradients, strict=True)
+        return Batch(
+            rows, [None] * len(rows), [added if residual is None else residual for residual, added in kept]
+        )
+
+    def pairs(self) -> list[tuple[Tensor | None, Tensor]]:
+        """Residual and gradient of each parameter, [n]."""
+
+        def part(tensor: Tensor, address: int, n: int) -> Tensor:
+            first = (address - tensor.data_ptr()) // tensor.element_size() if n else 0
+            return tensor[first : first + n]
+
+        return [
+            (None if residual is None else part(residual, kept, n), part(gradient, added, n))
+            for residual, gradient, (kept, added, n, _) in zip(
+                self.residuals, self.gradients, self.rows.tolist(), strict=True
+            )
+        ]
+
+    def wide(self) -> "Batch":
+        """The same with float32 gradients; itself where they are."""
+        if self.dtypes <= {torch.float32}:
+            return self
+        rows, gradients = self.rows.copy(), list(self.gradients)
+        for number, gradient in enumerate(gradients):
+            if gradient.dtype != torch.float32:
+                gradients[number] = gradient.float()
+                rows[number, 1] = gradients[number].data_ptr()
+        return Batch(rows, self.residuals, gradients)
 
 
 class Quantizing(NamedTuple):
     """What a quantizing pass over some parameters works on."""
 
-    residuals: Sequence[Tensor | None]
-    """float32 [n], become what symbols leave out; None for zeros that nobody keeps."""
-    gradients: Sequence[Tensor]
-    """[n], any float, contiguous; added to the residuals."""
+    batch: Batch
+    """Gradients are added to residuals, which become what symbols leave out."""
     symbols: Array
-    """Receives the symbols, each parameter's where `offsets` says: uint8 for up to 8 bits, uint16 above."""
+    """Receives the symbols: uint8 for up to 8 bits, uint16 above."""
     bits: int
     """Of a symbol, 1 to 16."""
     block: int = 0
     """Elements that share tables, a parameter's last ones may be fewer; 0 for one block a parameter."""
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """n of each parameter."""
-        return tuple([each.numel() for each in self.gradients])
-
-    @property
     def offsets(self) -> Offsets:
         """Where symbols and tables stand."""
-        return Offsets.of(np.array(self.sizes, np.int64), self.block)
+        return Offsets.of(self.batch.sizes, self.block)
 
 
-@dataclass(frozen=True)
-class Selected:
-    """What sparse passes over some parameters came to, by parameter."""
+class Selected(NamedTuple):
+    """Results of sparse passes, by parameter."""
 
-    ends: list[int]
-    """Words in the output after each one."""
-    residual_squares: list[float]
-    """Sums of squares of what was kept. The order of summation is free: a metric, no more."""
-    nonfinite: list[bool]
-    """Whether a sum of residual and gradient was infinite or no number."""
-    taus: list[float]
-    """What was sent by, each a float32's value; the smallest tau for chunks, which have none."""
+    ends: Numbers
+    """int64 [m], words in the output after each parameter."""
+    residual_squares: Floats64
+    """float64 [m], sums of squares of what was kept; a metric, whose last bits depend on the device."""
+    nonfinite: Flags
+    """bool [m], whether a sum of residual and gradient was infinite or no number."""
+    taus: NDArray[np.float32]
+    """float32 [m], thresholds; the smallest tau for chunks, which have none."""
 
 
-@dataclass(slots=True)
-class QuantizedPass:
-    """What one quantizing pass over one parameter came to."""
+class Kept(NamedTuple):
+    """Results of quantizing passes, by parameter."""
 
-    residual_squares: float
-    """Sum of squares of the residual that was kept; 0.0 without one."""
-    nonfinite: bool
-    """Whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the gradient
-    but for elements whose sum is not finite, which kept what they had. Symbols and tables mean nothing."""
+    residual_squares: Floats64
+    """float64 [m], as in `Selected`; 0 without a residual."""
+    nonfinite: Flags
+    """bool [m], whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the
+    gradient but for elements whose sum is not finite, which kept what they had, and symbols and tables mean
+    nothing."""
 
 
 class Ranges(Protocol):
-    """The range of a parameter; made by `extremes`, for the pass behind it; there when it was fetched."""
+    """The ranges of parameters, for the pass behind the one that found them; known when that was fetched."""
 
     @property
-    def low(self) -> np.float32:
-        """The smallest element; 0.0 for -0.0."""
+    def low(self) -> NDArray[np.float32]:
+        """float32 [m], the smallest elements; 0.0 for -0.0."""
 
     @property
-    def high(self) -> np.float32:
-        """The largest element, likewise."""
+    def high(self) -> NDArray[np.float32]:
+        """float32 [m], the largest elements, likewise."""
 
     @property
-    def nonfinite(self) -> bool:
-        """Whether a NaN or Inf was met; then the range means nothing."""
-
-
-@lru_cache(256)  # samples are taken of the same parameters again and again
-def sampled_places(n: int, m: int, device: torch.device) -> Tensor:
-    """`ops.cpu.looking.stratified_positions` on a device."""
-    return torch.from_numpy(stratified_positions(n, m)).to(device)
+    def nonfinite(self) -> Flags:
+        """bool [m], whether a NaN or Inf was met; then the range means nothing."""
 
 
 class Ops(ABC):
-    """See the module's text."""
+    """See the module's text. No pass takes more calls of kernels for more parameters."""
 
     device: torch.device
     on_host: ClassVar[bool]
@@ -170,85 +256,78 @@ class Ops(ABC):
     # Looking
 
     @abstractmethod
-    def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        """Whether an element of each gradient is not zero (NaN is not). Waits once."""
+    def nonzero(self, gradients: Sequence[Tensor]) -> Flags:
+        """Whether an element of each gradient is not zero (NaN is not), bool [m]. Waits once."""
 
     @abstractmethod
-    def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
-        """Whether all elements of each float32 gradient are finite."""
+    def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[Any, Pending[Flags]]:
+        """Gradients as float32 one behind the other, and whether each has an element that is not finite."""
 
     @abstractmethod
-    def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
-        """The sum of squares of a float32 tensor as it is now, in any order; 0 without one."""
+    def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
+        """Sums of squares of float32 tensors as they are now, float64 [m]; 0 for None."""
 
-    def exact_sum_of_squares(self, gradient: Tensor, returned: Readback) -> Pending[float]:
-        """The sum of squares of a float32 tensor, n at least 1, to the same bits on every device.
+    @abstractmethod
+    def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
+        """Sums of squares of gradients, n at least 1, to the same bits on every device.
 
         Each square, in float64, becomes a whole number of the smallest power of two with which no sum of n
-        leaves 63 bits: integers come to the same in any order. It means nothing where a square is not finite.
+        leaves 63 bits (`scales_of`): integers come to the same in any order. It means nothing where a square
+        is not finite. May wait once.
         """
-        slot, largest = returned.take(1, np.float64), torch.stack(torch.aminmax(gradient)).abs().amax()
-        _, exponent = torch.frexp(largest.double().square())
-        up = 62 - gradient.numel().bit_length() - exponent.long()
-        scale = ((up + 1023) << 52).view(torch.float64)  # 2^up, which no library rounds
-        if self.on_host:
-            whole = torch.tensor(scaled_squares(self.array(gradient), scale.item()))
-        else:
-            whole = (gradient.double().square() * scale).long().sum()
-        total = whole.double() / scale
-        self.tensor(slot.array.view(np.uint8)).view(torch.float64).copy_(total)
-        return lambda: float(slot.values[0])
 
+    @abstractmethod
     def samples(
-        self, tensors: Sequence[tuple[Tensor | None, Tensor]], sizes: Sequence[int], readback: Readback
+        self, batch: Batch, counts: Sequence[int], readback: Readback
     ) -> Pending[list[NDArray[np.float32]]]:
-        """Some values of each parameter, one in each of equal strata (`ops.cpu.looking`).
+        """Some values of residual + gradient of each parameter, one in each of equal strata.
 
         Args:
-            tensors: residual and gradient of each, whose sum is looked at; None for zeros.
-            sizes: how many values of each, at most its elements.
+            batch: the parameters, which stay as they are.
+            counts: how many values of each, at most its elements (`ops.cpu.looking` says which).
             readback: receives the values.
         """
-        slots = []
-        for (residual, gradient), size in zip(tensors, sizes, strict=True):
-            places, slot = (
-                sampled_places(gradient.numel(), size, self.device),
-                readback.take(size, np.float32),
-            )
-            sample = gradient.index_select(0, places).float()
-            if residual is not None:
-                sample = residual.index_select(0, places) + sample
-            self.tensor(slot.array).copy_(sample)
-            slots.append(slot)
-        return lambda: [slot.values for slot in slots]
+
+    @abstractmethod
+    def ranked_samples(
+        self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
+    ) -> tuple[NDArray[np.float32], Flags]:
+        """Of as many samples: the magnitude of a rank, and whether one is not finite. Waits once.
+
+        Args:
+            batch: the parameters.
+            counts: how many values of each, as for `samples`.
+            ranks: from 1, the largest magnitude, to the counts. It means nothing where one is not finite.
+        """
 
     # Sparse passes
 
     @abstractmethod
-    def apply_momentum(
-        self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
-    ) -> list[Tensor]:
-        """velocity = momentum * velocity + gradient, float32.
+    def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:
+        """velocity = momentum * velocity + gradient, float32: the gradients of the batch that is returned.
 
         The velocities themselves, float32 [n], change only where that is finite; what is not stays in what is
-        returned, so that the pass over it finds it. The tensors hold until the next call for another bucket.
+        returned, so that the pass over it finds it. That holds until the next call for another bucket.
         """
 
     @abstractmethod
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
+        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float], readback: Readback
     ) -> Pending[Selected]:
         """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) out, keeps the rest.
 
         Args:
             rule: what stands for an element.
             batch: the parameters.
+            target: receives what is sent, each parameter's positions ascending.
             taus: theirs, each a float32's value greater than 0.
-            returned: receives what the passes come to.
+            readback: receives the results.
         """
 
     @abstractmethod
-    def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
+    def take_largest(
+        self, batch: Batch, target: Target, counts: Sequence[int], readback: Readback
+    ) -> Pending[Selected]:
         """The same for the largest magnitudes of each parameter, at most `counts` of them.
 
         Of equal magnitudes the lower positions are sent; fewer where fewer reach the smallest tau, and none
@@ -257,32 +336,25 @@ class Ops(ABC):
 
     @abstractmethod
     def take_largest_of_chunks(
-        self, batch: Batch, chunk: int, keep: int, returned: Readback
+        self, batch: Batch, target: Target, chunk: int, keep: int, readback: Readback
     ) -> Pending[Selected]:
         """The same for the `keep` largest magnitudes of every `chunk` elements, a power of two."""
 
-    @abstractmethod
-    def clear(self, words: Any, base: int, dense: Tensor) -> None:
-        """Sets to zero the elements of float32 [n] that words name; dense[0] has position `base`."""
-
-    # Quantizing passes: residuals become what symbols leave out; None for zeros that nobody keeps
+    # Quantizing passes
 
     @abstractmethod
-    def extremes(
-        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
-    ) -> list[Ranges]:
+    def extremes(self, batch: Batch, readback: Readback) -> Ranges:
         """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
 
         Args:
-            given: residual and gradient of each parameter, float32, with at least one element.
+            batch: parameters of at least one element each.
             readback: to be fetched before the ranges are looked at.
-            returned: receives the reports of the passes that go by them.
         """
 
     @abstractmethod
     def quantize(
-        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
+        self, form: Form, work: Quantizing, tables: Sequence[Any], readback: Readback
+    ) -> Pending[Kept]:
         """Quantizes residual + gradient of each parameter, in its blocks.
 
         Args:
@@ -294,21 +366,21 @@ class Ops(ABC):
                 the smallest element, and the width of a bin. `quantile`: int8 [blocks], an exponent e, and
                 uint16 [blocks * 2^bits], the float16 bits of the bins' means times 2^-e. `fp8`: int8
                 [blocks], the scale's exponent.
-            returned: receives what the passes come to.
+            readback: receives the results.
         """
 
     @abstractmethod
     def linear_between(
-        self, work: Quantizing, bits: Sequence[int], ranges: Sequence[Ranges], lows: Any, steps: Any
-    ) -> Pending[list[QuantizedPass]]:
+        self, work: Quantizing, bits: Sequence[int], ranges: Any, tables: Sequence[Any], readback: Readback
+    ) -> Pending[Kept]:
         """The same uniformly, of parameters that are one block each and have bits of their own.
 
         Args:
             work: what is quantized; residuals hold the gradients already.
             bits: of the symbols of each parameter; of those whose range is not finite, it does not matter.
-            ranges: what `extremes` found of the parameters. What the passes come to goes where that went.
-            lows: float32 [parameters]; receives the smallest element of each.
-            steps: float32 [parameters]; receives the width of a bin.
+            ranges: what `extremes` found of the parameters.
+            tables: as for `linear`.
+            readback: receives the results.
         """
 
     # What is sent, in float32 arrays
@@ -317,45 +389,46 @@ class Ops(ABC):
     def add_values(
         self,
         form: str,
-        symbols: Any,
+        sources: Sequence[tuple[Any, Sequence[Any]]],
         block: int,
-        tables: tuple[Any, ...],
-        rows: NDArray[np.int64],
+        rows: Numbers,
         out: Any,
-        starts: NDArray[np.int64],
+        starts: Numbers,
+        divisor: int = 0,
     ) -> None:
         """Adds what values of some parameters, or pieces of them, stand for.
 
         Args:
             form: of the values: `f32`, `fp16`, `bf16`, `fp8`, `linear` or `quantile`.
-            symbols: of all.
+            sources: symbols of all rows, and tables of all blocks in the order of a message's; one pair for
+                each worker, whose values are added in this order.
             block: elements that share tables (0: a block for each row).
-            tables: of all blocks, in the order of a message's.
             rows: int64 [r, 4], where each row's symbols begin, how many; the first of its blocks, how many.
             out: float32.
             starts: int64 [r], where each one's values begin there.
+            divisor: 0 adds to what `out` holds; otherwise the sum replaces that, divided by this.
         """
 
     @abstractmethod
     def add_words(
-        self,
-        words: Any,
-        ends: NDArray[np.int64],
-        shifts: NDArray[np.int64],
-        taus: NDArray[np.float32] | None,
-        values: Any,
-        total: Any,
+        self, words: Any, ends: Numbers, rows: Numbers, taus: NDArray[np.float32] | None, values: Any
     ) -> None:
-        """Adds what words stand for to float32 [n].
+        """Adds what words stand for to float32 memory.
 
         Args:
             words: uint32 [k], position << 1 | sign, positions distinct.
             ends: int64 [m], where the words of each parameter end.
-            shifts: int64 [m], what has to be added to their positions to have elements of `total`.
+            rows: int64 [m, 4], as of a `Batch`; what stands for residuals receives the values.
             taus: float32 [m]: +-tau is added, by the words' signs, or levels times tau; None for values.
-            values: float32 [k], uint8 [k] levels, or nothing beside taus alone.
-            total: receives it.
+            values: float32 [k], uint8 [k] levels, or nothing beside taus alone; None sets elements to zero.
         """
+
+
+def scales_of(largest: NDArray[np.float32], sizes: Numbers) -> Floats64:
+    """Powers of two for `Ops.exact_squares`, by the largest magnitudes among so many elements each."""
+    _, exponents = np.frexp(np.square(largest.astype(np.float64)))
+    lengths = np.array([size.bit_length() for size in sizes.tolist()], np.int64)
+    return ((62 - lengths - exponents + 1023) << 52).view(np.float64)
 
 
 _ADDRESSES = {

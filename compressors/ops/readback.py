@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .array import Array
 
 _WORD = 8
-_ROOM = 4096
+_ROOM = 16384
 """64-bit words of an array, unless one result needs more."""
 
 
@@ -52,11 +52,13 @@ class Readback:
         self._arrays: list[Array] = []
         self._taken: list[tuple[int, int, Slot]] = []
         self._room = self._used = 0
+        """Words of the last array, and how many of them are taken."""
 
     def take(self, size: int, dtype: Any) -> Slot:
         """Room for an array, which begins as zeros and at a multiple of 8 bytes."""
         words = -(-size * np.dtype(dtype).itemsize // _WORD)
         if words > self._room - self._used or not self._arrays:
+            self._close_last()
             self._room, self._used = max(words, _ROOM), 0
             self._arrays.append(self._memory.zeros(self._room, np.int64))
         begin = self._used
@@ -72,6 +74,7 @@ class Readback:
 
     def fetch_with(self, others: Sequence[Any]) -> list[NDArray[Any]]:
         """The same, and copies of other arrays, which this returns; waits once."""
+        self._close_last()
         whole = self._memory.fetch_all([*self._arrays, *others])
         copies = whole[len(self._arrays) :]
         for number, begin, slot in self._taken:
@@ -80,6 +83,11 @@ class Readback:
             slot.host = whole[number][begin : begin + words].view(dtype)[:size]
         self._arrays, self._taken, self._room, self._used = [], [], 0, 0
         return copies
+
+    def _close_last(self) -> None:
+        """Nothing more is put into the last array: what is left of it need not be fetched."""
+        if self._arrays:
+            self._arrays[-1] = self._arrays[-1][: self._used]
 
 
 T = TypeVar("T")

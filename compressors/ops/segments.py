@@ -1,14 +1,12 @@
 """Parameters of a bucket side by side: where their elements, and where their symbols and tables stand."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
-PIECE = 1 << 20
-"""Elements of a piece, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +26,11 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.ordinals)
+
+    @cached_property
+    def places(self) -> Numbers:
+        """The ordinals, to index with: int64 [m]."""
+        return np.array(self.ordinals, np.int64)
 
     @cached_property
     def ends(self) -> Numbers:
@@ -51,9 +54,8 @@ class Segments:
 
     def counts_of(self, words: NDArray[np.uint32]) -> Numbers:
         """How many words, uint32 [k], position << 1 | sign, ascending, lie in each."""
-        ends = np.searchsorted(
-            words, self.ends.astype(np.uint32) << np.uint32(1)
-        )  # another type costs a copy
+        # A limit of another type would cost a copy of the words.
+        ends = np.searchsorted(words, self.ends.astype(np.uint32) << np.uint32(1))
         return np.diff(ends, prepend=0)
 
 
@@ -95,45 +97,6 @@ class Offsets:
     def all_blocks(self) -> int:
         """How many there are."""
         return int(self.blocks.sum())
-
-
-def block_length(n: int, block: int) -> int:
-    """Elements of a block: `block`, or n where that is 0 or too large. At least 1."""
-    return max(1, n if block == 0 else min(block, n))
-
-
-def block_count(n: int, block: int) -> int:
-    """How many blocks n elements make; the last one may be shorter."""
-    return -(-n // block_length(n, block))
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Whole blocks, or a part of one."""
-
-    elements: slice
-    blocks: slice
-    block: int
-    """Elements of a block as far as it lies in this piece; the last one may be shorter."""
-
-
-@lru_cache(1024)  # a step asks for the same of every parameter, twice
-def pieces(n: int, block: int, most: int = PIECE) -> tuple[Piece, ...]:
-    """The pieces, of `most` elements at most, of n elements in blocks of `block` (0: one), in order."""
-    block = block_length(n, block)
-    if block <= most:
-        step = most // block
-        blocks = block_count(n, block)
-        return tuple(
-            Piece(slice(b * block, min((b + step) * block, n)), slice(b, min(b + step, blocks)), block)
-            for b in range(0, blocks, step)
-        )
-    return tuple(
-        Piece(slice(low, min(low + most, end)), slice(b, b + 1), most)
-        for b in range(block_count(n, block))
-        for end in [min((b + 1) * block, n)]
-        for low in range(b * block, end, most)
-    )
 
 
 def _slices(begins: Numbers, lengths: Numbers) -> tuple[slice, ...]:

@@ -1,16 +1,18 @@
 """The interface of lossy rules: what is sent of residual + gradient, and what is kept."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..bucket.layout import Part, PartTally
+import numpy as np
+
+from ..bucket.layout import Parts, Tallies
 from ..method.base import Form
 from ..method.methods import CompressedMethod
 from ..method.registry import implementation_of
-from ..ops.interface import Ops
+from ..ops.interface import Batch, Flags, Ops
 from ..ops.readback import Pending, Readback
-from ..ops.segments import Segments
+from ..ops.segments import Numbers, Segments
 from ..tau.base import Memory
 from ..wire.update import Update
 
@@ -36,9 +38,10 @@ class RuleOutput:
 
     update: Update
     """On the device of the gradients."""
-    refused: Sequence[int] = ()
-    """Ordinals of the parameters whose residual + gradient was not finite somewhere. The update is to be put
-    back then: residuals have gained every finite element of the gradient but what was taken out."""
+    refused: Pending[Sequence[int]] = list
+    """Once everything was fetched, completes the tallies, and returns the ordinals of the parameters whose
+    residual + gradient was not finite somewhere. With any, the update is to be put back: residuals have
+    gained every finite element of the gradient but what was taken out."""
 
 
 @dataclass(slots=True)
@@ -47,20 +50,49 @@ class BucketInput:
 
     segments: Segments
     """The parameters that the rule is about."""
-    parts: Sequence[Part]
+    parts: Parts
     """Of the whole bucket, by ordinal; residuals and velocities change in place."""
-    active: set[int]
-    """Ordinals of the parameters that are not held back."""
+    active: Flags
+    """bool [parameters of the bucket], which are not held back."""
     context: Context
     ops: Ops
     readback: Readback
-    """What a rule asks for, and fetches, to go on."""
-    returned: Readback
-    """What is needed later only: it is fetched before tallies are settled."""
-    tallies: dict[int, PartTally] = field(default_factory=dict)
-    """What parameters sent, by ordinal."""
-    squares: list[tuple[int, Pending[float]]] = field(default_factory=list)
-    """What comes to their residuals' squares, once what is returned was fetched."""
+    """Results of passes. A rule fetches it if it needs them to go on; it is fetched again with the update."""
+    tallies: Tallies
+    """What the bucket's parameters send."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """int64, which of the segments are not held back."""
+        return np.flatnonzero(self.active[self.segments.places])
+
+    @property
+    def held_back(self) -> list[int]:
+        """Ordinals of the segments that are."""
+        places = self.segments.places
+        held: list[int] = places[~self.active[places]].tolist()
+        return held
+
+    def batch(self) -> Batch:
+        """The segments, for passes: kept with the parts."""
+        found: Batch | None = self.parts.laid_out.get(self.segments)
+        if found is None:
+            segments, parts = self.segments, self.parts.of(self.segments)
+            residuals, gradients = [part.residual for part in parts], [part.gradient for part in parts]
+            found = Batch.of(residuals, gradients, segments.sizes, segments.firsts)
+            self.parts.laid_out[segments] = found
+        return found
+
+    def squares_of(self, ordinals: Sequence[int]) -> Callable[[], None]:
+        """Notes what residuals come to that no pass has gone over, once that was fetched."""
+        if not ordinals:
+            return lambda: None
+        found = self.ops.squares([self.parts[ordinal].residual for ordinal in ordinals], self.readback)
+
+        def note() -> None:
+            self.tallies.residual_squares[ordinals] = found()
+
+        return note
 
 
 class Rule(ABC):
@@ -90,7 +122,7 @@ class Rule(ABC):
         """Adds gradients to residuals, takes out what is sent, keeps the rest.
 
         Returns:
-            What it sends. `given.tallies` gains those of all parameters.
+            What it sends. `given.tallies` gains those of its parameters.
         """
 
 

@@ -4,10 +4,10 @@ from typing import cast
 
 import numpy as np
 
-from ..bucket.layout import Part, PartTally
+from ..bucket.layout import Part
 from ..method.dense import DenseMethod
-from ..ops.readback import Readback
-from ..quantizers.base import Given, Work, quantization_of
+from ..ops.interface import Batch
+from ..quantizers.base import Given, quantization_of
 from ..tau.base import Memory, with_magnitudes
 from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import Update
@@ -28,46 +28,49 @@ class DenseRule(Rule):
         return Memory if self.law is None else LawMemory
 
     def run(self, given: BucketInput) -> RuleOutput:
-        segments, parts, found = given.segments, given.parts, given.tallies
-        active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
-        own, passes = [parts[segments.ordinals[i]] for i in active], Readback(given.ops)
-        numbers = self._numbers(own, given)
+        segments, numbers, tallies = given.segments, given.numbers, given.tallies
+        whole, parts = given.batch(), given.parts.of(segments)
+        batch = whole.select(numbers)
+        own = parts if batch is whole else [parts[number] for number in numbers]
+        laws, rms = self._numbers(own, batch, given), [part.rms for part in own]
         quantized = self.quantization.apply(
-            [
-                Given(part.residual, part.gradient, part.rms, number)
-                for part, number in zip(own, numbers, strict=True)
-            ],
-            Work(given.ops, given.readback, passes),
+            Given(_side_by_side(batch, whole), given.ops, given.readback, rms, laws)
         )
-        passes.fetch()
-        refused = []
         bits, counts = np.zeros(len(segments), np.int64), np.zeros(len(segments), np.int64)
-        bits[active], counts[active] = quantized.bits, segments.sizes[active]
-        for i, passed in zip(active, quantized.passed(), strict=True):
-            ordinal, n = segments.ordinals[i], int(segments.sizes[i])
-            name, squares = parts[ordinal].name, passed.residual_squares
-            found[ordinal] = PartTally(name, n, n, squares, None, int(bits[i]) * n)
-            if passed.nonfinite:
-                refused.append(ordinal)
-        for ordinal in segments.ordinals:
-            if ordinal not in given.active:
-                part = parts[ordinal]
-                found[ordinal] = PartTally(part.name, part.elements, 0, 0.0)
-                given.squares.append((ordinal, given.ops.squares(part.residual, given.returned)))
+        bits[numbers], counts[numbers] = quantized.bits, segments.sizes[numbers]
+        ordinals = segments.places
+        tallies.sent[ordinals], tallies.paper_bits[ordinals] = counts, bits * counts
+        held_back = given.squares_of(given.held_back)
+
+        def finish() -> list[int]:
+            held_back()
+            passed = quantized.passed()
+            tallies.residual_squares[ordinals[numbers]] = passed.residual_squares
+            refused: list[int] = ordinals[numbers[passed.nonfinite]].tolist()
+            return refused
+
         values, block, tables = quantized.values, quantized.block, quantized.tables
         update = Update(self.form, segments, None, counts, values, bits=bits, block=block, tables=tables)
-        return RuleOutput(update, refused)
+        return RuleOutput(update, finish)
 
-    def _numbers(self, own: list[Part], given: BucketInput) -> list[float | None]:
+    def _numbers(self, own: list[Part], batch: Batch, given: BucketInput) -> list[float | None]:
         """What a law says for each parameter."""
         if self.law is None:
             return [None] * len(own)
         context, iteration = given.context, given.context.iteration
         memories = [context.memories.setdefault(part.name, LawMemory()) for part in own]
-        known = [each for each in memories if isinstance(each, LawMemory)]  # all of them
-        pairs = list(zip(own, known, strict=True))
-        wanted = [self.law.needs_sample(part, iteration, memory) for part, memory in pairs]
+        known = [memory for memory in memories if isinstance(memory, LawMemory)]  # all of them
+        wanted = self.law.need_samples(own, iteration, known)
         self.law.settle(known, iteration, cast("dict[str, LawMemory]", context.memories))
-        looked = with_magnitudes(own, wanted, given.ops)
+        looked = with_magnitudes(own, wanted, batch, given.ops)
         told = [self.law.said(part, iteration, memory) for part, memory in zip(looked, known, strict=True)]
-        return [self.law.config.constant if each is None else each for each in told]
+        return [self.law.config.constant if number is None else number for number in told]
+
+
+def _side_by_side(batch: Batch, whole: Batch) -> Batch:
+    """A part of a batch with positions that count only these parameters: what is held back has no symbols."""
+    if batch is whole:
+        return batch
+    rows = batch.rows.copy()
+    rows[:, 3] = np.cumsum(batch.sizes) - batch.sizes
+    return Batch(rows, batch.residuals, batch.gradients)

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.sparse import ChunkedTopK, ThresholdedMethod, TopK
-from ..ops.cpu.topk import magnitude_at
-from ..ops.interface import Batch, Selected
+from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
-from ..tau.base import ALL, Memory, as_tau, magnitudes_of, policy_of
+from ..tau.base import ALL, Memory, policy_of, reached_by
 from ..tau.density import density_at
 from ..wire.update import Chunks
-from .base import BucketInput, Memories
+from .base import BucketInput, Context, Memories
 from .sparse import SparseRule
 
 
@@ -30,29 +29,32 @@ class ByThreshold(SparseRule):
     def turn(self, before: float, memories: Memories) -> None:
         self.policy.turn(before, memories)
 
-    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
-        own = self._memories(parts, memories)
-        self.policy.settle(own, iteration, memories)
-        return self.policy.taus(parts, iteration, own)
-
-    def needs_sample(self, part: Part, iteration: int, memories: Memories) -> bool:
-        return self.policy.needs_sample(part, iteration, self._memories((part,), memories)[0])
-
-    def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Memories) -> None:
-        self.policy.note(parts, sent, iteration, self._memories(parts, memories))
-
-    def take(
-        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
-    ) -> Pending[Selected]:
-        return given.ops.take_by_threshold(self.sends, batch, aims, given.readback)
-
-    def _memories(self, parts: Sequence[Part], memories: Memories) -> list[Memory]:
-        """Those of some parts, made where there are none."""
+    def memories(self, parts: Sequence[Part], memories: Memories) -> list[Memory]:
         names = [ALL] * len(parts) if self.policy.together else [part.name for part in parts]
         for name in names:
             if name not in memories:
                 memories[name] = self.policy.memory_of(name)()
         return [memories[name] for name in names]
+
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
+        self.policy.settle(known, context.iteration, context.memories)
+        return self.policy.taus(parts, context.iteration, known)
+
+    def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> Sequence[bool]:
+        return self.policy.need_samples(parts, iteration, known)
+
+    def shares(self, parts: int, iteration: int, known: Sequence[Memory]) -> Sequence[float] | None:
+        return self.policy.shares(iteration, known)
+
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[Memory]
+    ) -> None:
+        self.policy.note(parts, sent, iteration, known)
+
+    def take(
+        self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
+    ) -> Pending[Selected]:
+        return given.ops.take_by_threshold(self.sends, batch, target, aims, given.readback)
 
 
 class ByRank(SparseRule):
@@ -61,23 +63,24 @@ class ByRank(SparseRule):
     config: TopK
     sends = "wgt"
 
-    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
         """The density; the pass finds the magnitude that belongs to it."""
-        return [density_at(self.config.density, self.config.warmup, iteration)] * len(parts)
+        return self.shares(len(parts), context.iteration, known)
 
-    def needs_sample(self, part: Part, iteration: int, memories: Memories) -> bool:
-        return self.config.sampled
+    def shares(self, parts: int, iteration: int, known: Sequence[Memory]) -> list[float]:
+        return [density_at(self.config.density, self.config.warmup, iteration)] * parts
+
+    def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> list[bool]:
+        return [self.config.sampled] * len(parts)
 
     def take(
-        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
+        self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
         if self.config.sampled:
-            pairs = zip(map(magnitudes_of, parts), aims, strict=True)
-            taus = [as_tau(float(magnitude_at(magnitudes, aim))) for magnitudes, aim in pairs]
-            return given.ops.take_by_threshold(self.sends, batch, taus, given.readback)
-        sizes = [each.numel() for each in batch.gradients]
-        counts = [max(1, int(aim * size)) for aim, size in zip(aims, sizes, strict=True)]
-        return given.ops.take_largest(batch, counts, given.readback)
+            taus = [reached_by(part, aim) for part, aim in zip(parts, aims, strict=True)]
+            return given.ops.take_by_threshold(self.sends, batch, target, taus, given.readback)
+        counts = [max(1, int(aim * size)) for aim, size in zip(aims, batch.sizes.tolist(), strict=True)]
+        return given.ops.take_largest(batch, target, counts, given.readback)
 
 
 class ByChunk(SparseRule):
@@ -92,11 +95,12 @@ class ByChunk(SparseRule):
         super().__init__(config)
         self.chunks = Chunks(config.chunk, config.keep)
 
-    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
         """None; any number does."""
         return [SMALLEST_TAU] * len(parts)
 
     def take(
-        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
+        self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        return given.ops.take_largest_of_chunks(batch, self.config.chunk, self.config.keep, given.readback)
+        chunk, keep = self.config.chunk, self.config.keep
+        return given.ops.take_largest_of_chunks(batch, target, chunk, keep, given.readback)

@@ -1,7 +1,7 @@
 """What rules share that send some elements, and keep all of the others; `selection.py` has the rules."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..bucket.layout import Part, PartTally
+from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU, Form, ThresholdRule
 from ..method.sparse import Clip, SparseMethod
 from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
 from ..ops.segments import Numbers
-from ..quantizers.base import Given, Quantization, Quantized, Work, quantization_of
-from ..tau.base import with_magnitudes
+from ..quantizers.base import Given, Quantization, quantization_of
+from ..tau.base import Memory, with_magnitudes
 from ..wire.forms import FORMS
 from ..wire.update import Chunks, Update
-from .base import BucketInput, Memories, Rule, RuleOutput
+from .base import BucketInput, Context, Memories, Rule, RuleOutput
 
 
 class SparseRule(Rule):
@@ -41,134 +41,132 @@ class SparseRule(Rule):
         self.form = self._selects if config.quantizer is None else config.quantizer.makes
 
     @abstractmethod
-    def aims(self, parts: Sequence[Part], iteration: int, memories: Memories) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
         """Decides a tau, or a density, for the pass of each part.
 
         Args:
-            parts: of one bucket; with their magnitudes where they `needs_sample`.
-            iteration: backward passes before this one.
-            memories: receives those of the parts.
+            parts: of one bucket; with their magnitudes where they `need_samples`.
+            context: of the bucket.
+            known: what is remembered of the parts (`memories`).
         """
 
-    def needs_sample(self, part: Part, iteration: int, memories: Memories) -> bool:
-        """Whether a sample of the part decides its tau, in `aims` or in `take`."""
-        return False
+    def memories(self, parts: Sequence[Part], memories: Memories) -> Sequence[Memory]:
+        """What is remembered of some parts, made where there is nothing yet; nothing by default."""
+        return ()
+
+    def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> Sequence[bool]:
+        """Whether a sample of each part decides its tau, in `aims` or in `take`."""
+        return [False] * len(parts)
+
+    def shares(self, parts: int, iteration: int, known: Sequence[Memory]) -> Sequence[float] | None:
+        """See `ThresholdPolicy.shares`."""
+        return None
 
     @abstractmethod
     def take(
-        self, batch: Batch, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
+        self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
         """Starts the passes, whose results are there when `given.readback` was fetched.
 
         Args:
             batch: some parameters.
+            target: receives what is sent.
             parts: the same, as in `aims`.
             aims: the tau or density of each one's pass.
             given: the bucket.
         """
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Memories) -> None:
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[Memory]
+    ) -> None:
         """Records what was sent of parts that were not held back."""
 
     def run(self, given: BucketInput) -> RuleOutput:
         """See `Rule.run`; passes append to one another, through all parameters."""
         segments, ops, context = given.segments, given.ops, given.context
-        parts = self._with_momentum(given) if self.config.momentum else given.parts
-        mine = [parts[ordinal] for ordinal in segments.ordinals]
-        wanted = [self.needs_sample(part, context.iteration, context.memories) for part in mine]
-        looked = with_magnitudes(mine, wanted, ops)
-        aims = self.aims(looked, context.iteration, context.memories)
-        active = [i for i, ordinal in enumerate(segments.ordinals) if ordinal in given.active]
-        own = [parts[segments.ordinals[i]] for i in active]
-        target = ops.target(self._room(own, given), self.sends)
-        batch = Batch(
-            [residual_of(part) for part in own],
-            [part.gradient for part in own],
-            segments.firsts[active].tolist(),
-            target,
-        )
-        begun = self.take(batch, [looked[i] for i in active], [aims[i] for i in active], given)
+        whole, numbers = given.batch(), given.numbers
+        parts = given.parts.of(segments)
+        batch = whole.select(numbers)
+        own = parts if batch is whole else [parts[number] for number in numbers]
+        if self.config.momentum:
+            velocities = [part.velocity for part in own if part.velocity is not None]
+            batch = ops.apply_momentum(batch, velocities, self.config.momentum)
+            whole = whole.replaced(numbers, batch)
+        known = self.memories(parts, context.memories)
+        wanted = self.need_samples(parts, context.iteration, known)
+        looked = with_magnitudes(parts, wanted, whole, ops, self.shares(len(parts), context.iteration, known))
+        aims = self.aims(looked, context, known)
+        target = ops.target(self._room(batch.sizes, given), self.sends)
+        aimed = np.array(aims, np.float32)
+        if batch is not whole:
+            looked, aims = [looked[number] for number in numbers], [aims[number] for number in numbers]
+            known = [known[number] for number in numbers] if known else known
+        begun = self.take(batch, target, looked, aims, given)
         given.readback.fetch()
         selected = begun()
-        self._clear_and_clip(batch, own, selected, active, given)
-        taus = np.maximum(np.array(aims, np.float32), np.float32(SMALLEST_TAU))
-        taus[active] = selected.taus
+        clipped = self._clear_and_clip(batch, target, own, selected, given)
+        taus = np.maximum(aimed, np.float32(SMALLEST_TAU))
         counts = np.zeros(len(segments), np.int64)
-        counts[active] = np.diff(selected.ends, prepend=0)
-        self._tally(parts, active, selected, counts, aims, given)
-        sent = counts[active].tolist()
-        self.note(own, sent, context.iteration, context.memories)
-        refused = [segments.ordinals[i] for i, bad in zip(active, selected.nonfinite, strict=True) if bad]
+        taus[numbers], counts[numbers] = selected.taus, np.diff(selected.ends, prepend=0)
+        self._tally(selected, numbers, counts, aimed, given)
+        self.note(own, counts[numbers].tolist(), context.iteration, known)
+        refused: list[int] = segments.places[numbers[selected.nonfinite]].tolist()
+        notes = [clipped, given.squares_of(given.held_back)]
         update = self._update(target, counts, taus, given)
         if self.quantizer is not None and not refused:
-            update = self._quantized(self.quantizer, update, given)
-        return RuleOutput(update, refused)
+            update, quantized = self._quantized(self.quantizer, update, whole, given)
+            notes.append(quantized)
 
-    def _with_momentum(self, given: BucketInput) -> Sequence[Part]:
-        """The parts, with the velocity instead of the gradient where there is one."""
-        mine = [
-            ordinal
-            for ordinal in given.segments.ordinals
-            if ordinal in given.active and given.parts[ordinal].velocity is not None
-        ]
-        moved = [given.parts[ordinal] for ordinal in mine]
-        velocities = [part.velocity for part in moved if part.velocity is not None]
-        gradients = given.ops.apply_momentum(
-            velocities, [part.gradient for part in moved], self.config.momentum
-        )
-        found = list(given.parts)
-        for ordinal, part, gradient in zip(mine, moved, gradients, strict=True):
-            found[ordinal] = Part(part.name, gradient, part.residual, part.velocity)
-        return found
+        def finish() -> list[int]:
+            for note in notes:
+                note()
+            return refused
 
-    def _room(self, own: Sequence[Part], given: BucketInput) -> int:
+        return RuleOutput(update, finish)
+
+    def _room(self, sizes: Numbers, given: BucketInput) -> int:
         """How many words the passes may write, at most."""
         chunks = self.chunks
         if chunks is None or given.ops.on_host:  # the CPU's pass writes more of a chunk before it chooses
             # A rank's share changes from one iteration to the next: memory can be used again so.
-            return sum(part.elements for part in own)
-        return sum(chunks.count(part.elements) for part in own)
+            return int(sizes.sum())
+        return int(chunks.count(sizes).sum())
 
     def _clear_and_clip(
-        self, batch: Batch, own: Sequence[Part], selected: Selected, active: Sequence[int], given: BucketInput
-    ) -> None:
-        """What comes after the passes."""
+        self, batch: Batch, target: Target, own: Sequence[Part], selected: Selected, given: BucketInput
+    ) -> Callable[[], None]:
+        """What comes after the passes; returns what notes the squares of clipped residuals."""
+        if self.config.momentum and len(own):
+            # The momentum of an element that was sent would move it further in the old direction.
+            rows = batch.rows.copy()
+            rows[:, 0] = [0 if part.velocity is None else part.velocity.data_ptr() for part in own]
+            given.ops.add_words(target.words[: int(selected.ends[-1])], selected.ends, rows, None, None)
         clip = self.clip
-        clips = clip is not None and (given.context.iteration + 1) % clip.every == 0
-        if not clips and not self.config.momentum:
-            return
-        sent = 0
-        for number, (part, base, end) in enumerate(zip(own, batch.bases, selected.ends, strict=True)):
-            if part.velocity is not None and end > sent:
-                # The momentum of an element that was sent would move it further in the old direction.
-                given.ops.clear(batch.target.words[sent:end], base, part.velocity)
-            if clip is not None and clips:
-                most = clip.to * selected.taus[number]
-                residual_of(part).clamp_(-most, most)
-                selected.residual_squares[number] = 0.0
-                ordinal = given.segments.ordinals[active[number]]
-                given.squares.append((ordinal, given.ops.squares(part.residual, given.returned)))
-            sent = end
+        if clip is None or (given.context.iteration + 1) % clip.every:
+            return lambda: None
+        most = [clip.to * tau for tau in selected.taus.tolist()]
+        residuals = [residual_of(part) for part in own]
+        if residuals:
+            torch._foreach_clamp_max_(residuals, most)
+            torch._foreach_clamp_min_(residuals, [-each for each in most])
+        return given.squares_of(given.segments.places[given.numbers].tolist())
 
     def _tally(
         self,
-        parts: Sequence[Part],
-        active: Sequence[int],
         selected: Selected,
+        numbers: Numbers,
         counts: Numbers,
-        aims: Sequence[float],
+        aims: NDArray[np.float32],
         given: BucketInput,
     ) -> None:
         """Counts what parameters sent, before a quantizer."""
-        bits, found = FORMS[self._selects].paper_bits, given.tallies
-        passes = dict(zip(active, zip(selected.residual_squares, selected.taus, strict=True), strict=True))
-        for i, ordinal in enumerate(given.segments.ordinals):
-            part, sent = parts[ordinal], int(counts[i])
-            squares, tau = passes.get(i, (0.0, float(np.float32(aims[i]))))
-            shown = tau if self.has_tau else None
-            found[ordinal] = PartTally(part.name, part.elements, sent, squares, shown, bits * sent)
-            if i not in passes:
-                given.squares.append((ordinal, given.ops.squares(part.residual, given.returned)))
+        tallies, ordinals = given.tallies, given.segments.places
+        tallies.sent[ordinals] = counts
+        tallies.paper_bits[ordinals] = FORMS[self._selects].paper_bits * counts
+        if self.has_tau:
+            tallies.taus[ordinals] = aims
+            tallies.taus[ordinals[numbers]] = selected.taus
+        tallies.residual_squares[ordinals[numbers]] = selected.residual_squares
 
     def _update(
         self, target: Target, counts: Numbers, taus: NDArray[np.float32], given: BucketInput
@@ -186,44 +184,34 @@ class SparseRule(Rule):
             chunks=self.chunks,
         )
 
-    def _quantized(self, quantizer: Quantization, update: Update, given: BucketInput) -> Update:
-        """The quantizer's symbols instead of floats; the error goes back to where the element came from."""
-        ops, segments = given.ops, update.segments
-        sent = np.flatnonzero(update.counts)
-        counts = update.counts[sent].tolist()
-        errors = torch.zeros(sum(counts), dtype=torch.float32, device=ops.device)
-        pairs = zip(torch.split(errors, counts), torch.split(ops.tensor(update.values), counts), strict=True)
-        quantized = quantizer.apply(
-            [Given(error, values) for error, values in pairs] if counts else [],
-            Work(ops, given.readback, given.returned),
-        )
-        ordinals = [segments.ordinals[i] for i in sent]
-        residuals = [residual_of(given.parts[ordinal]) for ordinal in ordinals]
+    def _quantized(
+        self, quantizer: Quantization, update: Update, batch: Batch, given: BucketInput
+    ) -> tuple[Update, Callable[[], None]]:
+        """The quantizer's symbols instead of floats; the error goes back to where the element came from.
+
+        And what notes the tallies, once results were fetched.
+        """
+        ops, counts = given.ops, update.counts
+        sent = np.flatnonzero(counts)
+        errors = torch.zeros(update.k, dtype=torch.float32, device=ops.device)
+        values = Batch.flat(errors, ops.tensor(update.values), counts[sent])
+        quantized = quantizer.apply(Given(values, ops, given.readback))
         assert update.words is not None
-        begin, left = 0, ops.array(errors)
-        for i, residual in zip(sent, residuals, strict=True):  # where the pass left 0
-            ends, at = update.counts[i : i + 1], slice(begin, begin + int(update.counts[i]))
-            ops.add_words(
-                update.words[at], ends, -segments.firsts[i : i + 1], None, left[at], ops.array(residual)
-            )
-            begin = at.stop
-        bits = np.zeros(len(segments), np.int64)
+        rows = batch.rows[sent]
+        ops.add_words(
+            update.words, np.cumsum(counts[sent]), rows, None, ops.array(errors)
+        )  # where 0 was left
+        bits = np.zeros(len(update.segments), np.int64)
         bits[sent] = quantized.bits
-        for place, (ordinal, count, width) in enumerate(zip(ordinals, counts, quantized.bits, strict=True)):
-            given.squares.append((ordinal, _squares_of(quantized, place)))
-            given.tallies[ordinal].paper_bits = width * count
-        return replace(
-            update,
-            form=self.form,
-            values=quantized.values,
-            bits=bits,
-            block=quantized.block,
-            tables=quantized.tables,
-        )
+        ordinals = update.segments.places[sent]
+        given.tallies.paper_bits[ordinals] = bits[sent] * counts[sent]
 
+        def note() -> None:
+            given.tallies.residual_squares[ordinals] += quantized.passed().residual_squares
 
-def _squares_of(quantized: Quantized, place: int) -> Pending[float]:
-    return lambda: quantized.passed()[place].residual_squares
+        coded = quantized.values, quantized.block, quantized.tables
+        found = replace(update, form=self.form, values=coded[0], bits=bits, block=coded[1], tables=coded[2])
+        return found, note
 
 
 def residual_of(part: Part) -> Tensor:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ..bucket.layout import Part
 from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from ..method.policies import AllocatedTau
-from ..ops.cpu.topk import magnitude_at
-from .base import as_tau
+from .base import as_tau, magnitudes_of, reached_by
 from .density import DensityMemory, TargetDensity, aim_at
 
 Floats = NDArray[np.float64]
@@ -248,12 +247,13 @@ class Allocated(TargetDensity[AllocatedMemory]):
         """See `TargetDensity.target`; before the first decision that of all layers together."""
         return self.config.density if memory.share is None else memory.share
 
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: AllocatedMemory) -> float:
+    def estimate(self, part: Part, iteration: int, memory: AllocatedMemory) -> float:
+        magnitudes = magnitudes_of(part)
         if self.due(iteration):
             memory.sampled = iteration
             if magnitudes.size:
                 memory.curve = curve_of(magnitudes, self.config.density, self.method.sends).ravel().tolist()
-        return float(magnitude_at(magnitudes, memory.target))
+        return reached_by(part, memory.target)
 
     def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
         memory.elements = part.elements

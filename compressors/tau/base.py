@@ -15,7 +15,8 @@ from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..method.policies import Policy
 from ..method.registry import implementation_of
 from ..method.sparse import ThresholdedMethod
-from ..ops.interface import Ops
+from ..ops.cpu.topk import magnitude_at, rank_at
+from ..ops.interface import Batch, Ops
 from ..ops.readback import Readback
 
 ALL = ""
@@ -102,6 +103,15 @@ class ThresholdPolicy(ABC, Generic[M]):
         """Whether `taus` is going to look at a part's magnitudes."""
         return False
 
+    def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[M]) -> Sequence[bool]:
+        """`needs_sample` of some parameters."""
+        pairs = zip(parts, memories, strict=True)
+        return [self.needs_sample(part, iteration, memory) for part, memory in pairs]
+
+    def shares(self, iteration: int, memories: Sequence[M]) -> Sequence[float] | None:
+        """The share of each sample whose smallest magnitude is all that `taus` looks at, if that is so."""
+        return None
+
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[M]) -> None:
         """Records how many elements of each parameter were sent with the last tau.
 
@@ -140,6 +150,9 @@ class Fixed(ThresholdPolicy[Memory]):
         """tau."""
         self.value = value
 
+    def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[bool]:
+        return [False] * len(parts)
+
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
         return [self.value] * len(parts)
 
@@ -164,17 +177,44 @@ def as_tau(tau: float) -> float:
     return nearest
 
 
-def with_magnitudes(parts: Sequence[Part], wanted: Sequence[bool], ops: Ops) -> list[Part]:
-    """Some parameters; those that are wanted with a sample of their magnitudes. Waits once, for all."""
-    looked = [part for part, each in zip(parts, wanted, strict=True) if each]
-    readback, sizes = Readback(ops), [min(SAMPLE, part.elements) for part in looked]
-    samples = ops.samples([(part.residual, part.gradient) for part in looked], sizes, readback)
-    readback.fetch()
-    magnitudes = iter([np.abs(each[np.isfinite(each)]) for each in samples()])
-    return [
-        replace(part, magnitudes=next(magnitudes)) if each else part
-        for part, each in zip(parts, wanted, strict=True)
-    ]
+def with_magnitudes(
+    parts: Sequence[Part],
+    wanted: Sequence[bool],
+    batch: Batch,
+    ops: Ops,
+    shares: Sequence[float] | None = None,
+) -> list[Part]:
+    """Some parameters, which a batch is about; those that are wanted with a sample of their magnitudes.
+
+    If no more is asked of them, only with what a share of the sample reaches (`Part.reached`). Waits once,
+    for all; twice with shares if something is not finite.
+    """
+    numbers = np.flatnonzero(np.array(wanted, np.bool_))
+    found = list(parts)
+    if shares is not None and numbers.size:
+        looked = batch.select(numbers)
+        counts = np.minimum(looked.sizes, SAMPLE).tolist()
+        ranks = [
+            rank_at(shares[number], count) for number, count in zip(numbers.tolist(), counts, strict=True)
+        ]
+        reached, broken = ops.ranked_samples(looked, counts, ranks)
+        for number, magnitude in zip(numbers.tolist(), reached.tolist(), strict=True):
+            found[number] = replace(parts[number], reached=magnitude)
+        numbers = numbers[broken]
+    if numbers.size:
+        readback, looked = Readback(ops), batch.select(numbers)
+        samples = ops.samples(looked, np.minimum(looked.sizes, SAMPLE).tolist(), readback)
+        readback.fetch()
+        for number, sample in zip(numbers.tolist(), samples(), strict=True):
+            found[number] = replace(parts[number], magnitudes=np.abs(sample[np.isfinite(sample)]))
+    return found
+
+
+def reached_by(part: Part, share: float) -> float:
+    """What a share of a part's sample reaches, between the smallest and the largest tau."""
+    if part.reached is not None:
+        return as_tau(part.reached)
+    return as_tau(float(magnitude_at(magnitudes_of(part), share)))
 
 
 def magnitudes_of(part: Part) -> NDArray[np.float32]:

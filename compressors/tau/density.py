@@ -6,14 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.policies import DensityTau, Warmup
-from ..ops.cpu.topk import magnitude_at
-from .base import Memory, ThresholdPolicy, as_tau, magnitudes_of
+from .base import Memory, ThresholdPolicy, as_tau, reached_by
 
 BAND = 0.1
 """How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
@@ -84,8 +80,8 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         """The share of a parameter's elements to send."""
 
     @abstractmethod
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: D) -> float:
-        """The tau that memory.target of all elements reach, by the magnitudes of a sample, float32 [m]."""
+    def estimate(self, part: Part, iteration: int, memory: D) -> float:
+        """The tau that memory.target of all elements reach, by a sample of the part."""
 
     def begin(self, part: Part, sent: int, memory: D) -> None:
         """Takes note of what was first sent by a sample's tau."""
@@ -98,25 +94,26 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
     def needs_sample(self, part: Part, iteration: int, memory: D) -> bool:
         return memory.tau == ASKS or self.due(iteration)
 
+    def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[bool]:
+        due = self.due(iteration)
+        return [due or memory.tau == ASKS for memory in memories]
+
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[float]:
         """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
-        return [
-            self._sampled(part, iteration, memory)
-            if self.needs_sample(part, iteration, memory)
-            else memory.tau
-            for part, memory in zip(parts, memories, strict=True)
-        ]
+        for number, wanted in enumerate(self.need_samples(parts, iteration, memories)):
+            if wanted:
+                self._sample(parts[number], iteration, memories[number])
+        return [memory.tau for memory in memories]
 
-    def _sampled(self, part: Part, iteration: int, memory: D) -> float:
+    def _sample(self, part: Part, iteration: int, memory: D) -> None:
         """tau by a new sample."""
         if self.due(iteration):
             memory.again = self.again
         else:
             memory.again = self.again if memory.again is None else memory.again - 1
         memory.target = self.target(iteration, memory)
-        memory.tau = as_tau(self.estimate(magnitudes_of(part), iteration, memory))
+        memory.tau = self.estimate(part, iteration, memory)
         memory.forget_band()
-        return memory.tau
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:
         """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
@@ -159,8 +156,11 @@ class Density(TargetDensity[DensityMemory]):
     def target(self, iteration: int, memory: DensityMemory) -> float:
         return density_at(self.config.target, self.config.warmup, iteration)
 
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: DensityMemory) -> float:
-        return float(magnitude_at(magnitudes, memory.target))
+    def shares(self, iteration: int, memories: Sequence[DensityMemory]) -> list[float]:
+        return [self.target(iteration, memory) for memory in memories]
+
+    def estimate(self, part: Part, iteration: int, memory: DensityMemory) -> float:
+        return reached_by(part, memory.target)
 
     def due(self, iteration: int) -> bool:
         """See `TargetDensity.due`; a stage of the warm-up begins with a sample."""

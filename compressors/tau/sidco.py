@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..bucket.layout import Part
 from ..method.policies import FittedTau
+from .base import as_tau, magnitudes_of
 from .density import DensityMemory, TargetDensity
 
 Fit = Literal["exponential", "pareto", "gamma"]
@@ -125,9 +126,9 @@ class Fitted(TargetDensity[FittedMemory]):
     def target(self, iteration: int, memory: FittedMemory) -> float:
         return self.config.target
 
-    def estimate(self, magnitudes: NDArray[np.float32], iteration: int, memory: FittedMemory) -> float:
+    def estimate(self, part: Part, iteration: int, memory: FittedMemory) -> float:
         stages = memory.stages if self.config.stages == "auto" else self.config.stages
-        return fitted_tau(self.config.fit, magnitudes, memory.target, stages)
+        return as_tau(fitted_tau(self.config.fit, magnitudes_of(part), memory.target, stages))
 
     def begin(self, part: Part, sent: int, memory: FittedMemory) -> None:
         """See `TargetDensity.begin`: it judges the fit."""

@@ -1,12 +1,12 @@
 """A message: one update as bytes (docs/reference/messages.md), but for the parameters that it is about."""
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from isal import isal_zlib
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
@@ -143,7 +143,7 @@ def read_table(message: Bytes) -> tuple[int, bytes]:
 
 
 def _seal(message: Bytes) -> None:
-    _CRC.pack_into(message.data, _CRC_AT, zlib.crc32(message.data))
+    _CRC.pack_into(message.data, _CRC_AT, isal_zlib.crc32(message.data))
 
 
 def is_refusal(message: Bytes) -> bool:
@@ -186,7 +186,7 @@ def _read_header(message: Bytes) -> _Header:
         raise CorruptMessage(f"length: {message.size - length_of(message)} bytes follow the message")
     _, _, form, codec, flags, bits, zero, n, k, _, said = _HEADER.unpack_from(message.data)
     whole = message.data
-    if zlib.crc32(whole[HEADER_BYTES:], zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))) != said:
+    if isal_zlib.crc32(whole[HEADER_BYTES:], isal_zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))) != said:
         raise CorruptMessage("the checksum does not match")
     if form not in FORM_OF_CODE:
         raise CorruptMessage(f"form {form} is unknown; known are {sorted(FORM_OF_CODE)}")

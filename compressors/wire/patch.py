@@ -174,8 +174,8 @@ def _mode(change: Change, width: int) -> str:
     if change.words is not None:
         return SPARSE if change.words.size else UNCHANGED
     symbols, low = patching.split(change.steps, 0)
-    code = huffman.Code.of(huffman.histogram(symbols, 8))
-    return CODED if min(code.estimate, symbols.size) + low.size < change.steps.size * width else RAW
+    (estimate,) = huffman.Codes.of(symbols, np.array([symbols.size]), np.array([8])).estimates
+    return CODED if min(estimate, symbols.size) + low.size < change.steps.size * width else RAW
 
 
 def _write_part(

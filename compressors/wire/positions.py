@@ -9,8 +9,8 @@ import numpy as np
 from ..errors import CorruptMessage
 from ..method.base import LARGEST_CHUNK
 from ..method.registry import CODECS
-from ..ops.array import Array, Bytes, aligned, host
-from ..ops.cpu import golomb_rice
+from ..ops.array import Array, Bytes, aligned, host, readonly
+from ..ops.cpu import chunked, golomb_rice
 from ..ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Segments
@@ -56,11 +56,11 @@ class GolombRice(Codec):
     code = 3
 
     def measure(self, update: Update, threads: int) -> Section:
-        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau)
-        return Section(planned.size, partial(golomb_rice.write, planned))
+        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau, threads)
+        return Section(planned.size, partial(golomb_rice.write, planned, threads=threads))
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        return golomb_rice.read(body, head.n, head.k, head.signed)
+        return golomb_rice.read(body, head.n, head.k, head.signed, threads)
 
 
 class Bitmap(Codec):
@@ -167,9 +167,10 @@ class Chunked(Codec):
         def write(out: Bytes) -> None:
             self._sizes.pack_into(out.data, 0, chunks.chunk, chunks.keep)
             out[self._sizes.size : begin] = write_bits(counts > 0)
-            firsts = np.repeat(segments.firsts, counts)
-            places = (host(update.words) >> np.uint32(1)).astype(np.int64) - firsts
-            pack((places & chunks.chunk - 1).astype(symbol_type(bits)), bits, out[begin:])
+            indices = np.empty(update.k, symbol_type(bits))
+            given = np.cumsum(counts), segments.firsts, chunks.chunk
+            chunked.write_indices(readonly(host(update.words)), *given, indices)
+            pack(indices, bits, out[begin:], threads=threads)
 
         return Section(begin + int(packed_bytes(update.k, bits)), write)
 
@@ -187,14 +188,10 @@ class Chunked(Codec):
         begin, bits = self._sizes.size + bit_bytes(len(head.segments)), chunk.bit_length() - 1
         used = begin + int(packed_bytes(head.k, bits))
         need(body, used, f"positions: {head.k} indices in chunks of {chunk}")
-        indices, chunks = unpack(body[begin:used], bits, head.k), -(-sizes // chunk)
-        ordinals = np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-        lengths = np.minimum(chunk, np.repeat(sizes, chunks) - ordinals * chunk)
-        counts = np.minimum(keep, lengths)
-        positions = np.repeat(np.repeat(firsts, chunks) + ordinals * chunk, counts) + indices
-        if (indices >= np.repeat(lengths, counts)).any() or (np.diff(positions) <= 0).any():
+        indices, words = unpack(body[begin:used], bits, head.k, threads), np.empty(head.k, np.uint32)
+        if not chunked.read_indices(indices, firsts, sizes, chunk, keep, words):
             raise CorruptMessage("positions: packed indices do not ascend within their chunks")
-        return positions.astype(np.uint32) << np.uint32(1), used
+        return words, used
 
 
 BUILTIN: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()

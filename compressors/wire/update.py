@@ -103,9 +103,8 @@ class Update:
             return self.values
         offsets, out = self.offsets, ops.zeros(self.k, np.float32)
         if self.k:
-            ops.add_values(
-                self.form, self.values, self.block, self.tables, offsets.table, out, offsets.begins
-            )
+            source = self.values, self.tables
+            ops.add_values(self.form, [source], self.block, offsets.table, out, offsets.begins)
         return out
 
     def amounts(self, ops: Ops) -> NDArray[np.float32]:

@@ -18,7 +18,6 @@ from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import bitpack, huffman, patching
 from ..ops.cpu.bits import any_has
-from ..ops.cpu.threads import run_all
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
 from .forms import FORMS, require_written, table_layout
@@ -120,37 +119,28 @@ def _plan_symbols(
     values: NDArray[np.uint8 | np.uint16], counts: Numbers, bits: Numbers, symbols: str, threads: int
 ) -> PlannedValues:
     """The shorter of one code for all and one for each parameter, where both are possible."""
-    ends, sent = np.cumsum(counts).tolist(), np.flatnonzero(counts).tolist()
-    runs = [_Run(values[ends[i] - counts[i] : ends[i]], int(bits[i]), threads) for i in sent]
-    frequencies = [
-        None if symbols == "raw" else huffman.histogram(run.symbols, run.bits, threads) for run in runs
-    ]
-    least, codes = np.inf, list[huffman.Code | None]()
-    if len({run.bits for run in runs}) == 1:
-        whole = _Run(values, runs[0].bits, threads)
-        (code,) = _codes([_sum(frequencies)], threads)
-        least = whole.estimate(code, symbols)
-    if len(runs) > 1 and (symbols != "raw" or np.isinf(least)):
-        codes = _codes(frequencies, threads)
-        estimates = [run.estimate(each, symbols) for run, each in zip(runs, codes, strict=True)]
-    if not codes or least <= counts.size + sum(estimates):
-        coded, section = whole.best(code, symbols)
-        return PlannedValues(section, whole.bits, coded)
-    ways = [run.best(each, symbols) for run, each in zip(runs, codes, strict=True)]
+    sent = np.flatnonzero(counts)
+    widths, ends = bits[sent], np.cumsum(counts)[sent]
+    same = int(widths[0]) if (widths == widths[0]).all() else None
+    codes = None if symbols == "raw" else huffman.Codes.of(values, ends, widths, threads)
+    if same is not None:
+        whole = _Run(values, same, threads)
+        code = None if codes is None else huffman.Code.of(codes.frequencies)
+        estimates = bitpack.packed_bytes(counts[sent], same)
+        if codes is not None:
+            estimates = codes.estimates if symbols == "huffman" else np.minimum(codes.estimates, estimates)
+        if codes is None or sent.size == 1 or whole.estimate(code, symbols) <= counts.size + estimates.sum():
+            coded, section = whole.best(code, symbols)
+            return PlannedValues(section, same, coded)
+    ways = []
+    for run, (count, end, width) in enumerate(
+        zip(counts[sent].tolist(), ends.tolist(), widths.tolist(), strict=True)
+    ):
+        own_code = None if codes is None else codes.code(run)
+        ways.append(_Run(values[end - count : end], width, threads).best(own_code, symbols))
     own = bits.astype(np.uint8)
     own[sent] += np.array([_CODED * coded for coded, _ in ways], np.uint8)
     return PlannedValues(joined([section for _, section in ways]), own=own)
-
-
-def _sum(frequencies: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
-    counted = [each for each in frequencies if each is not None]
-    return sum(counted[1:], counted[0]) if counted else None
-
-
-def _codes(frequencies: Sequence[NDArray[np.int64] | None], threads: int) -> list[huffman.Code | None]:
-    """The best code for each of some frequencies; none where there are none."""
-    made = [(lambda: None) if counts is None else partial(huffman.Code.of, counts) for counts in frequencies]
-    return run_all(made, threads)
 
 
 class ReadValues(NamedTuple):

@@ -161,3 +161,22 @@ def test_a_long_run_of_zeros_is_refused() -> None:
     section = bytes([12]) + (LAST_N - 1).to_bytes(4, "little") + (60_001).to_bytes(2, "little")
     with pytest.raises(CorruptMessage):
         decode(section + bytes(60_000) + b"\1", LAST_N, 1, True)
+
+
+def test_threads_change_neither_the_bytes_nor_what_is_read() -> None:
+    n, k = 30_000_000, 2**21 + 70_001
+    words = np.sort(np.random.default_rng(3).choice(n, k, replace=False)).astype(np.uint32) << np.uint32(1)
+    written = []
+    for threads in (1, 3):
+        planned = golomb_rice.plan(words, True, threads)
+        out = np.zeros(planned.size, np.uint8)
+        golomb_rice.write(planned, out, threads)
+        written.append(out)
+        read, used = golomb_rice.read(out, n, k, True, threads)
+        assert (read == words).all()
+        assert used == out.size
+    assert (written[0] == written[1]).all()
+    broken = written[0].copy()
+    broken[-9] ^= 255
+    with pytest.raises(CorruptMessage, match="does not end"):
+        golomb_rice.read(broken, n, k, True, 3)

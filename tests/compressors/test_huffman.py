@@ -38,7 +38,8 @@ def limited_cost(counts: list[int], limit: int) -> int:
 
 def planned(symbols: np.ndarray, bits: int, threads: int = 1) -> huffman.HuffmanPlan:
     """The section of the best code."""
-    return huffman.plan(symbols, huffman.Code.of(huffman.histogram(symbols, bits, threads)), threads)
+    codes = huffman.Codes.of(symbols, np.array([symbols.size]), np.array([bits]), threads)
+    return huffman.plan(symbols, codes.code(0), threads)
 
 
 def decode(body: np.ndarray, bits: int, k: int, threads: int = 1) -> np.ndarray:
@@ -135,11 +136,21 @@ def test_gaussian_symbols_take_their_entropy(bits: int) -> None:
     assert (decode(encoded(symbols, bits), bits, k) == symbols).all()
 
 
-@in_turn(("bits", "k"), [(3, 0), (1, 999), (8, 70_003), (9, 70_001), (16, 300_000)])
-def test_a_histogram_counts(bits: int, k: int) -> None:
-    symbols = draw_symbols(bits, k, "gaussian", 5)
-    for threads in (1, 2, 3):
-        assert (huffman.histogram(symbols, bits, threads) == np.bincount(symbols, minlength=1 << bits)).all()
+def test_codes_of_runs_are_those_of_their_frequencies() -> None:
+    widths = np.array([3, 8, 1, 16, 8])
+    sizes = np.array([70_003, 1, 999, 150_000, 70_001])
+    runs = [draw_symbols(*pair, "gaussian", 5).astype(np.uint16) for pair in zip(widths, sizes, strict=True)]
+    counted = [np.bincount(run, minlength=1 << bits) for run, bits in zip(runs, widths, strict=True)]
+    for threads in (1, 3):
+        codes = huffman.Codes.of(np.concatenate(runs), np.cumsum(sizes), widths, threads)
+        for number, counts in enumerate(counted):
+            code, due = codes.code(number), huffman.Code.of(counts)
+            assert (code.lengths == due.lengths).all()
+            assert (code.codebook.tobytes(), code.estimate) == (due.codebook.tobytes(), due.estimate)
+        assert (
+            codes.frequencies.tolist()
+            == sum(np.resize(np.append(each, np.zeros(1 << 16, int)), 1 << 16) for each in counted).tolist()
+        )
 
 
 @settings(max_examples=60)
@@ -184,12 +195,12 @@ def test_wrong_arguments_are_refused() -> None:
     plan = planned(symbols, 8)
     out = np.zeros(plan.size, np.uint8)
     with pytest.raises(ValueError, match="uint16"):
-        huffman.histogram(symbols, 9)
-    with pytest.raises(ValueError, match="more than 4 bits"):
-        huffman.histogram(symbols, 4)
+        planned(symbols, 9)
+    with pytest.raises(ValueError, match="more bits than its run has"):
+        planned(symbols, 4)
     with pytest.raises(ValueError, match="for a section of"):
         huffman.encode(plan, out[:-1])
-    symbols[:] = int(np.flatnonzero(code_lengths(huffman.histogram(symbols, 8), 14))[0])
+    symbols[:] = int(np.flatnonzero(code_lengths(np.bincount(symbols, minlength=256), 14))[0])
     with pytest.raises(ValueError, match="planned"):
         huffman.encode(plan, out)
 

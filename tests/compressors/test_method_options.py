@@ -98,7 +98,8 @@ def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
         ("strom(density(0.01))", True),
         ("strom(0.01)", False),
     ):
-        assert rule_of(read_config(line)).needs_sample(part, 0, {}) is needed, line
+        rule = rule_of(read_config(line))
+        assert rule.need_samples([part], 0, rule.memories([part], {})) == [needed], line
 
 
 @in_turn("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])

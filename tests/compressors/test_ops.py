@@ -25,9 +25,8 @@ from taugrad.compressors.ops.cpu import blockwise, topk
 from taugrad.compressors.ops.cpu.by_range import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
-from taugrad.compressors.ops.interface import Batch, Ops, QuantizedPass, Quantizing, Selected
+from taugrad.compressors.ops.interface import Batch, Kept, Ops, Quantizing, Selected, Target
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.ops.segments import pieces
 from taugrad.compressors.wire.forms import table_layout
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
@@ -95,7 +94,7 @@ def tamed(values: Floats) -> Floats:
 
 # Sparse passes
 
-Pass = Callable[[Batch, Readback], Callable[[], Selected]]
+Pass = Callable[[Batch, Target, Readback], Callable[[], Selected]]
 
 
 def check_sparse(
@@ -110,16 +109,16 @@ def check_sparse(
 ) -> None:
     kept, added = Fenced(ops, residuals, offsets[0]), Fenced(ops, gradients, offsets[1])
     elements = sum(each.size for each in residuals)
-    bases = (5 + np.cumsum([0, *[each.size for each in residuals[:-1]]])).tolist()
+    bases = 5 + np.cumsum([0, *[each.size for each in residuals[:-1]]])
     target, readback = ops.target(elements, rule), Readback(ops)
-    batch = Batch(kept.tensors, [each.to(dtype) for each in added.tensors], bases, target)
-    begun = run(batch, readback)
+    batch = Batch.of(kept.tensors, [each.to(dtype) for each in added.tensors], bases=bases)
+    begun = run(batch, target, readback)
     readback.fetch()
     found, rest = begun(), kept.read()
     ends = np.cumsum([each.positions.size for each in expected])
-    assert found.ends == ends.tolist()
-    assert found.nonfinite == [each.nonfinite for each in expected]
-    assert found.taus == [each.tau for each in expected]
+    assert found.ends.tolist() == ends.tolist()
+    assert found.nonfinite.tolist() == [each.nonfinite for each in expected]
+    assert found.taus.tolist() == [each.tau for each in expected]
     words = [
         ((base + each.positions) << 1 | each.minus).astype(np.uint32)
         for base, each in zip(bases, expected, strict=True)
@@ -142,7 +141,7 @@ def check_threshold(
 ) -> None:
     taus = [TAU, 0.1, 2.0, TAU, TAU, 0.5][: len(residuals)]
     expected = [oracles.threshold(rule, *each) for each in zip(residuals, gradients, taus, strict=True)]
-    run: Pass = lambda batch, readback: ops.take_by_threshold(rule, batch, taus, readback)  # noqa: E731
+    run: Pass = lambda batch, *rest: ops.take_by_threshold(rule, batch, rest[0], taus, rest[1])  # noqa: E731
     check_sparse(ops, rule, residuals, gradients, run, expected, **more)
 
 
@@ -203,7 +202,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 
 def check_largest(ops: Ops, residuals: list[Floats], gradients: list[Floats], counts: list[int]) -> None:
     expected = [oracles.largest(*each) for each in zip(residuals, gradients, counts, strict=True)]
-    run: Pass = lambda batch, readback: ops.take_largest(batch, counts, readback)  # noqa: E731
+    run: Pass = lambda batch, *rest: ops.take_largest(batch, rest[0], counts, rest[1])  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
 
 
@@ -233,17 +232,15 @@ def test_largest_of_chunks(ops: Ops, kind: str, chunk: int, keep: int) -> None:
     expected = [
         oracles.largest_of_chunks(*each, chunk, keep) for each in zip(residuals, gradients, strict=True)
     ]
-    run: Pass = lambda batch, readback: ops.take_largest_of_chunks(batch, chunk, keep, readback)  # noqa: E731
+    run: Pass = lambda batch, *rest: ops.take_largest_of_chunks(batch, rest[0], chunk, keep, rest[1])  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
 
 
 @in_turn(("chunk", "keep"), [(3, 1), (1, 1), (1 << 17, 1), (64, 65), (64, -1)])
 def test_chunks_out_of_range_are_refused(ops: Ops, chunk: int, keep: int) -> None:
-    batch = Batch(
-        [torch.zeros(9, device=ops.device)], [torch.ones(9, device=ops.device)], [0], ops.target(9, "wgt")
-    )
+    batch = Batch.of([torch.zeros(9, device=ops.device)], [torch.ones(9, device=ops.device)])
     with pytest.raises(ValueError, match="must be"):
-        ops.take_largest_of_chunks(batch, chunk, keep, Readback(ops))
+        ops.take_largest_of_chunks(batch, ops.target(9, "wgt"), chunk, keep, Readback(ops))
 
 
 @in_turn("dtype", [torch.float32, torch.bfloat16])
@@ -253,7 +250,8 @@ def test_momentum(ops: Ops, dtype: torch.dtype) -> None:
     gradients = [torch.from_numpy(rng.standard_normal(n).astype(F32)).to(dtype) for n in SIZES]
     gradients[3][7] = torch.inf
     there = Fenced(ops, velocities)
-    found = ops.apply_momentum(there.tensors, [each.to(ops.device) for each in gradients], 0.9)
+    batch = Batch.of([None] * len(gradients), [each.to(ops.device) for each in gradients])
+    found = [mine for _, mine in ops.apply_momentum(batch, there.tensors, 0.9).pairs()]
     for mine, velocity, gradient, after in zip(found, velocities, gradients, there.read(), strict=True):
         due = velocity * F32(0.9) + gradient.float().numpy()
         assert mine.cpu().numpy().tobytes() == due.tobytes()
@@ -282,18 +280,17 @@ def test_words_are_added_and_cleared(ops: Ops, kind: str) -> None:
     magnitudes = taus[owners] * (levels.astype(F32) if kind == "levels" else F32(1))
     amounts = values if kind == "values" else np.where(words & 1, -magnitudes, magnitudes)
     beside = {"taus": np.empty(0, np.uint8), "levels": levels, "values": values}[kind]
-    there, own, out = ops.place_all([words, beside, total.copy()])
-    ops.add_words(there, ends, shifts, None if kind == "values" else taus, own, out)
+    dense = Fenced(ops, [total])
+    there, own = ops.place_all([words, beside])
+    rows = np.zeros((3, 4), np.int64)
+    rows[:, 0], rows[:, 2], rows[:, 3] = dense.tensors[0].data_ptr() + 4 * (firsts + shifts), sizes, firsts
+    ops.add_words(there, ends, rows, None if kind == "values" else taus, own)
     due = total.copy()
     due[(words >> 1) + shifts[owners]] += amounts
-    assert fetched(ops, out).tobytes() == due.tobytes()
-
-    dense = Fenced(ops, [total[first : first + n] for first, n in zip(firsts, sizes, strict=True)])
-    for i, due in enumerate(dense.read()):
-        at = slice(int(ends[i - 1]) if i else 0, int(ends[i]))
-        ops.clear(there[at], int(firsts[i]), dense.tensors[i])
-        due[(words[at] >> 1) - firsts[i]] = 0
-        assert dense.read()[i].tobytes() == due.tobytes()
+    assert dense.read()[0].tobytes() == due.tobytes()
+    ops.add_words(there, ends, rows, None, None)
+    due[(words >> 1) + shifts[owners]] = 0
+    assert dense.read()[0].tobytes() == due.tobytes()
 
 
 # Looking
@@ -304,32 +301,36 @@ def test_looking(ops: Ops, n: int) -> None:
     values = np.random.default_rng(n).standard_normal(n).astype(F32)
     there, kept = torch.from_numpy(values).to(ops.device), torch.ones(n, device=ops.device)
     readback = Readback(ops)
-    squares, nothing = ops.squares(there, readback), ops.squares(None, readback)
-    total = ops.exact_sum_of_squares(there, readback)
+    squares = ops.squares([there, None], readback)
+    total = ops.exact_squares(Batch.of([None], [there]), readback)
     broken = there.clone()
     broken[-1] = torch.nan
-    finite = ops.finite([there, broken], readback)
+    halves = there.to(torch.float16)
+    gathered, finite = ops.gather([there, broken, halves], readback)
     readback.fetch()
-    assert (nothing(), finite()) == (0, [True, False])
-    assert squares() == pytest.approx(np.square(values, dtype=np.float64).sum(), rel=1e-9)
-    assert total() == oracles.exact_sum_of_squares(values)
+    assert finite().tolist() == [False, True, False]
+    assert fetched(ops, gathered)[: 2 * n - 1].tobytes() == np.append(values, values[:-1]).tobytes()
+    assert fetched(ops, gathered)[2 * n :].tobytes() == halves.float().cpu().numpy().tobytes()
+    assert squares().tolist() == [pytest.approx(np.square(values, dtype=np.float64).sum(), rel=1e-9), 0]
+    assert total().tolist() == [oracles.exact_sum_of_squares(values)]
     zeros = torch.zeros(n, device=ops.device)
     only_last = zeros.clone()
     only_last[-1] = torch.nan
-    assert ops.nonzero([there, zeros, -zeros, only_last, broken.to(torch.bfloat16)]) == [
-        True,
-        False,
-        False,
-        True,
-        True,
-    ]
+    looked = [there, zeros, -zeros, only_last, broken.to(torch.bfloat16)]
+    assert ops.nonzero(looked).tolist() == [True, False, False, True, True]
     places = stratified_positions(n, min(n, 64))
     short, most = there.to(torch.bfloat16), min(n, 64)
-    samples = ops.samples([(None, there), (kept, short)], [most, most], readback)
+    samples = ops.samples(Batch.of([None, kept], [there, short]), [most, most], readback)
     readback.fetch()
     one, two = samples()
     assert one.tobytes() == values[places].tobytes()
     assert two.tobytes() == (1 + short.float().cpu().numpy()[places]).tobytes()
+    for rank in {1, -(-most // 3), most}:
+        reached, odd = ops.ranked_samples(
+            Batch.of([None, kept, None], [there, short, only_last]), [most] * 3, [rank] * 3
+        )
+        assert odd.tolist() == [False, False, n <= 64]
+        assert reached[:2].tolist() == [np.sort(np.abs(each))[-rank] for each in (one, two)]
 
 
 # Quantizing passes
@@ -351,12 +352,13 @@ def quantize(
     residuals: Sequence[Floats] | None,
     gradients: Sequence[Floats],
     dtype: torch.dtype = torch.float32,
-) -> tuple[list[QuantizedPass], NDArray[Any], list[NDArray[Any]], list[Floats] | None, Any]:
+) -> tuple[Kept, NDArray[Any], list[NDArray[Any]], list[Floats] | None, Any]:
     """Runs a pass; what it came to, symbols, tables and residuals on the host, and what is on the device."""
     kept = None if residuals is None else Fenced(ops, residuals)
     added = [torch.from_numpy(each).to(ops.device).to(dtype) for each in gradients]
     symbols = ops.empty(sum(each.size for each in gradients), np.uint8 if bits <= 8 else np.uint16)
-    work = Quantizing([None] * len(added) if kept is None else kept.tensors, added, symbols, bits, block)
+    batch = Batch.of([None] * len(added) if kept is None else kept.tensors, added)
+    work = Quantizing(batch, symbols, bits, block)
     readback, layout = Readback(ops), table_layout(form, bits)
     tables = tuple(ops.empty(work.offsets.all_blocks * each, dtype) for dtype, each in layout)
     pending = ops.quantize(form, work, tables, readback)
@@ -392,18 +394,18 @@ def check_quantized(
         assert found.tobytes() == np.concatenate(due).astype(found.dtype).tobytes()
     a = np.concatenate(gradients)
     if kept is None:
-        assert [each.residual_squares for each in passed] == [0.0] * len(gradients)
+        assert passed.residual_squares.tolist() == [0.0] * len(gradients)
     else:
         with np.errstate(over="ignore"):
             rest = np.clip(a - values, -MAX, MAX)
         assert np.concatenate(kept).tobytes() == rest.tobytes()
-        squares = sum(each.residual_squares for each in passed)
+        squares = passed.residual_squares.sum()
         assert squares == pytest.approx(np.square(rest, dtype=np.float64).sum(), rel=1e-4, abs=1e-30)
-    assert not any(each.nonfinite for each in passed)
+    assert not passed.nonfinite.any()
     starts = np.cumsum([0, *[each.size for each in gradients[:-1]]])
     for before in (F32(0), F32(1)):
         (out,) = ops.place_all([np.full(a.size, before)])
-        ops.add_values(form, work.symbols, block, there, work.offsets.table, out, starts)
+        ops.add_values(form, [(work.symbols, there)], block, work.offsets.table, out, starts)
         with np.errstate(over="ignore"):
             assert fetched(ops, out).tobytes() == (before + values).tobytes()
 
@@ -463,14 +465,14 @@ def test_quantizing_where_a_sum_is_not_finite(
         residuals = [np.full(6001, 0.25, F32) for _ in range(2)]
         gradients[0][at] = broken
         passed, *_, kept, _ = quantize(ops, form, bits, block, residuals, gradients)
-        assert [each.nonfinite for each in passed] == [True, False]
+        assert passed.nonfinite.tolist() == [True, False]
         assert kept is not None
         due = residuals[0] + gradients[0]
         due[at] = residuals[0][at]
         assert np.allclose(kept[0], due, rtol=1e-5, atol=1e-5)
         assert kept[0][at] == residuals[0][at]
         passed, *_ = quantize(ops, form, bits, block, None, gradients)
-        assert [each.nonfinite for each in passed] == [True, False]
+        assert passed.nonfinite.tolist() == [True, False]
 
 
 @in_turn("keeps", [False, True])
@@ -481,24 +483,24 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
     gradients[4][9] = np.nan
     kept = Fenced(ops, [np.zeros_like(each) for each in gradients])
     residuals = kept.tensors if keeps else [None] * 5
-    added = [torch.from_numpy(each).to(ops.device) for each in gradients]
-    readback, returned = Readback(ops), Readback(ops)
-    ranges = ops.extremes(list(zip(residuals, added, strict=True)), readback, returned)
+    batch = Batch.of(residuals, [torch.from_numpy(each).to(ops.device) for each in gradients])
+    readback = Readback(ops)
+    ranges = ops.extremes(batch, readback)
     readback.fetch()
-    assert [each.nonfinite for each in ranges] == [False] * 4 + [True]
-    for gradient, own in list(zip(gradients, ranges, strict=True))[:4]:
-        assert (own.low, own.high) == (gradient.min(), gradient.max())
+    assert ranges.nonfinite.tolist() == [False] * 4 + [True]
+    for gradient, own_low, own_high in list(zip(gradients, ranges.low, ranges.high, strict=True))[:4]:
+        assert (own_low, own_high) == (gradient.min(), gradient.max())
         low, step = (table[0] for table in oracles.linear(gradient, 4).tables)
         places = (gradient * F32(0.5) - low * F32(0.5)) * (F32(2) / step if step else F32(0))
-        counted = count_symbols(gradient, 4, own.low, own.high)
+        counted = count_symbols(gradient, 4, own_low, own_high)
         assert counted.tolist() == np.bincount(np.minimum(places.astype(int), 15), minlength=16).tolist()
     symbols, (lows, steps) = ops.empty(sum(each.size for each in gradients), np.uint16), (
         ops.empty(5, F32), ops.empty(5, F32)
     )  # fmt: skip
-    work = Quantizing(residuals, added, symbols, max(bits))
-    pending = ops.linear_between(work, bits, ranges, lows, steps)
-    returned.fetch()
-    assert [each.nonfinite for each in pending()] == [False] * 4 + [True]
+    work = Quantizing(batch, symbols, max(bits))
+    pending = ops.linear_between(work, bits, ranges, (lows, steps), readback)
+    readback.fetch()
+    assert pending().nonfinite.tolist() == [False] * 4 + [True]
     rest, found = kept.read(), fetched(ops, symbols)
     for i, gradient in enumerate(gradients[:4]):
         made = oracles.linear(gradient, bits[i])
@@ -534,28 +536,27 @@ def digest(ops: CpuOps, n: int) -> list[bytes]:
             Fenced(ops, [np.full(each.size, 0.25, F32) for each in gradients]),
             ops.target(n + 210_005, rule),
         )
-        bases = np.cumsum([0, n, 70_000, 5]).tolist()
-        selected = run(
-            Batch(kept.tensors, [torch.from_numpy(each) for each in gradients], bases, target), Readback(ops)
-        )()
+        batch = Batch.of(kept.tensors, [torch.from_numpy(each) for each in gradients])
+        selected = run(batch, target, Readback(ops))()
         found.extend(each.tobytes() for each in kept.read())
         has_values = rule in ("wgt", "qgt")
         found.extend(each[: selected.ends[-1]].tobytes() for each in target[: 1 + has_values])
-        found.append(str((selected.ends, selected.nonfinite, selected.taus)).encode())
+        found.extend(each.tobytes() for each in (selected.ends, selected.nonfinite, selected.taus))
 
     for rule in RULES:
         sparse(
             rule,
-            lambda batch, readback, rule=rule: ops.take_by_threshold(
-                rule, batch, [0.3, 0.1, 0.5, 0.2], readback
+            lambda batch, target, readback, rule=rule: ops.take_by_threshold(
+                rule, batch, target, [0.3, 0.1, 0.5, 0.2], readback
             ),
         )
-    sparse("wgt", lambda batch, readback: ops.take_largest(batch, [n // 100, 9, 2, 30_000], readback))
+    counts = [n // 100, 9, 2, 30_000]
+    sparse("wgt", lambda batch, target, readback: ops.take_largest(batch, target, counts, readback))
     for form, bits in FORMS[1:3] + FORMS[6:7] + FORMS[8:]:
         for block in [2048, 0, blockwise.PIECE + 5] if bits < 16 or form == "linear" else [0]:
             residuals = [np.full(each.size, 0.25, F32) for each in gradients]
             passed, symbols, _, kept, _ = quantize(ops, form, bits, block, residuals, gradients)
-            assert [each.nonfinite for each in passed] == [False, True, False, False]
+            assert passed.nonfinite.tolist() == [False, True, False, False]
             found.extend(each.tobytes() for each in kept or [])
             good = np.r_[0:n, n + 70_000 : symbols.size]  # of the other one they mean nothing
             found.append(symbols[good].tobytes())
@@ -602,19 +603,6 @@ def test_blocks_and_parameters_larger_than_a_piece(block: int) -> None:
     assert symbols.tobytes() == short.view(torch.uint8).numpy().tobytes()
     assert kept is not None
     assert (kept[0] == gradient - short.float().numpy() * scale).all()
-
-
-@in_turn(
-    ("n", "block", "most"), [(0, 3, 10), (10, 0, 10), (11, 0, 10), (100, 3, 10), (101, 25, 10), (7, 9, 4)]
-)
-def test_pieces_cover_every_element_once(n: int, block: int, most: int) -> None:
-    parts = pieces(n, block, most)
-    assert [i for piece in parts for i in range(n)[piece.elements]] == list(range(n))
-    assert all(piece.elements.stop - piece.elements.start <= most for piece in parts)
-    for piece in parts:
-        for i in range(n)[piece.elements]:
-            own = piece.blocks.start + (i - piece.elements.start) // piece.block
-            assert own == i // (block or max(n, 1))
 
 
 ANY = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -1e-40, float(MAX), TAU, 1.0, -1.0])

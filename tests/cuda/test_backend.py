@@ -15,7 +15,7 @@ from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cuda import cupy_runtime
 from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES, Device, DeviceArray
-from taugrad.compressors.ops.interface import Quantizing
+from taugrad.compressors.ops.interface import Batch, Quantizing
 from taugrad.compressors.ops.readback import Readback
 
 WGT: Any = read_config("wgt(0.1)")
@@ -91,10 +91,10 @@ def test_kernels_start_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch)
     Device.__init__(runtime, torch.device("cpu"))  # memory that this machine has
     readback = Readback(runtime)
     symbols, given = runtime.empty(2, np.uint16), torch.tensor([3.0, 4.0])
-    passed = runtime.quantize("fp16", Quantizing([None], [given], symbols, 16), (), readback)
+    passed = runtime.quantize("fp16", Quantizing(Batch.of([None], [given]), symbols, 16), (), readback)
     runtime.launch("minifloat", "fp16", 0, 256)  # nothing
     readback.fetch()
-    assert not passed()[0].nonfinite
+    assert not passed().nonfinite.any()
     assert fetched(runtime, symbols).view(np.float16).tolist() == [3, 4]
     assert fake.entered == []
     for cached in (cupy_runtime._kernel, cupy_runtime._module, cupy_runtime._stream):

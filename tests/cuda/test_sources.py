@@ -10,9 +10,7 @@ from cases import in_turn
 from emulator import EmulatedGpu
 from needs import missing
 
-from taugrad.compressors.ops.cuda.device import SOURCES, float_bits
-from taugrad.compressors.ops.cuda.reports import Reports
-from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.cuda.device import SOURCES
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", pytest.param("sm_90", marks=pytest.mark.long)])
@@ -41,20 +39,13 @@ def test_a_block_looks_back_to_the_nearest_that_knows_its_place(gpu: EmulatedGpu
     gradient[-2:] = 1
     words, values = gpu.zeros(n, np.uint32), gpu.zeros(n, np.float32)
     residual, given = gpu.zeros(n, np.float32), gpu.array(gradient)
-    part = np.array([residual.pointer, given.pointer, n, 0, float_bits(0.3), 0], np.int64)
-    there, parts = gpu.place_all([states, part])
-    gpu.launch(
-        "threshold", "wgt", 1, 256, parts, 1, words, values, there, Reports(1, Readback(gpu)).begin(),
-    )  # fmt: skip
+    part = np.array([residual.pointer, given.pointer, n, 0, 0, 0, 0, 0], np.int64)
+    owners, taus = np.zeros(before + 1, np.uint32), np.array([0.3], np.float32)
+    there, parts, owned, by = gpu.place_all([states, part, owners, taus])
+    reports, squares = gpu.zeros(3, np.int64), gpu.zeros(before + 1, np.float64)
+    gpu.launch("threshold", "wgt", 1, 256, parts, owned, by, words, values, there, reports, squares)
     total = int(amounts.sum())
     found, after = gpu.fetch_all([words, there])
     assert found[total : total + 2].tolist() == [(n - 2) << 1, (n - 1) << 1]
     assert np.count_nonzero(found) == 2
     assert int(after[before + 1]) == placed | (total + 2)
-
-
-def test_there_is_room_for_the_passes_said(gpu: EmulatedGpu) -> None:
-    reports = Reports(1, Readback(gpu))
-    reports.begin()
-    with pytest.raises(ValueError, match="room for 1"):
-        reports.begin()

@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.interface import Batch
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.segments import Segments
-from taugrad.compressors.quantizers.base import Given, Quantized, Work, quantization_of
+from taugrad.compressors.quantizers.base import Given, Quantized, quantization_of
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 
@@ -45,9 +46,8 @@ def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArr
     """What a quantizer makes of residual + gradient of one parameter."""
     readback = Readback(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    made: Quantized = quantization_of(config).apply(
-        [Given(kept, torch.from_numpy(gradient))], Work(CPU, readback, readback)
-    )
+    batch = Batch.of([kept], [torch.from_numpy(gradient)])
+    made: Quantized = quantization_of(config).apply(Given(batch, CPU, readback))
     return made
 
 

@@ -12,7 +12,7 @@ from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing
 from taugrad.compressors.bucket.layout import Part, PartTally
 from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
-from taugrad.compressors.ops.interface import Ops
+from taugrad.compressors.ops.interface import Batch, Ops
 from taugrad.compressors.rules.base import Context, rule_of
 from taugrad.compressors.tau.base import Memory, ThresholdPolicy, with_magnitudes
 from taugrad.compressors.wire.message import NonFinite
@@ -44,7 +44,7 @@ def policy_of(text: str) -> ThresholdPolicy:
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
     """A parameter with a sample of its magnitudes."""
-    return with_magnitudes([Part(name, values, residual)], [True], CPU)[0]
+    return with_magnitudes([Part(name, values, residual)], [True], Batch.of([residual], [values]), CPU)[0]
 
 
 @dataclass

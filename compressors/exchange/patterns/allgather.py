@@ -75,7 +75,7 @@ class AllGather(Pattern):
     def compress(self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord) -> Outgoing:
         """What this worker sends to all others."""
         outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, record)
-        record.tallies = outgoing.tallies
+        record.tallies = list(outgoing.tallies)
         return outgoing
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:

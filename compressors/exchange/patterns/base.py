@@ -230,9 +230,9 @@ class Pattern(ABC):
         (compressor, *_) = self.compressors()
         ops = compressor.compressor.ops
         readback = Readback(ops)
-        squares = [ops.squares(tensor, readback) for kept in self._kept for tensor in kept.residuals.values()]
+        found = ops.squares([tensor for kept in self._kept for tensor in kept.residuals.values()], readback)
         readback.fetch()
-        return sum(square() for square in squares)
+        return float(sum(found().tolist()))
 
     @property
     def _kept(self) -> list[Feedback]:

@@ -18,6 +18,8 @@ from .threads import run_all, shares
 
 Symbols = NDArray[np.uint8 | np.uint16]
 
+_LEAST = 2**18
+"""Symbols below which a thread of its own costs more than it saves."""
 _GROUP = 8
 """Symbols that fill whole bytes, whatever their bits."""
 
@@ -117,7 +119,7 @@ def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
         return
     work = [
         partial(_pack_words, symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
-        for low, high in shares(symbols.size, threads, _GROUP)
+        for low, high in shares(symbols.size, threads, _GROUP, _LEAST)
     ]
     seen = np.array(run_all(work, threads), np.uint64).view(symbols.dtype)
     if (seen >> bits).any():
@@ -150,7 +152,7 @@ def unpack(
     symbols = np.empty(k, wanted)
     work = [
         partial(_unpack_words, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
-        for low, high in shares(k, threads, _GROUP)
+        for low, high in shares(k, threads, _GROUP, _LEAST)
     ]
     if any(run_all(work, threads)):
         raise CorruptMessage("symbols: bits after the last one are set")

@@ -8,21 +8,21 @@ then what stands in the residual is quantized in place. A sum that is not finite
 that are done; their values are added to the residual again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from ..array import host
-from ..interface import QuantizedPass, Quantizing
-from ..segments import PIECE, block_count, block_length
-from .threads import portions, run_all
+from ..interface import Floats64, Kept, Quantizing
+from .rows import floats
+from .threads import LEAST_SHARE, portions, run_all
 
-T = TypeVar("T")
+PIECE = 1 << 20
+"""Elements of a share, at most."""
 LINE = 8192
 """Elements whose squares are summed in float32 before they go into a float64."""
 
@@ -94,85 +94,78 @@ def take_up(residual, gradient, keeps):  # type: ignore[no-untyped-def]
 # Shares of parameters
 
 
-class Share(NamedTuple):
-    """Whole blocks of a parameter."""
-
-    values: NDArray[np.float32]
-    """Of its residual; of its gradient where there is none."""
-    gradient: NDArray[np.float32]
-    keeps: bool
-    """Whether there is a residual."""
-    symbols: NDArray[Any]
-    block: int
-    """Elements of a block; the last one may be shorter."""
-    tables: slice
-    """The blocks' tables."""
-    parameter: int
+SHARE_COLUMNS = 8
+"""Of a share: the addresses of its residual (0 without one) and gradient, its elements, its first symbol,
+elements of a block (the last one may be shorter), its first block, how many blocks, and the parameter."""
+Shares = NDArray[np.int64]
 
 
-def shares_of(work: Quantizing, most: int = PIECE) -> list[Share]:
-    """The shares of parameters, of `most` elements at most, or of one block where that has more."""
-    symbols, offsets, found = host(work.symbols), work.offsets, []
-    for number, (residual, gradient) in enumerate(zip(work.residuals, work.gradients, strict=True)):
-        wide = gradient.detach().float().numpy()
-        values = wide if residual is None else residual.numpy()
-        own, begin = symbols[offsets.symbols[number]], offsets.tables[number].start
-        block = block_length(wide.size, work.block)
-        together = max(1, most // block)
-        for first in range(0, block_count(wide.size, block), together):
-            at = slice(first * block, (first + together) * block)
-            tables = slice(begin + first, min(begin + first + together, offsets.tables[number].stop))
-            arrays = values[at], wide[at], residual is not None, own[at]
-            found.append(Share(*arrays, block, tables, number))
-    return found
+def shares_of(work: Quantizing, most: int = PIECE) -> Shares:
+    """The shares of parameters, int64 [s, 8]: of `most` elements, or of one block where that has more."""
+    rows, offsets = work.batch.rows, work.offsets
+    lengths = np.maximum(1, np.minimum(work.batch.sizes, work.block or work.batch.sizes))
+    together = np.maximum(1, most // lengths)
+    counts = -(-offsets.blocks // together)
+    numbers = np.repeat(np.arange(len(rows)), counts)
+    first_blocks = (np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts)) * together[
+        numbers
+    ]
+    begins = first_blocks * lengths[numbers]
+    shares = np.empty((numbers.size, SHARE_COLUMNS), np.int64)
+    shares[:, :2] = rows[numbers, :2] + 4 * begins[:, None] * (rows[numbers, :2] > 0)
+    shares[:, 2] = np.minimum(offsets.sizes[numbers] - begins, (together * lengths)[numbers])
+    shares[:, 3] = rows[numbers, 3] + begins
+    shares[:, 4] = lengths[numbers]
+    shares[:, 5] = offsets.firsts[numbers] + first_blocks
+    shares[:, 6] = np.minimum(offsets.blocks[numbers] - first_blocks, together[numbers])
+    shares[:, 7] = numbers
+    return shares
 
 
-def run_shares(parts: Sequence[Share], kernel: Callable[[Share], T], threads: int) -> list[T]:
-    """What a kernel returns for each share."""
-    groups = portions(np.array([part.gradient.size for part in parts], np.int64), threads)
-    work = [partial(_run_each, kernel, parts[at]) for at in groups]
-    return [each for group in run_all(work, threads) for each in group]
+@njit(nogil=True, cache=True, inline="always")
+def operands(share):  # type: ignore[no-untyped-def]
+    """What stands in the residual, or the gradient without one; the gradient; whether there is a residual."""
+    keeps = share[0] != 0
+    return floats(share[0] if keeps else share[1], share[2]), floats(share[1], share[2]), keeps
 
 
-def _run_each(kernel: Callable[[Share], T], parts: Sequence[Share]) -> list[T]:
-    return [kernel(part) for part in parts]
-
-
-Report = tuple[float, int, bool]
-"""Of a share: the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual
-and gradient are finite."""
-PutBack = Callable[[NDArray[Any], int, slice, NDArray[np.float32]], None]
-"""Adds what symbols stand for, in blocks of so many elements and with their tables, to a residual."""
+PutBack = Callable[[Shares], None]
+"""Adds what the symbols of shares stand for to their residuals."""
 
 
 def over_shares(
     work: Quantizing,
-    kernel: Callable[[Share], Report],
+    kernel: Callable[[Shares, NDArray[np.float64]], None],
     threads: int,
     put_back: PutBack | None = None,
+    shared: int = LEAST_SHARE,
     most: int = PIECE,
-) -> list[QuantizedPass]:
+) -> Kept:
     """Quantizes parameters.
 
     Args:
-        work: the parameters.
-        kernel: quantizes a share.
+        work: the parameters; gradients are float32.
+        kernel: quantizes shares, and fills in float64 [s, 3]: the sum of squares kept, of how many blocks
+            there are symbols, and whether all sums of residual and gradient are finite.
         threads: how many may work at once; no result depends on it.
-        put_back: for parameters that are not finite; None where the kernel quantizes nothing of them.
+        put_back: for shares of parameters that are not finite; None if the kernel quantizes nothing of these.
+        shared: elements, about, that a thread takes together.
         most: elements of a share, at most.
     """
-    parts = shares_of(work, most)
-    reports = run_shares(parts, kernel, threads)
-    squares, broken = np.zeros(len(work.gradients)), np.zeros(len(work.gradients), np.bool_)
-    for part, (kept, _, finite) in zip(parts, reports, strict=True):
-        squares[part.parameter] += kept
-        broken[part.parameter] |= not finite
-    for part, (_, done, _) in zip(parts, reports, strict=True):
-        if broken[part.parameter] and part.keeps and put_back is not None:
-            tables, count = slice(part.tables.start, part.tables.start + done), done * part.block
-            put_back(part.symbols[:count], part.block, tables, part.values[:count])
-    squares[broken] = 0
-    return list(map(QuantizedPass, squares.tolist(), broken.tolist()))
+    shares, m = shares_of(work, most), len(work.batch)
+    reports = np.zeros((len(shares), 3))
+    groups = portions(shares[:, 2], threads, shared)
+    run_all([partial(kernel, shares[at], reports[at]) for at in groups], threads)
+    broken = np.bincount(shares[:, 7], 1 - reports[:, 2], m) > 0
+    squares: Floats64 = np.bincount(shares[:, 7], reports[:, 0], m).astype(np.float64, copy=False)
+    if broken.any():
+        squares[broken] = 0
+        back = shares[broken[shares[:, 7]] & (shares[:, 0] != 0)]
+        done = reports[broken[shares[:, 7]] & (shares[:, 0] != 0), 1].astype(np.int64)
+        if put_back is not None:
+            back[:, 6], back[:, 2] = done, np.minimum(back[:, 2], done * back[:, 4])
+            put_back(back)
+    return Kept(squares, broken)
 
 
 # Sums of squares

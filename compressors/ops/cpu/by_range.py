@@ -20,25 +20,25 @@ largest magnitude, e is the smallest integer for which m 2^-e <= 448, so that it
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ..interface import FP8_EXPONENTS, QuantizedPass, Quantizing, Ranges
+from ..array import host
+from ..interface import FP8_EXPONENTS, Batch, Kept, Quantizing, Ranges
 from ..segments import Numbers
 from .blockwise import (
     LINE,
     PutBack,
-    Report,
-    Share,
+    Shares,
     accumulate,
     from_order_key,
     keys_finite,
+    operands,
     over_shares,
-    run_shares,
     shares_of,
     squares_of,
     take_up,
@@ -52,10 +52,12 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
+from .rows import floats
+from .threads import portions, run_all
 
 _SMALLEST_STEP = np.float32(2.0**-126)
-_HALF, _TWO, _ZERO = np.float32(0.5), np.float32(2), np.float32(0)
-_FORMS = ("linear", "fp8", "fp16", "bf16")
+_HALF, _ONE, _TWO, _ZERO = np.float32(0.5), np.float32(1), np.float32(2), np.float32(0)
+_FORMS = ("linear", "fp8", "fp16", "bf16", "f32")
 _LINEAR = (0,)
 
 
@@ -67,9 +69,9 @@ def form_of(name: str) -> tuple[int, ...]:
 class Extremes(NamedTuple):
     """See `ops.interface.Ranges`."""
 
-    low: np.float32
-    high: np.float32
-    nonfinite: bool
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    nonfinite: NDArray[np.bool_]
 
 
 @njit(nogil=True, cache=True)
@@ -115,6 +117,8 @@ def _value(form, symbol, scales):  # type: ignore[no-untyped-def]
         return half + half
     if len(form) == 2:
         return from_fp8(symbol) * scales[1]
+    if len(form) == 5:
+        return symbol
     return from_fp16(symbol) if len(form) == 3 else from_bf16(symbol)
 
 
@@ -154,61 +158,98 @@ def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True)
-def _take_up_and_quantize(form, values, gradient, keeps, symbols, block, tables, top):  # type: ignore[no-untyped-def]
-    """Takes up all blocks of a share, and quantizes them up to the first that is not finite."""
-    total, done = 0.0, 0
-    for first in range(0, values.size, block):
-        last = first + block
-        r = values[first:last]
-        low_key, high_key = take_up(r, gradient[first:last], keeps)
-        if not keys_finite(low_key, high_key):
-            take_up(values[last:], gradient[last:], keeps)
-            return total, done, False
-        if len(form) == 1:
-            low = _from_key(low_key)
-            tables[0][done] = low
-            tables[1][done] = _step_between(low, _from_key(high_key), np.float32(1 / (top + 1)))
-        elif len(form) == 2:
-            tables[0][done] = _fp8_exponent(low_key, high_key)
-        total += _quantize(form, r, keeps, _scales_of(form, tables, done), top, symbols[first:last])
-        done += 1
-    return total, done, True
+def _quantize_shares(form, shares, symbols, tables, top, reports):  # type: ignore[no-untyped-def]
+    """Takes up all blocks of shares, and quantizes those of a share up to the first that is not finite."""
+    for s in range(shares.shape[0]):
+        values, gradient, keeps = operands(shares[s])
+        block, b = shares[s, 4], shares[s, 5]
+        own = symbols[shares[s, 3] : shares[s, 3] + values.size]
+        total, finite = 0.0, True
+        for first in range(0, values.size, block):
+            last = first + block
+            r = values[first:last]
+            low_key, high_key = take_up(r, gradient[first:last], keeps)
+            if not keys_finite(low_key, high_key):
+                take_up(values[last:], gradient[last:], keeps)
+                finite = False
+                break
+            if len(form) == 1:
+                low = _from_key(low_key)
+                tables[0][b] = low
+                tables[1][b] = _step_between(low, _from_key(high_key), np.float32(1 / (top + 1)))
+            elif len(form) == 2:
+                tables[0][b] = _fp8_exponent(low_key, high_key)
+            total += _quantize(form, r, keeps, _scales_of(form, tables, b), top, own[first:last])
+            b += 1
+        reports[s, 0], reports[s, 1], reports[s, 2] = total, b - shares[s, 5], finite
 
 
 @njit(nogil=True, cache=True)
-def add_values(form, symbols, block, tables, out):  # type: ignore[no-untyped-def]
-    """Adds to out, float32 [n], what symbols [n] stand for."""
-    for first in range(0, symbols.size, block):
-        s, o = symbols[first : first + block], out[first : first + block]
-        scales = _scales_of(form, tables, first // block)
-        for j in range(s.size):
-            o[j] += _value(form, s[j], scales)
+def add_rows(form, symbols, block, tables, rows, addresses, fill, divisor):  # type: ignore[no-untyped-def]
+    """Adds what symbols stand for to float32 memory, or to zeros; for arguments see `Ops.add_values`.
+
+    Args:
+        form: see `form_of`.
+        symbols: of all rows.
+        block: elements that share tables; 0: a block for each row.
+        tables: of all blocks.
+        rows: int64 [r, 4].
+        addresses: int64 [r], of each row's values.
+        fill: whether to begin from zeros.
+        divisor: float32; 1 for none.
+    """
+    for i in range(rows.shape[0]):
+        out, own = floats(addresses[i], rows[i, 1]), symbols[rows[i, 0] : rows[i, 0] + rows[i, 1]]
+        length = block if 0 < block < own.size else max(own.size, 1)
+        if fill:
+            out[:] = _ZERO
+        for first in range(0, own.size, length):
+            s, o = own[first : first + length], out[first : first + length]
+            scales = _scales_of(form, tables, rows[i, 2] + first // length)
+            for j in range(s.size):
+                o[j] += _value(form, s[j], scales)
+        if divisor != _ONE:
+            for j in range(out.size):
+                out[j] /= divisor
 
 
-def quantize_rows(
-    form: str, work: Quantizing, tables: Sequence[Any], put_back: PutBack, threads: int
-) -> list[QuantizedPass]:
+def quantize(form: str, work: Quantizing, tables: Sequence[Any], put_back: PutBack, threads: int) -> Kept:
     """`Ops.quantize` by ranges; `put_back` adds what symbols stand for to a residual."""
     kind, top = form_of(form), np.int32((1 << work.bits) - 1)
-
-    def take_up_and_quantize(part: Share) -> Report:
-        own = tuple([table[part.tables] for table in tables])
-        return cast(Report, _take_up_and_quantize(kind, *part[:5], own, top))
-
     if not tables:  # where blocks end does not matter then
         work = work._replace(block=LINE)
-    return over_shares(work, take_up_and_quantize, threads, put_back)
+
+    def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
+        _quantize_shares(kind, shares, host(work.symbols), tuple(tables), top, reports)
+
+    return over_shares(work, kernel, threads, put_back)
 
 
 # What goes by the ranges of whole parameters
 
 
-def extremes(given: Sequence[tuple[Tensor | None, Tensor]], threads: int) -> list[Extremes]:
+@njit(nogil=True, cache=True)
+def _take_up_shares(shares, keys):  # type: ignore[no-untyped-def]
+    for s in range(shares.shape[0]):
+        keys[s, 0], keys[s, 1] = take_up(*operands(shares[s]))
+
+
+@njit(nogil=True, cache=True)
+def _extremes_of(keys, lows, highs, broken):  # type: ignore[no-untyped-def]
+    for i in range(keys.shape[0]):
+        lows[i], highs[i] = _from_key(keys[i, 0]), _from_key(keys[i, 1])
+        broken[i] = not keys_finite(keys[i, 0], keys[i, 1])
+
+
+def extremes(batch: Batch, threads: int) -> Extremes:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    residuals, gradients = [each for each, _ in given], [each for _, each in given]
-    parts = shares_of(Quantizing(residuals, gradients, np.empty(0, np.uint8), 8))
-    keys = run_shares(parts, lambda part: take_up(part.values, part.gradient, part.keeps), threads)
-    return [Extremes(_from_key(low), _from_key(high), not keys_finite(low, high)) for low, high in keys]
+    shares = shares_of(Quantizing(batch, None, 8))
+    keys, m = np.empty((len(shares), 2), np.int32), len(batch)
+    groups = portions(shares[:, 2], threads)
+    run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
+    found = Extremes(np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.bool_))
+    _extremes_of(keys, *found)
+    return found
 
 
 @njit(nogil=True, cache=True)
@@ -227,25 +268,32 @@ def count_symbols(values: NDArray[np.float32], bits: int, low: np.float32, high:
     return counts
 
 
+@njit(nogil=True, cache=True)
+def _quantize_between(shares, symbols, bits, broken, tables, reports):  # type: ignore[no-untyped-def]
+    for s in range(shares.shape[0]):
+        i = shares[s, 7]
+        if not broken[i]:
+            values, _, keeps = operands(shares[s])
+            own = symbols[shares[s, 3] : shares[s, 3] + values.size]
+            top = np.int32((1 << bits[i]) - 1)
+            reports[s, 0] = _quantize(_LINEAR, values, keeps, _scales_of(_LINEAR, tables, i), top, own)
+            reports[s, 2] = 1
+
+
+@njit(nogil=True, cache=True)
+def _write_ranges(lows, highs, bits, tables):  # type: ignore[no-untyped-def]
+    for i in range(lows.size):
+        tables[0][i], tables[1][i] = lows[i], _step_between(lows[i], highs[i], np.float32(1 / (1 << bits[i])))
+
+
 def quantize_between(
-    work: Quantizing,
-    bits: Sequence[int],
-    ranges: Sequence[Ranges],
-    lows: NDArray[np.float32],
-    steps: NDArray[np.float32],
-    threads: int,
-) -> list[QuantizedPass]:
+    work: Quantizing, bits: Sequence[int], ranges: Ranges, tables: Sequence[Any], threads: int
+) -> Kept:
     """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
-    for i, (own, width) in enumerate(zip(ranges, bits, strict=True)):
-        lows[i], steps[i] = own.low, _step_between(own.low, own.high, np.float32(2.0**-width))
+    widths, both = np.array(bits, np.int64), tuple(tables)
+    _write_ranges(ranges.low, ranges.high, widths, both)
 
-    def quantize(part: Share) -> Report:
-        i = part.parameter
-        if ranges[i].nonfinite:
-            return 0.0, 0, False
-        # What leaves a kernel is a float of Python's, of 64 bits.
-        scales = tuple(map(np.float32, _scales_of(_LINEAR, (lows, steps), i)))
-        top = np.int32((1 << bits[i]) - 1)
-        return _quantize(_LINEAR, part.values, part.keeps, scales, top, part.symbols), 1, True
+    def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
+        _quantize_between(shares, host(work.symbols), widths, ranges.nonfinite, both, reports)
 
-    return over_shares(work, quantize, threads)
+    return over_shares(work, kernel, threads)

@@ -7,7 +7,9 @@ word's set bits, so that no word waits until the length of the one before is kno
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numba import njit
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from ...errors import CorruptMessage
 from ..array import Bytes, readonly
 from .bits import SPARE, load64, ones, store64, trailing_zeros
+from .threads import LEAST_SHARE, run_all, shares
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 """Short blocks follow layers of different density more closely, long ones say less about themselves."""
@@ -23,6 +26,8 @@ BLOCK_LOG2S_OF_MANY = (14, 12, 10)
 """For more than FEW words: each up to the first that is not shorter. Looking at every length would take half
 as long as writing, and gain little."""
 FEW = 2**16
+_MANY = 2**21
+"""Words below which threads measure no faster than one of them, which adds up eight at a time."""
 
 LEAST_LOG2, MOST_LOG2 = 4, 14  # a longer block could pass 65535 bytes
 TABLE = 6
@@ -200,9 +205,9 @@ def _base_of(words, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _measure(words, length, signed, sizes):  # type: ignore[no-untyped-def]
-    """Writes to sizes how many bytes each block of `length` words takes; returns whether positions ascend."""
-    for s in range(sizes.size):
+def _measure(words, length, signed, sizes, low, high):  # type: ignore[no-untyped-def]
+    """Writes to sizes[low:high] how many bytes blocks of `length` words take; whether positions ascend."""
+    for s in range(low, high):
         block, base = words[s * length : (s + 1) * length], _base_of(words, s * length)
         last = np.int64(block[-1] >> _ONE)
         if last - base < block.size:
@@ -216,19 +221,23 @@ def _measure(words, length, signed, sizes):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _write_blocks(words, length, signed, starts, out):  # type: ignore[no-untyped-def]
-    """Writes blocks from out[starts[s]] on, in order: SPARE bytes behind the last are written, too."""
-    for s in range(starts.size - 1):
+def _write_blocks(words, length, signed, starts, out, low, high):  # type: ignore[no-untyped-def]
+    """Writes blocks number `low` up to `high`, block s to out[starts[s]:starts[s + 1]]."""
+    room = np.empty(starts[high] - starts[low] + SPARE, np.uint8)  # a block is written SPARE bytes further
+    for s in range(low, high):
         block, base = words[s * length : (s + 1) * length], _base_of(words, s * length)
         b = parameter(np.int64(block[-1] >> _ONE) - base, block.size)
-        _write_block(block, base, b, signed, out[starts[s] : starts[s + 1] + SPARE])
+        _write_block(
+            block, base, b, signed, room[starts[s] - starts[low] : starts[s + 1] - starts[low] + SPARE]
+        )
+    out[starts[low] : starts[high]] = room[: starts[high] - starts[low]]
 
 
 @njit(nogil=True, cache=True)
-def _read_blocks(body, length, signed, lasts, starts, words):  # type: ignore[no-untyped-def]
-    """Reads the blocks of body, which ends in SPARE bytes more; whether all are valid."""
+def _read_blocks(body, length, signed, lasts, starts, words, low, high):  # type: ignore[no-untyped-def]
+    """Reads blocks `low` up to `high` of body, which ends in SPARE bytes more; whether they are valid."""
     good = True
-    for s in range(lasts.size):
+    for s in range(low, high):
         block = words[s * length : (s + 1) * length]
         base = lasts[s - 1] if s else np.int64(-1)
         good &= _read_block(body, starts[s], starts[s + 1], base, lasts[s], signed, block)
@@ -267,12 +276,13 @@ class RicePlan:
         return 1 + TABLE * blocks + int(self.block_sizes.sum()) if blocks else 0
 
 
-def plan(words: Words, signed: bool) -> RicePlan:
+def plan(words: Words, signed: bool, threads: int = 1) -> RicePlan:
     """Finds the block length that makes the section the shortest; the longest of equals.
 
     Args:
         words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
         signed: whether signs are written.
+        threads: how many may work at once; the plan does not depend on it.
 
     Raises:
         ValueError: positions do not ascend.
@@ -280,7 +290,7 @@ def plan(words: Words, signed: bool) -> RicePlan:
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
     best: RicePlan | None = None
     for log2 in several if words.size else several[:1]:
-        found = in_blocks(words, signed, log2)
+        found = in_blocks(words, signed, log2, threads)
         if best is None or found.size < best.size:
             best = found
         elif several is BLOCK_LOG2S_OF_MANY:
@@ -289,32 +299,39 @@ def plan(words: Words, signed: bool) -> RicePlan:
     return best
 
 
-def in_blocks(words: Words, signed: bool, block_log2: int) -> RicePlan:
+def in_blocks(words: Words, signed: bool, block_log2: int, threads: int = 1) -> RicePlan:
     """The section in blocks of 2^block_log2 words."""
     words, length = readonly(words), 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
-    if not _measure(words, length, int(signed), sizes):
+    if words.size < _MANY:
+        threads = 1
+    if not _shared(sizes.size, length, threads, partial(_measure, words, length, int(signed), sizes)):
         raise ValueError("positions do not ascend")
     return RicePlan(words, signed, block_log2, sizes)
 
 
-def write(planned: RicePlan, out: Bytes) -> None:
-    """Writes the section to uint8 [size]."""
+def _shared(blocks: int, length: int, threads: int, kernel: Callable[[int, int], bool | None]) -> bool:
+    """Whether a kernel over blocks, some of them for a thread, never says that it is not so."""
+    parts = shares(blocks, threads, least=max(1, LEAST_SHARE // length))
+    return False not in run_all([partial(kernel, *part) for part in parts], threads)
+
+
+def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:
+    """Writes the section to uint8 [size]; the bytes do not depend on the threads."""
     words, sizes, length = planned.words, planned.block_sizes, 1 << planned.block_log2
     blocks = sizes.size
     if not blocks:
         return
     starts = np.concatenate(([1 + TABLE * blocks], sizes)).cumsum()
     lasts = np.append(words[length - 1 : -1 : length], words[-1]) >> 1
-    section = np.empty(out.size + SPARE, np.uint8)
-    section[0] = planned.block_log2
-    section[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
-    section[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
-    _write_blocks(words, length, int(planned.signed), starts, section)
-    out[:] = section[: out.size]
+    out[0] = planned.block_log2
+    out[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
+    out[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
+    kernel = partial(_write_blocks, words, length, int(planned.signed), starts, out)
+    _shared(blocks, length, threads, kernel)
 
 
-def read(body: Bytes, n: int, k: int, signed: bool) -> tuple[Words, int]:
+def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[Words, int]:
     """Reads the section that a body begins with.
 
     Args:
@@ -322,6 +339,7 @@ def read(body: Bytes, n: int, k: int, signed: bool) -> tuple[Words, int]:
         n: positions are below it; at most 2^31 - 1.
         k: how many words there are.
         signed: whether signs were written.
+        threads: how many may work at once.
 
     Returns:
         uint32 [k], position << 1 | sign, sign 0 where none was written; and bytes of the section.
@@ -347,7 +365,8 @@ def read(body: Bytes, n: int, k: int, signed: bool) -> tuple[Words, int]:
     if not _check_table(lasts, sizes, n, k, length, int(signed)):
         raise CorruptMessage(f"positions: the Golomb-Rice table is not one of {k} ascending ones below {n}")
     section, words = np.append(body[: starts[-1]], np.zeros(SPARE, np.uint8)), np.empty(k, np.uint32)
-    if not _read_blocks(section, length, int(signed), lasts, starts, words):
+    kernel = partial(_read_blocks, section, length, int(signed), lasts, starts, words)
+    if not _shared(blocks, length, threads, kernel):
         raise CorruptMessage(
             "positions: a Golomb-Rice block does not end where its last position and its size say"
         )

@@ -15,14 +15,16 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Bytes
+from ..array import Bytes, readonly
 from .bitpack import Symbols, check_symbols, symbol_type
 from .bits import load64, store64
-from .threads import run_all, shares
+from .threads import portions, run_all, shares
 
 STREAM = 4096
 """Symbols in a stream: its length costs 0.06% of 8-bit codes."""
 
+_LEAST_STREAMS = 16
+"""Streams below which a thread of its own costs more than it saves."""
 _SIDE_BY_SIDE = 4
 """Streams that one thread reads in turn, as where a code begins is known only when the one before it was
 looked up."""
@@ -82,6 +84,20 @@ def _package_merge(weights, limit):  # type: ignore[no-untyped-def]
     return lengths
 
 
+@njit(nogil=True, cache=True)
+def _code_lengths(counts, limit, lengths):  # type: ignore[no-untyped-def]
+    """`code_lengths` into uint8 [symbols], zeros; returns how many symbols occur."""
+    used = np.flatnonzero(counts)
+    ascending = used[np.argsort(counts[used], kind="mergesort")]
+    if used.size > 1:
+        found = _package_merge(counts[ascending], limit)
+        for i in range(used.size):
+            lengths[ascending[i]] = found[i]
+    elif used.size:
+        lengths[used[0]] = np.uint8(1)
+    return used.size
+
+
 def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
     """Lengths of an optimal code among those of at most `limit` bits.
 
@@ -92,12 +108,10 @@ def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
     Returns:
         uint8 [symbols]; 0 for those that do not occur, 1 for one that occurs alone.
     """
-    used = np.flatnonzero(counts)
-    if used.size > 1 << limit:
-        raise ValueError(f"{used.size} symbols need codes of more than {limit} bits")
-    ascending = used[np.argsort(counts[used], kind="stable")]
+    if (used := np.count_nonzero(counts)) > 1 << limit:
+        raise ValueError(f"{used} symbols need codes of more than {limit} bits")
     lengths = np.zeros(counts.size, np.uint8)
-    lengths[ascending] = _package_merge(counts[ascending], limit) if used.size > 1 else 1
+    _code_lengths(counts, limit, lengths)
     return lengths
 
 
@@ -292,15 +306,6 @@ def _group_of(bits: int) -> tuple[int, ...]:
 
 
 @njit(nogil=True, cache=True)
-def _count(symbols, bits):  # type: ignore[no-untyped-def]
-    """How often each symbol occurs, in four tables: equal neighbours need not wait for each other."""
-    counts = np.zeros((4, 1 << bits), np.uint32)
-    for i in range(symbols.size):
-        counts[i & 3, symbols[i]] += np.uint32(1)
-    return counts
-
-
-@njit(nogil=True, cache=True)
 def _measure(symbols, lengths, first, last, sizes):  # type: ignore[no-untyped-def]
     """Writes to sizes (uint16) how many bytes streams first to last take; symbols are valid."""
     for s in range(first, last):
@@ -408,22 +413,6 @@ def _read_streams(body, starts, first, last, table, group, symbols):  # type: ig
     return good
 
 
-def histogram(symbols: Symbols, bits: int, threads: int = 1) -> NDArray[np.int64]:
-    """How often each of the 2^bits symbols occurs, int64 [2^bits].
-
-    Raises:
-        ValueError: symbols of another type than `bits` asks for, or one of 2^bits or more.
-    """
-    check_symbols(symbols, bits)
-    if symbols.max(initial=0) >> bits:
-        raise ValueError(f"a symbol needs more than {bits} bits")
-    pieces = [partial(_count, symbols[low:high], bits) for low, high in shares(symbols.size, threads)]
-    counts = np.zeros(1 << bits, np.int64)
-    for each in run_all(pieces, threads):
-        counts += each.sum(axis=0, dtype=np.int64)
-    return counts
-
-
 @dataclass(frozen=True, eq=False)
 class Code:
     """The best code for symbols of some frequencies."""
@@ -438,12 +427,90 @@ class Code:
     @classmethod
     def of(cls, counts: NDArray[np.int64]) -> "Code":
         """For frequencies, int64 [2^bits], of at least one symbol."""
-        limit, k = longest(counts.size.bit_length() - 1), int(counts.sum())
-        lengths = code_lengths(counts, limit)
-        codebook = write_codebook(lengths, limit)
-        streams = _streams(k, lengths)
-        coded = int(counts @ lengths.astype(np.int64)) / 8 if streams else 0.0
-        return cls(lengths, codebook, codebook.size + 2.5 * streams + coded)
+        limit, lengths = longest(counts.size.bit_length() - 1), np.zeros(counts.size, np.uint8)
+        bits = np.empty(16 * counts.size + 48, np.uint8)
+        estimate = _estimate(counts, limit, lengths, bits)
+        return cls(lengths, write_codebook(lengths, limit), estimate)
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """The best codes for runs of symbols, each run by itself."""
+
+    estimates: NDArray[np.float64]
+    """float64 [runs], as of a `Code`."""
+    frequencies: NDArray[np.int64]
+    """How often each symbol occurs in all runs, int64 [2^bits of the widest]."""
+    lengths: NDArray[np.uint8]
+    """Of all runs, one after the other."""
+    ends: NDArray[np.int64]
+    """int64 [runs], where the lengths of each end."""
+
+    @classmethod
+    def of(
+        cls, symbols: Symbols, ends: NDArray[np.int64], bits: NDArray[np.int64], threads: int = 1
+    ) -> "Codes":
+        """For symbols whose runs end at `ends`, int64 [runs], and have so many bits each.
+
+        Raises:
+            ValueError: symbols of another type than bits ask for, or one that needs more than its run has.
+        """
+        for width in set(bits.tolist()):
+            check_symbols(symbols, width)
+        sizes, widest = 1 << bits, 1 << int(bits.max(initial=0))
+        stops, estimates = np.cumsum(sizes), np.empty(bits.size)
+        lengths = np.zeros(int(sizes.sum()), np.uint8)
+        groups = portions(np.diff(ends, prepend=0), threads)
+        counted = np.zeros((len(groups), widest), np.int64)
+        given = readonly(symbols), ends, bits, stops, lengths, estimates
+        work = [
+            partial(_find_codes, *given, at.start, at.stop, counts)
+            for at, counts in zip(groups, counted, strict=True)
+        ]
+        if not all(run_all(work, threads)):
+            raise ValueError("a symbol needs more bits than its run has")
+        return cls(estimates, counted.sum(axis=0), lengths, stops)
+
+    def code(self, run: int) -> Code:
+        """The code of one run."""
+        begin = int(self.ends[run - 1]) if run else 0
+        lengths = self.lengths[begin : self.ends[run]]
+        limit = longest(lengths.size.bit_length() - 1)
+        return Code(lengths, write_codebook(lengths, limit), float(self.estimates[run]))
+
+
+@njit(nogil=True, cache=True)
+def _estimate(counts, limit, lengths, bits):  # type: ignore[no-untyped-def]
+    """Finds lengths, uint8 [symbols], zeros; returns about how many bytes a section takes."""
+    several = _code_lengths(counts, limit, lengths) > 1
+    codebook = (_write_tokens(lengths, limit, bits) + 7) // 8
+    k, coded = np.int64(0), np.int64(0)
+    for i in range(counts.size):
+        k += counts[i]
+        coded += counts[i] * np.int64(lengths[i])
+    return codebook + (2.5 * ((k + STREAM - 1) // STREAM) + coded / 8 if several else 0.0)
+
+
+@njit(nogil=True, cache=True)
+def _find_codes(symbols, ends, bits, stops, lengths, estimates, low, high, counted):  # type: ignore[no-untyped-def]
+    """Codes of runs `low` up to `high`; adds frequencies to `counted`; whether all symbols are in range."""
+    good, begin = True, ends[low - 1] if low else np.int64(0)
+    for run in range(low, high):
+        size = np.int64(1) << bits[run]
+        counts, own = np.zeros((4, size), np.int64), symbols[begin : ends[run]]
+        seen, mask = np.int64(0), size - 1
+        for i in range(own.size):  # in four tables: equal neighbours need not wait for each other
+            symbol = np.int64(own[i])
+            seen |= symbol
+            counts[i & 3, symbol & mask] += 1
+        total = counts[0] + counts[1] + counts[2] + counts[3]
+        good &= seen <= mask
+        counted[:size] += total
+        limit = min(max(np.int64(14), bits[run] + 3), np.int64(_LONGEST))
+        scratch = np.empty(16 * size + 48, np.uint8)
+        estimates[run] = _estimate(total, limit, lengths[stops[run] - size : stops[run]], scratch)
+        begin = ends[run]
+    return good
 
 
 @dataclass(frozen=True, eq=False)
@@ -474,7 +541,7 @@ def plan(symbols: Symbols, code: Code, threads: int = 1) -> HuffmanPlan:
         threads: how many may work at once; the plan does not depend on it.
     """
     stream_bytes = np.empty(_streams(symbols.size, code.lengths), np.uint16)
-    pieces = shares(stream_bytes.size, threads)
+    pieces = shares(stream_bytes.size, threads, least=_LEAST_STREAMS)
     run_all([partial(_measure, symbols, code.lengths, *piece, stream_bytes) for piece in pieces], threads)
     return HuffmanPlan(symbols, code, stream_bytes)
 
@@ -506,7 +573,7 @@ def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
     entries, group = code_entries(lengths), _group_of(lengths.size.bit_length() - 1)
     work = [
         partial(_write_streams, symbols, entries, group, starts, *piece, out)
-        for piece in shares(planned.stream_bytes.size, threads)
+        for piece in shares(planned.stream_bytes.size, threads, least=_LEAST_STREAMS)
     ]
     if not all(run_all(work, threads)):
         raise ValueError("these are not the symbols that were planned")
@@ -545,7 +612,7 @@ def decode(
     table, section = decode_table(lengths), body[:end]
     work = [
         partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
-        for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE)
+        for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE, _LEAST_STREAMS)
     ]
     if not all(run_all(work, threads)):
         raise CorruptMessage("symbols: a stream of Huffman codes does not end where its length says")

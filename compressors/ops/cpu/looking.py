@@ -1,4 +1,6 @@
-"""Samples of gradients and residuals, and a sum of squares.
+"""Passes over many parameters that only look, and momentum; and where samples are taken.
+
+Tables of rows are those of `rows.py`.
 
 A sample has one element in each of m equal strata. The place within a stratum comes from a hash of the
 stratum's number, so the sample needs no generator state, is the same on every machine and device, and does
@@ -8,6 +10,10 @@ not fall into step with the rows of a layer.
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from .rows import floats
+
+_LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
 
 
 @njit(nogil=True, cache=True)
@@ -55,9 +61,97 @@ def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
 
 
 @njit(nogil=True, cache=True)
-def scaled_squares(values, scale):  # type: ignore[no-untyped-def]
-    """The sum of the squares of float32 [n] times a power of two, each as a whole number."""
-    total = np.int64(0)
-    for value in values:
-        total += np.int64(np.float64(value) * np.float64(value) * scale)
-    return total
+def nonzero(rows, found):  # type: ignore[no-untyped-def]
+    """Whether an element of each gradient is not zero; NaN is not."""
+    for i in range(rows.shape[0]):
+        found[i] = False
+        for value in floats(rows[i, 1], rows[i, 2]):
+            if value != _ZERO:
+                found[i] = True
+                break
+
+
+@njit(nogil=True, cache=True)
+def gather(rows, out, broken):  # type: ignore[no-untyped-def]
+    """Copies gradients to where their bases say, and tells which have elements that are not finite."""
+    for i in range(rows.shape[0]):
+        gradient, into, odd = floats(rows[i, 1], rows[i, 2]), out[rows[i, 3] : rows[i, 3] + rows[i, 2]], 0
+        for j in range(gradient.size):
+            into[j] = gradient[j]
+            odd += not abs(gradient[j]) <= _LARGEST
+        broken[i] = odd > 0
+
+
+@njit(nogil=True, cache=True)
+def squares(rows, sums):  # type: ignore[no-untyped-def]
+    """The sums of squares of what stands for gradients, float64 [m]."""
+    for i in range(rows.shape[0]):
+        total = 0.0
+        for value in floats(rows[i, 1], rows[i, 2]):
+            total += np.float64(value) * np.float64(value)
+        sums[i] = total
+
+
+@njit(nogil=True, cache=True)
+def largest(rows, found):  # type: ignore[no-untyped-def]
+    """The largest magnitude of each gradient, float32 [m]; it means nothing where one is not finite."""
+    for i in range(rows.shape[0]):
+        most = _ZERO
+        for value in floats(rows[i, 1], rows[i, 2]):
+            most = max(most, abs(value))
+        found[i] = most
+
+
+@njit(nogil=True, cache=True)
+def scaled_squares(rows, scales, totals):  # type: ignore[no-untyped-def]
+    """The sums of squares of gradients times a power of two, each square as a whole number; int64 [m]."""
+    for i in range(rows.shape[0]):
+        total = np.int64(0)
+        for value in floats(rows[i, 1], rows[i, 2]):
+            total += np.int64(np.float64(value) * np.float64(value) * scales[i])
+        totals[i] = total
+
+
+@njit(nogil=True, cache=True)
+def take(rows, counts, places, values):  # type: ignore[no-untyped-def]
+    """residual + gradient at places, `counts` of each parameter."""
+    at = 0
+    for i in range(rows.shape[0]):
+        gradient, end = floats(rows[i, 1], rows[i, 2]), at + counts[i]
+        if rows[i, 0]:
+            residual = floats(rows[i, 0], rows[i, 2])
+            for j in range(at, end):
+                values[j] = residual[places[j]] + gradient[places[j]]
+        else:
+            for j in range(at, end):
+                values[j] = gradient[places[j]]
+        at = end
+
+
+@njit(nogil=True, cache=True)
+def apply_momentum(rows, momentum, out):  # type: ignore[no-untyped-def]
+    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
+
+    Args:
+        rows: velocities stand instead of residuals.
+        momentum: float32.
+        out: float32; a row's elements begin at its base.
+    """
+    for i in range(rows.shape[0]):
+        velocity, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
+        into = out[rows[i, 3] : rows[i, 3] + rows[i, 2]]
+        for j in range(velocity.size):
+            total = velocity[j] * momentum + gradient[j]
+            into[j] = total
+            velocity[j] = total if abs(total) <= _LARGEST else velocity[j]
+
+
+@njit(nogil=True, cache=True)
+def clear(words, ends, rows):  # type: ignore[no-untyped-def]
+    """Sets to zero what words name; `ends` says where those of each row end."""
+    at = 0
+    for i in range(rows.shape[0]):
+        residual = floats(rows[i, 0], rows[i, 2])
+        for j in range(at, ends[i]):
+            residual[np.int64(words[j] >> np.uint32(1)) - rows[i, 3]] = _ZERO
+        at = ends[i]

@@ -1,69 +1,37 @@
 """Arrays and passes in the CPU's memory: numba's loops, whose results are there at once."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import Form, ThresholdRule
 from ..array import host, readonly
-from ..interface import (
-    Batch,
-    Ops,
-    QuantizedPass,
-    Quantizing,
-    Ranges,
-    Selected,
-    Target,
-)
+from ..interface import Batch, Flags, Floats64, Kept, Ops, Quantizing, Ranges, Selected, Target, scales_of
 from ..readback import Pending, Readback
-from . import avx512, by_range, chunked, quantile, summing, topk
-from .rows import floats, table
+from ..segments import Numbers
+from . import avx512, by_range, chunked, looking, quantile, summing, topk
+from .blockwise import PutBack, Shares
+from .threads import portions, run_all
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
 T = TypeVar("T")
-_LARGEST = np.float32(np.finfo(np.float32).max)
-_FIRST = 1024
-"""Elements of which mostly one is not zero."""
+_PIECE = 1 << 18
+"""Elements, about, to which all workers' values are added before the next ones; with fewer, calls take longer
+than memory."""
 
 
 def _now(result: T) -> Pending[T]:
     return lambda: result
 
 
-def _table(batch: Batch) -> tuple[NDArray[np.int64], list[Tensor]]:
-    """The parameters as a table for kernels, and gradients that must live until these have returned."""
-    wide = [each if each.dtype == torch.float32 else each.float() for each in batch.gradients]
-    rows = table(
-        [each.data_ptr() for each in batch.residuals],
-        [each.data_ptr() for each in wide],
-        [each.numel() for each in wide],
-        batch.bases,
-    )
-    return rows, wide
-
-
-@njit(nogil=True, cache=True)
-def _apply_momentum(rows, momentum, out):  # type: ignore[no-untyped-def]
-    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
-
-    Args:
-        rows: see `rows.py`; velocities stand instead of residuals.
-        momentum: float32.
-        out: float32; a row's elements begin at its base.
-    """
-    for i in range(rows.shape[0]):
-        velocity, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
-        into = out[rows[i, 3] : rows[i, 3] + rows[i, 2]]
-        for j in range(velocity.size):
-            total = velocity[j] * momentum + gradient[j]
-            into[j] = total
-            velocity[j] = total if abs(total) <= _LARGEST else velocity[j]
+@lru_cache(64)  # samples are taken of the same parameters again and again
+def _places(sizes: tuple[int, ...], counts: tuple[int, ...]) -> NDArray[np.int64]:
+    return np.concatenate([looking.stratified_positions(*pair) for pair in zip(sizes, counts, strict=True)])
 
 
 class CpuOps(Ops):
@@ -123,131 +91,192 @@ class CpuOps(Ops):
 
     # Looking
 
-    def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        return [bool(each[:_FIRST].any()) or bool(each.any()) for each in gradients]
+    def nonzero(self, gradients: Sequence[Tensor]) -> Flags:
+        batch, found = _looked_at(gradients), np.empty(len(gradients), np.bool_)
+        looking.nonzero(batch.rows, found)
+        return found
 
-    def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
-        return _now([bool(torch.isfinite(each).all()) for each in gradients])
+    def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[NDArray[Any], Pending[Flags]]:
+        batch = _looked_at(gradients)
+        out, broken = np.empty(int(batch.sizes.sum()), np.float32), np.empty(len(batch), np.bool_)
+        looking.gather(batch.rows, out, broken)
+        return out, _now(broken)
 
-    def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
-        return _now(0.0 if residual is None else float(residual.double().square().sum()))
+    def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
+        kept, found = [tensor for tensor in tensors if tensor is not None], np.zeros(len(tensors))
+        sums = np.empty(len(kept))
+        looking.squares(Batch.of([None] * len(kept), kept).rows, sums)
+        found[[tensor is not None for tensor in tensors]] = sums
+        return _now(found)
+
+    def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
+        wide, largest, totals = batch.wide(), np.empty(len(batch), np.float32), np.empty(len(batch), np.int64)
+        looking.largest(wide.rows, largest)
+        scales = scales_of(largest, batch.sizes)
+        looking.scaled_squares(wide.rows, scales, totals)
+        return _now(totals / scales)
+
+    def samples(
+        self, batch: Batch, counts: Sequence[int], readback: Readback
+    ) -> Pending[list[NDArray[np.float32]]]:
+        if not len(batch):
+            return _now([])
+        wide, sizes = batch.wide(), np.array(counts, np.int64)
+        places = _places(tuple(batch.sizes.tolist()), tuple(counts))
+        values = np.empty(places.size, np.float32)
+        looking.take(wide.rows, sizes, places, values)
+        return _now(np.split(values, np.cumsum(sizes)[:-1]))
+
+    def ranked_samples(
+        self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
+    ) -> tuple[NDArray[np.float32], Flags]:
+        ends, kept = np.cumsum(counts), np.array(ranks, np.int64)
+        values = np.concatenate(self.samples(batch, counts, Readback(self))())
+        found, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
+        topk.ranked(values, ends, kept, found, broken)
+        return found, broken
 
     # Sparse passes
 
-    def apply_momentum(
-        self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
-    ) -> list[Tensor]:
-        """See `Ops.apply_momentum`; one call takes all."""
-        wide = [each.float() for each in gradients]  # copies must live until the call has returned
-        ends = list(accumulate([each.numel() for each in wide]))
-        out = self._kept_room("velocities", ends[-1] if ends else 0, np.float32)
-        begins = [0, *ends][: len(ends)]
-        rows = table(
-            [each.data_ptr() for each in velocities],
-            [each.data_ptr() for each in wide],
-            [each.numel() for each in wide],
-            begins,
-        )
-        _apply_momentum(rows, np.float32(momentum), out)
-        return [torch.from_numpy(out[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+    def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:
+        wide, sizes = batch.wide(), batch.sizes
+        out, rows = self._kept_room("velocities", int(sizes.sum()), np.float32), wide.rows.copy()
+        rows[:, 0] = [velocity.data_ptr() for velocity in velocities]
+        rows[:, 3] = np.cumsum(sizes) - sizes
+        looking.apply_momentum(rows, np.float32(momentum), out)
+        return batch.with_gradients(torch.from_numpy(out[: int(sizes.sum())]))
 
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
+        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float], readback: Readback
     ) -> Pending[Selected]:
-        """See `Ops.take_by_threshold`; one call takes all."""
-        rows, _wide = _table(batch)
-        by, (words, values) = np.array(taus, np.float32), map(host, batch.target)
-        return _now(threshold_rows(rule, rows, by, words, values, self.threads, self._vectorized))
+        wide, by, (words, values) = batch.wide(), np.array(taus, np.float32), map(host, target)
+        return _now(threshold_rows(rule, wide.rows, by, words, values, self.threads, self._vectorized))
 
-    def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
-        """See `Ops.take_largest`; a few calls take all."""
-        rows, _wide = _table(batch)
-        words, values = map(host, batch.target)
-        return _now(topk.topk_rows(rows, counts, words, values, self.threads, self._vectorized))
+    def take_largest(
+        self, batch: Batch, target: Target, counts: Sequence[int], readback: Readback
+    ) -> Pending[Selected]:
+        wide, (words, values) = batch.wide(), map(host, target)
+        return _now(topk.topk_rows(wide.rows, counts, words, values, self.threads, self._vectorized))
 
     def take_largest_of_chunks(
-        self, batch: Batch, chunk: int, keep: int, returned: Readback
+        self, batch: Batch, target: Target, chunk: int, keep: int, readback: Readback
     ) -> Pending[Selected]:
-        """See `Ops.take_largest_of_chunks`; one call takes all."""
-        rows, _wide = _table(batch)
-        words, values = map(host, batch.target)
-        return _now(chunked.chunked_rows(rows, chunk, keep, words, values, self._vectorized))
-
-    def clear(self, words: NDArray[np.uint32], base: int, dense: Tensor) -> None:
-        dense.numpy()[(words >> 1).astype(np.int64) - base] = 0
+        wide, (words, values) = batch.wide(), map(host, target)
+        return _now(chunked.chunked_rows(wide.rows, chunk, keep, words, values, self._vectorized))
 
     # Quantizing passes
 
-    def extremes(
-        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
-    ) -> list[Ranges]:
-        """See `Ops.extremes`; one call takes all."""
-        return list(by_range.extremes(given, self.threads))
+    def extremes(self, batch: Batch, readback: Readback) -> Ranges:
+        return by_range.extremes(batch.wide(), self.threads)
 
     def quantize(
-        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-
-        def put_back(symbols: NDArray[Any], block: int, at: slice, out: NDArray[np.float32]) -> None:
-            rows = np.array([[0, symbols.size, at.start, at.stop - at.start]])
-            self.add_values(form, symbols, block, tuple(tables), rows, out, np.zeros(1, np.int64))
-
-        if form != "quantile":
-            return _now(by_range.quantize_rows(form, work, tables, put_back, self.threads))
-        exponents, means = tables
-        by_block = means.reshape(-1, 1 << work.bits)
-        return _now(quantile.quantile_rows(work, by_block, exponents, put_back, self.threads))
+        self, form: Form, work: Quantizing, tables: Sequence[Any], readback: Readback
+    ) -> Pending[Kept]:
+        work = work._replace(batch=work.batch.wide())
+        if form == "quantile":
+            return _now(
+                quantile.quantize(work, tables[0], tables[1], _put_back(form, work, tables), self.threads)
+            )
+        return _now(by_range.quantize(form, work, tables, _put_back(form, work, tables), self.threads))
 
     def linear_between(
-        self,
-        work: Quantizing,
-        bits: Sequence[int],
-        ranges: Sequence[Ranges],
-        lows: NDArray[np.float32],
-        steps: NDArray[np.float32],
-    ) -> Pending[list[QuantizedPass]]:
-        return _now(by_range.quantize_between(work, bits, ranges, lows, steps, self.threads))
+        self, work: Quantizing, bits: Sequence[int], ranges: Any, tables: Sequence[Any], readback: Readback
+    ) -> Pending[Kept]:
+        work = work._replace(batch=work.batch.wide())
+        return _now(by_range.quantize_between(work, bits, ranges, tables, self.threads))
 
     # What is sent
 
     def add_values(
         self,
         form: str,
-        symbols: NDArray[Any],
+        sources: Sequence[tuple[NDArray[Any], Sequence[NDArray[Any]]]],
         block: int,
-        tables: tuple[NDArray[Any], ...],
-        rows: NDArray[np.int64],
+        rows: Numbers,
         out: NDArray[np.float32],
-        starts: NDArray[np.int64],
+        starts: Numbers,
+        divisor: int = 0,
     ) -> None:
-        if form == "quantile":
-            exponents, means = tables
-            tables = means.reshape(max(exponents.size, 1), -1), exponents
-        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
-            own, into = symbols[begin : begin + n], out[start : start + n]
-            length, own_tables = block if 0 < block < n else max(n, 1), slice(first, first + blocks)
-            here = tuple([table[own_tables] for table in tables])
-            if form == "f32":
-                into += own
-            elif form == "quantile":
-                add: Any = quantile.add_values
-                add(own, length, *here, into)
-            else:
-                by_range.add_values(by_range.form_of(form), own, length, here, into)
+        """See `Ops.add_values`: a piece stays in the caches until all workers' values are added to it."""
+        whole, begin, last = out.ctypes.data, 0, len(sources) - 1
+        if last:
+            rows, starts = _cut(rows, starts, block)
+
+        def add(at: slice) -> None:
+            for number, (symbols, tables) in enumerate(sources):
+                by = divisor if number == last and divisor else 1
+                fill = bool(divisor) and number == begin
+                _add_rows(form, symbols, block, tables, rows[at], whole + 4 * starts[at], fill, by)
+
+        run_all([partial(add, at) for at in portions(rows[:, 1], 2, _PIECE)], self.threads)
 
     def add_words(
         self,
         words: NDArray[np.uint32],
-        ends: NDArray[np.int64],
-        shifts: NDArray[np.int64],
+        ends: Numbers,
+        rows: Numbers,
         taus: NDArray[np.float32] | None,
-        values: NDArray[Any],
-        total: NDArray[np.float32],
+        values: NDArray[Any] | None,
     ) -> None:
-        """See `Ops.add_words`; one call takes all."""
+        if values is None:
+            looking.clear(readonly(words), ends, rows)
+            return
         by = readonly(np.zeros(ends.size, np.float32) if taus is None else taus)
         beside = summing.levels_and_floats(values)
-        summing.add_words(summing.kind_of(values), ends, shifts, by, readonly(words), *beside, total)
+        summing.add_words(summing.kind_of(values), ends, rows, by, readonly(words), *beside)
+
+
+def _looked_at(gradients: Sequence[Tensor]) -> Batch:
+    return Batch.of([None] * len(gradients), gradients).wide()
+
+
+def _put_back(form: str, work: Quantizing, tables: Sequence[Any]) -> PutBack:
+
+    def put_back(shares: Shares) -> None:
+        rows = np.ascontiguousarray(shares[:, [3, 2, 5, 6]])
+        _add_rows(form, work.symbols, work.block, tables, rows, shares[:, 0].copy(), False, 1)
+
+    return put_back
+
+
+def _add_rows(
+    form: str,
+    symbols: Any,
+    block: int,
+    tables: Sequence[Any],
+    rows: Numbers,
+    addresses: Numbers,
+    fill: bool,
+    by: int,
+) -> None:
+    given = rows, addresses, fill, np.float32(by)
+    if form == "quantile":
+        exponents, means = map(readonly, tables)
+        table = means.reshape(max(exponents.size, 1), -1)
+        quantile.add_rows(readonly(symbols), block, exponents, table, *given)
+    else:
+        here = tuple(map(readonly, tables))
+        by_range.add_rows(by_range.form_of(form), readonly(symbols), block, here, *given)
+
+
+def _cut(rows: Numbers, starts: Numbers, block: int) -> tuple[Numbers, Numbers]:
+    """Pieces of rows, of whole blocks or of a part of one."""
+    sizes = rows[:, 1]
+    lengths = np.maximum(1, np.minimum(sizes, block or sizes))
+    steps = np.where(lengths <= _PIECE, _PIECE // lengths * lengths, _PIECE)
+    # A block longer than a piece is cut by itself: no piece reaches from one into the next.
+    within = np.where(lengths <= _PIECE, sizes, lengths)
+    per, blocks = -(-within // steps), np.where(lengths <= _PIECE, 1, -(-sizes // lengths))
+    numbers = np.repeat(np.arange(len(rows)), per * blocks)
+    index = np.arange(numbers.size) - np.repeat(np.cumsum(per * blocks) - per * blocks, per * blocks)
+    begins = index // per[numbers] * within[numbers] + index % per[numbers] * steps[numbers]
+    stops = np.minimum(
+        np.minimum(begins + steps[numbers], (index // per[numbers] + 1) * within[numbers]), sizes[numbers]
+    )
+    first = begins // lengths[numbers]
+    counts = -(-stops // lengths[numbers]) - first
+    cut = np.stack((rows[numbers, 0] + begins, stops - begins, rows[numbers, 2] + first, counts), axis=1)
+    return cut, starts[numbers] + begins
 
 
 CPU = CpuOps()

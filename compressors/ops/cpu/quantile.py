@@ -19,22 +19,25 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, QuantizedPass, Quantizing
+from ..array import host
+from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, Kept, Quantizing
 from .blockwise import (
     LINE,
     PutBack,
-    Report,
-    Share,
+    Shares,
     accumulate,
     from_order_key,
     keys_finite,
+    operands,
     order_key,
     over_shares,
     squares_of,
     take_up,
 )
 from .float_formats import from_fp16, round_to_fp16
+from .rows import floats
 from .search16 import build_tree, find_bins, tree_size
+from .threads import portions
 
 _SORTED_AT_ONCE = 1 << 17
 """Elements whose keys are sorted before they are looked at again: they stay in the caches."""
@@ -155,49 +158,73 @@ def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _quantize_blocks(values, keeps, symbols, block, ordered, bits, means, exponents, tree):  # type: ignore[no-untyped-def]
-    """Quantizes a share of blocks whose sorted keys are known."""
-    meant, squares = np.empty(1 << bits, np.float32), 0.0
-    for b in range(exponents.size):
-        first, last = b * block, min((b + 1) * block, values.size)
-        exponents[b] = _write_table(ordered[first:last], bits, means[b])
-        _read_table(means[b], exponents[b], meant)
-        build_tree(ordered[first:last], bits, tree)
-        squares += _assign(values[first:last], keeps, tree, bits, meant, symbols[first:last])
-    return squares
+def _take_up_keys(shares, keys, reports):  # type: ignore[no-untyped-def]
+    """Takes up shares, and writes the keys of those that are finite, side by side."""
+    at = 0
+    for s in range(shares.shape[0]):
+        values, gradient, keeps = operands(shares[s])
+        reports[s, 2] = keys_finite(*take_up(values, gradient, keeps))
+        if reports[s, 2]:
+            _fill_keys(values, keys[at : at + values.size])
+        at += values.size
 
 
-def quantile_rows(
-    work: Quantizing, means: NDArray[np.uint16], exponents: NDArray[np.int8], put_back: PutBack, threads: int
-) -> list[QuantizedPass]:
-    """`Ops.quantize` to bins of equal population; means are uint16 [blocks, 2^bits].
+@njit(nogil=True, cache=True)
+def _quantize_shares(shares, ordered, bits, symbols, means, exponents, tree, reports):  # type: ignore[no-untyped-def]
+    """Quantizes shares of blocks whose sorted keys are known."""
+    meant, at = np.empty(1 << bits, np.float32), 0
+    for s in range(shares.shape[0]):
+        values, _, keeps = operands(shares[s])
+        own, block = symbols[shares[s, 3] : shares[s, 3] + values.size], shares[s, 4]
+        for k in range(shares[s, 6] if reports[s, 2] else 0):
+            first, last, b = k * block, min((k + 1) * block, values.size), shares[s, 5] + k
+            keys = ordered[at + first : at + last]
+            exponents[b] = _write_table(keys, bits, means[b])
+            _read_table(means[b], exponents[b], meant)
+            build_tree(keys, bits, tree)
+            reports[s, 0] += _assign(values[first:last], keeps, tree, bits, meant, own[first:last])
+            reports[s, 1] = k + 1
+        at += values.size
+
+
+def quantize(
+    work: Quantizing, exponents: NDArray[np.int8], means: NDArray[np.uint16], put_back: PutBack, threads: int
+) -> Kept:
+    """`Ops.quantize` to bins of equal population; means are uint16 [blocks * 2^bits].
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
     """
+    by_block = means.reshape(-1, 1 << work.bits)
 
-    def quantize(part: Share) -> Report:
-        if not keys_finite(*take_up(part.values, part.gradient, part.keeps)):
-            return 0.0, 0, False
-        keys, tree = np.empty(part.values.size, np.int32), np.empty(tree_size(work.bits), np.int32)
-        _fill_keys(part.values, keys)
-        even = keys.size - keys.size % part.block
-        keys[:even].reshape(-1, part.block).sort(axis=1)
-        keys[even:].sort()
-        tables = means[part.tables], exponents[part.tables]
-        given = part.values, part.keeps, part.symbols, part.block, keys, work.bits
-        return float(_quantize_blocks(*given, *tables, tree)), tables[1].size, True
+    def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
+        for at in portions(shares[:, 2], 2, _SORTED_AT_ONCE):
+            own, ends = shares[at], np.cumsum(shares[at, 2])
+            keys, tree = np.empty(int(own[:, 2].sum()), np.int32), np.empty(tree_size(work.bits), np.int32)
+            _take_up_keys(own, keys, reports[at])
+            for (_, _, size, _, block, *_), end in zip(own.tolist(), ends.tolist(), strict=True):
+                even = size - size % block
+                keys[end - size : end - size + even].reshape(-1, block).sort(axis=1)
+                keys[end - size + even : end].sort()
+            _quantize_shares(own, keys, work.bits, host(work.symbols), by_block, exponents, tree, reports[at])
 
-    return over_shares(work, quantize, threads, put_back, _SORTED_AT_ONCE)
+    return over_shares(work, kernel, threads, put_back, most=_SORTED_AT_ONCE)
 
 
 @njit(nogil=True, cache=True)
-def add_values(symbols, block, tables, exponents, out):  # type: ignore[no-untyped-def]
-    """Adds to out, float32 [n], what symbols [n] stand for."""
-    values = np.empty(tables.shape[1], np.float32)
-    for b in range(exponents.size):
-        first, last = b * block, min((b + 1) * block, symbols.size)
-        s, o = symbols[first:last], out[first:last]
-        _read_table(tables[b], exponents[b], values)
-        for j in range(s.size):
-            o[j] += values[s[j]]
+def add_rows(symbols, block, exponents, means, rows, addresses, fill, divisor):  # type: ignore[no-untyped-def]
+    """Adds what symbols stand for, as `by_range.add_rows` does. Means are uint16 [blocks, 2^bits]."""
+    values = np.empty(means.shape[1], np.float32)
+    for i in range(rows.shape[0]):
+        out, own = floats(addresses[i], rows[i, 1]), symbols[rows[i, 0] : rows[i, 0] + rows[i, 1]]
+        length = block if 0 < block < own.size else max(own.size, 1)
+        if fill:
+            out[:] = np.float32(0)
+        for first in range(0, own.size, length):
+            s, o, b = own[first : first + length], out[first : first + length], rows[i, 2] + first // length
+            _read_table(means[b], exponents[b], values)
+            for j in range(s.size):
+                o[j] += values[s[j]]
+        if divisor != np.float32(1):
+            for j in range(out.size):
+                out[j] /= divisor

@@ -4,7 +4,6 @@ A row is int64: the address of a residual, the address of a gradient, their elem
 position in the update. Whoever makes a row keeps the arrays alive until the kernel has returned.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,6 @@ COLUMNS = 4
 RESIDUAL, GRADIENT, ELEMENTS, BASE = range(COLUMNS)
 
 Rows = NDArray[np.int64]
-
-
-def table(
-    residuals: Sequence[int], gradients: Sequence[int], elements: Sequence[int], bases: Sequence[int]
-) -> Rows:
-    """int64 [m, COLUMNS], of float32 arrays by their addresses."""
-    return np.array((residuals, gradients, elements, bases), np.int64).T.copy()
 
 
 def _pointer(typing_context: Any, address: Any) -> Any:

@@ -8,6 +8,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..array import readonly
+from .rows import floats
 
 _BLOCK = 8192
 """Elements that stay in the first-level cache while they are set to 0, added to and divided."""
@@ -71,11 +72,26 @@ def _divide(block, divisor, factor):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def add_words(kind, ends, shifts, taus, words, levels, values, total):  # type: ignore[no-untyped-def]
-    """Adds an update to total; for arguments see `sum_updates`."""
-    if ends.size:
-        first = np.int64(0)  # a literal would have it compiled once more
-        _add(kind, first, first, first, ends.size, ends, shifts, taus, words, levels, values, total)
+def add_words(kind, ends, rows, taus, words, levels, values):  # type: ignore[no-untyped-def]
+    """Adds an update to what stands for residuals in a table of rows; for arguments see `sum_updates`."""
+    at, none = np.int64(0), np.zeros(1, np.int64)
+    for s in range(ends.size):
+        out = floats(rows[s, 0], rows[s, 2])
+        _add(
+            kind,
+            rows[s, 3],
+            at,
+            none[0],
+            none[0] + 1,
+            ends[s : s + 1],
+            none,
+            taus[s : s + 1],
+            words,
+            levels,
+            values,
+            out,
+        )
+        at = ends[s]
 
 
 @njit(nogil=True, cache=True)

@@ -27,11 +27,12 @@ if hasattr(os, "register_at_fork"):  # a forked process has the pools, but none 
 def run_all(pieces: Sequence[Callable[[], Result]], threads: int) -> list[Result]:
     """Runs every piece, at most `threads` at once, and returns their results in order.
 
-    With one thread, or one piece, nothing leaves the calling thread.
+    With one thread, or one piece, nothing leaves the calling thread, which runs the first of several.
     """
     if threads <= 1 or len(pieces) <= 1:
         return [piece() for piece in pieces]
-    return list(_pool(threads).map(lambda piece: piece(), pieces))
+    others = [_pool(threads - 1).submit(piece) for piece in pieces[1:]]
+    return [pieces[0](), *[other.result() for other in others]]
 
 
 def portions(elements: NDArray[np.int64], threads: int, share: int = LEAST_SHARE) -> list[slice]:
@@ -49,10 +50,13 @@ def portions(elements: NDArray[np.int64], threads: int, share: int = LEAST_SHARE
     return list(map(slice, starts, [*starts[1:], len(elements)]))
 
 
-def shares(count: int, threads: int, multiple: int = 1) -> list[tuple[int, int]]:
-    """[start, stop) of each thread's share of `count` things; starts are multiples of `multiple`."""
+def shares(count: int, threads: int, multiple: int = 1, least: int = 1) -> list[tuple[int, int]]:
+    """[start, stop) of each thread's share of `count` things.
+
+    Starts are multiples of `multiple`. No thread takes less than `least`, but for the last one.
+    """
     if count == 0:
         return []
-    step = -(-count // max(threads, 1))
+    step = max(-(-count // max(threads, 1)), least)
     step = -(-step // multiple) * multiple
     return [(start, min(start + step, count)) for start in range(0, count, step)]

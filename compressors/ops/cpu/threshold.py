@@ -132,10 +132,9 @@ def _send_rows(rule, lanes, rows, taus, words, values, sent, ends, tallies):  # 
         ends[i] = sent
 
 
-def selected(ends: NDArray[np.int64], tallies: NDArray[np.float64], taus: list[float]) -> Selected:
+def selected(ends: NDArray[np.int64], tallies: NDArray[np.float64], taus: NDArray[np.float32]) -> Selected:
     """From what kernels fill in: int64 [m]; float64 [m, 2], squares, and more than 0 if any is not finite."""
-    squares, broken = tallies.T.tolist()
-    return Selected(ends.tolist(), squares, [each > 0 for each in broken], taus)
+    return Selected(ends, tallies[:, 0].copy(), tallies[:, 1] > 0, taus)
 
 
 def threshold_rows(
@@ -165,7 +164,7 @@ def threshold_rows(
     if threads <= 1:
         ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
         run(rows, taus, words, values, 0, ends, tallies)
-        return selected(ends, tallies, taus.tolist())
+        return selected(ends, tallies, taus)
     cut = [
         (number, residual + 4 * at, gradient + 4 * at, min(_SHARE, n - at), base + at)
         for number, (residual, gradient, n, base) in enumerate(rows.tolist())
@@ -192,4 +191,4 @@ def threshold_rows(
     whole = np.zeros((len(rows), 2))
     np.add.at(whole, numbers, tallies)
     last = np.append(numbers[1:] != numbers[:-1], True)
-    return selected(ends[last], whole, taus.tolist())
+    return selected(ends[last], whole, taus)

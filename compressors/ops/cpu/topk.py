@@ -12,22 +12,22 @@ bits each among those that share the bits found so far.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
-from ..interface import Selected, sampled_places
+from ..interface import Selected
+from .looking import stratified_positions
 from .rows import ELEMENTS, GRADIENT, Rows, floats
 from .threshold import threshold_rows
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
-_CPU = torch.device("cpu")
-_LARGEST = np.float32(np.finfo(np.float32).max)
+_LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
 
@@ -80,6 +80,22 @@ def _tau_of(magnitudes, rank):  # type: ignore[no-untyped-def]
     return min(max(rank_of(magnitudes, rank), np.float32(SMALLEST_TAU)), np.float32(LARGEST_TAU))
 
 
+@njit(nogil=True, cache=True)
+def ranked(samples, ends, ranks, found, broken):  # type: ignore[no-untyped-def]
+    """The magnitude of a rank among samples, which end at `ends`, and whether one is not finite."""
+    begin = 0
+    for i in range(ends.size):
+        own = np.abs(samples[begin : ends[i]])
+        broken[i] = not (own <= _LARGEST).all()
+        found[i] = _ZERO if broken[i] else rank_of(own, ranks[i])
+        begin = ends[i]
+
+
+def rank_at(density: float, m: int) -> int:
+    """The rank, from 1, of the magnitude that a share of m reaches."""
+    return max(1, math.ceil(round(density * m, 6)))  # rounded first, as 0.07 * 100 is a little more than 7
+
+
 def magnitude_at(magnitudes: NDArray[np.float32], density: float) -> np.float32:
     """What a share of a sample of m finite magnitudes reaches.
 
@@ -91,9 +107,7 @@ def magnitude_at(magnitudes: NDArray[np.float32], density: float) -> np.float32:
         The ceil(density * m)-th largest, at least the largest one; between SMALLEST_TAU and LARGEST_TAU, and
         SMALLEST_TAU if there is none.
     """
-    # Rounded first, as 0.07 * 100 is a little more than 7.
-    rank = math.ceil(round(density * magnitudes.size, 6))
-    return np.float32(_tau_of(magnitudes, max(rank, 1)))
+    return np.float32(_tau_of(magnitudes, rank_at(density, magnitudes.size)))
 
 
 @njit(nogil=True, cache=True)
@@ -156,8 +170,7 @@ def topk_rows(
     for i in np.flatnonzero((rows[:, ELEMENTS] > SAMPLE) & (ks > 0)).tolist():
         taus[i] = _low_guess(rows[i], int(ks[i]))
     found = threshold_rows("wgt", rows, taus, words, values, threads, vectorized)
-    ends, squares = np.array(found.ends, np.int64), np.array(found.residual_squares)
-    broken = np.array(found.nonfinite, np.bool_)
+    ends, squares, broken, _ = found
     lack = (np.diff(ends, prepend=0) < ks) & (taus > np.float32(SMALLEST_TAU)) & ~broken
     if lack.any():
         _give_back(rows, ks, lack, words, values, ends, taus)
@@ -165,9 +178,9 @@ def topk_rows(
         again = rows.copy()
         again[:, GRADIENT] = nothing.ctypes.data
         found = threshold_rows("wgt", again, taus, words, values, threads, vectorized)
-        ends, squares = np.array(found.ends, np.int64), np.array(found.residual_squares)
+        ends, squares = found[:2]
     _trim_rows(rows, ks, words, values, ends, squares, broken, taus)
-    return Selected(ends.tolist(), squares.tolist(), broken.tolist(), taus.tolist())
+    return Selected(ends, squares, broken, taus)
 
 
 @njit(nogil=True, cache=True)
@@ -190,13 +203,16 @@ def _guess_rows(rows, ks, taus):  # type: ignore[no-untyped-def]
             taus[i] = _tau_at(rows[i], np.arange(rows[i, 2]), ks[i])
 
 
+_places = lru_cache(256)(partial(stratified_positions, m=SAMPLE))  # the same parameters come again and again
+
+
 def _low_guess(row: NDArray[np.int64], k: int) -> np.float32:
     """A threshold that at least k elements of a parameter reach, almost surely, by a sample."""
     n = int(row[ELEMENTS])
     expected = SAMPLE * k / n
     # Three more, for where hardly any are expected and their number is Poisson's.
     rank = math.ceil(expected + _DEVIATIONS * math.sqrt(expected) + 3)
-    return np.float32(_tau_at(row, sampled_places(n, SAMPLE, _CPU).numpy(), rank))
+    return np.float32(_tau_at(row, _places(n), rank))
 
 
 @njit(nogil=True, cache=True)

@@ -5,6 +5,9 @@
 // Blocks that are one piece are taken up and quantized in one pass over memory; larger ones take two,
 // of which the first finds their ranges.
 //
+// A launch goes over all parameters: a tile is a piece, and each parameter says how long its blocks are, and which
+// of all blocks is its first.
+//
 // A form says how an element becomes a symbol. It is made of pointers to the tables, and has
 //   void set(Range)        takes the numbers of a block from the range of its elements
 //   void write(i64 b)      writes them to the tables of block b
@@ -13,8 +16,7 @@
 //   u32 symbol(float)      of a finite element within the range
 //   float value(u32)       that a symbol stands for
 #pragma once
-#include "gradients.cuh"
-#include "report.cuh"
+#include "parts.cuh"
 
 #define MOST_THREADS 256
 #define ITEMS 16
@@ -56,31 +58,45 @@ struct Range {
     __device__ __forceinline__ float largest() const { return from_order_key(high); }
 };
 
-// Where a block of threads works: `count` elements from `first` on, of block b.
-struct Place {
-    i64 b, first;
-    u32 count;
+// What a form has that needs neither tables nor bits.
+struct Bare {
+    __device__ __forceinline__ void set_bits(i64) {}
+    __device__ __forceinline__ void attach(const u64*) {}
+    __device__ __forceinline__ bool load(i64) { return true; }
 };
-__device__ __forceinline__ Place find_place(i64 n, i64 block) {
-    i64 pieces = (block + PIECE - 1) / PIECE, b = blockIdx.x / pieces;
-    i64 first = b * block + blockIdx.x % pieces * PIECE, end = min(min((b + 1) * block, first + PIECE), n);
-    return {b, first, first < end ? (u32)(end - first) : 0};
-}
+
+// Where a block of threads works: `count` elements of a parameter from `first` on, of block b among all blocks.
+struct Place {
+    Part part;
+    u32 number, count;
+    i64 b, first;
+    bool begins;  // whether it is the first piece of its block
+
+    static __device__ __forceinline__ Place find(const Part* parts, const u32* owners) {
+        u32 number = owners[blockIdx.x];
+        Part part = parts[number];
+        u32 tile = (u32)(blockIdx.x - part.first_tile), pieces = (u32)((part.block + PIECE - 1) / PIECE);
+        i64 b = tile / pieces, first = b * part.block + (i64)(tile % pieces) * PIECE;
+        i64 end = min(min((b + 1) * part.block, first + PIECE), part.n);
+        u32 count = first < end ? (u32)(end - first) : 0;
+        return {part, number, count, part.first_block + b, first, tile % pieces == 0};
+    }
+};
 
 // This thread's elements of residual + gradient, or of the residual where that is not finite, and the
 // range of the sums. Without a residual it is zeros. Returns how many sums are not finite.
-__device__ __forceinline__ i64 take_up(const float* residual, const float* gradient, Place place, float* a,
-                                       Range* range) {
+__device__ __forceinline__ i64 take_up(const Place& place, float* a, Range* range) {
+    const Part& part = place.part;
     i64 nonfinite = 0;
     float g[ITEMS];
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count) g[k] = gradient[place.first + j];
-        a[k] = residual && j < place.count ? residual[place.first + j] : 0.0f;
+        if (j < place.count) g[k] = part.gradient_at(place.first + j);
+        a[k] = part.residual && j < place.count ? part.residual[place.first + j] : 0.0f;
     }
     for (u32 k = 0; k < ITEMS; k++) {
         if (k * blockDim.x + threadIdx.x >= place.count) continue;
-        float sum = residual ? a[k] + g[k] : g[k];
+        float sum = part.residual ? a[k] + g[k] : g[k];
         range->include(sum);
         if (is_finite(sum)) a[k] = sum;
         else nonfinite++;
@@ -89,19 +105,20 @@ __device__ __forceinline__ i64 take_up(const float* residual, const float* gradi
 }
 
 // Reads this thread's elements, of which the residual holds the sums already.
-__device__ __forceinline__ void read_items(const float* residual, const float* gradient, Place place,
-                                           float* a) {
+__device__ __forceinline__ void read_items(const Place& place, float* a) {
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count) a[k] = residual ? residual[place.first + j] : gradient[place.first + j];
+        if (j >= place.count) continue;
+        i64 i = place.first + j;
+        a[k] = place.part.residual ? place.part.residual[i] : place.part.gradient_at(i);
     }
 }
 
-// Writes this thread's elements.
-__device__ __forceinline__ void write_items(float* to, Place place, const float* a) {
+// Writes this thread's elements to the residual, if there is one.
+__device__ __forceinline__ void write_items(const Place& place, const float* a) {
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count) to[place.first + j] = a[k];
+        if (place.part.residual && j < place.count) place.part.residual[place.first + j] = a[k];
     }
 }
 
@@ -114,14 +131,14 @@ __device__ __forceinline__ float clamp_to_float32(float a) {
 // Writes this thread's symbols, and what they leave out to the residual, if there is one. Returns the
 // sum of squares of that.
 template <class Form, class Symbol>
-__device__ __forceinline__ double quantize(Form form, float* residual, Place place, const float* a,
-                                           Symbol* symbols) {
+__device__ __forceinline__ double quantize(const Form& form, const Place& place, const float* a, Symbol* symbols) {
+    float* residual = place.part.residual;
     double squares = 0;
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
         if (j >= place.count) continue;
         u32 symbol = form.symbol(a[k]);
-        symbols[place.first + j] = (Symbol)symbol;
+        symbols[place.part.base + place.first + j] = (Symbol)symbol;
         if (!residual) continue;
         // Two ends of float32 in one quantile lie further apart than float32 reaches.
         float kept = clamp_to_float32(a[k] - form.value(symbol));
@@ -133,73 +150,78 @@ __device__ __forceinline__ double quantize(Form form, float* residual, Place pla
 
 // Takes up and quantizes blocks that are one piece. A block with a sum that is not finite is only taken up.
 template <class Form, class Symbol>
-__device__ __forceinline__ void quantize_blocks(Form form, float* residual, const float* gradient, i64 n,
-                                                i64 block, Symbol* symbols, Report* report) {
-    Place place = find_place(n, block);
+__device__ __forceinline__ void quantize_blocks(Form form, const Part* parts, const u32* owners, Symbol* symbols,
+                                                Report* reports, double* squares_of) {
+    Place place = Place::find(parts, owners);
     float a[ITEMS];
     Range range = {0, 0};
-    i64 nonfinite = take_up(residual, gradient, place, a, &range);
+    i64 nonfinite = take_up(place, a, &range);
     range = range.of_block();
     double squares = 0;
     if (range.finite()) {
         form.set(range);
         if (threadIdx.x == 0) form.write(place.b);
-        squares = quantize(form, residual, place, a, symbols);
+        squares = quantize(form, place, a, symbols);
     } else {
         if (threadIdx.x == 0) form.write_broken(place.b);
-        if (residual) write_items(residual, place, a);
+        write_items(place, a);
     }
-    add_to_report(report, squares, nonfinite);
-}
-
-// Takes up pieces. `ranges`: one for each block, zeros before.
-__device__ __forceinline__ void find_ranges_of(float* residual, const float* gradient, i64 n, i64 block,
-                                            Range* ranges, Report* report) {
-    Place place = find_place(n, block);
-    float a[ITEMS];
-    Range range = {0, 0};
-    i64 nonfinite = take_up(residual, gradient, place, a, &range);
-    if (residual) write_items(residual, place, a);
-    range = range.of_block();
-    if (threadIdx.x == 0) {
-        atomicMax(&ranges[place.b].low, range.low);
-        atomicMax(&ranges[place.b].high, range.high);
-    }
-    add_to_report(report, 0, nonfinite);
+    report_tile(reports + place.number, squares_of + blockIdx.x, squares, nonfinite);
 }
 
 // Quantizes pieces of blocks whose ranges are known: what stands in the residual, or the gradient.
 template <class Form, class Symbol>
-__device__ __forceinline__ void quantize_pieces(Form form, float* residual, const float* gradient, i64 n,
-                                                i64 block, const Range* ranges, Symbol* symbols,
-                                                Report* report) {
-    if (report->nonfinite) return;
-    Place place = find_place(n, block);
+__device__ __forceinline__ void quantize_pieces(Form form, const Part* parts, const u32* owners, const Range* ranges,
+                                                Symbol* symbols, Report* reports, double* squares_of) {
+    Place place = Place::find(parts, owners);
+    if (reports[place.number].nonfinite || !place.count) return;
     form.set(ranges[place.b]);
-    if (threadIdx.x == 0 && place.first == place.b * block) form.write(place.b);
+    if (threadIdx.x == 0 && place.begins) form.write(place.b);
     float a[ITEMS];
-    read_items(residual, gradient, place, a);
-    add_to_report(report, quantize(form, residual, place, a, symbols), 0);
+    read_items(place, a);
+    report_tile(reports + place.number, squares_of + blockIdx.x, quantize(form, place, a, symbols), 0);
 }
 
-// Adds the values that symbols stand for. With a report it does so only where that tells of sums that are not
-// finite: then what was quantized is put back.
+// Adds the values that symbols of some workers stand for, in their order, to what is there, or where `fill` to
+// zeros; and divides by `divisor`, bits of a float, unless that is 0. `sources`: of each worker, where its symbols
+// and both tables are. With reports it does so only where those tell of sums that are not finite: then what was
+// quantized is put back.
 template <class Form, class Symbol>
-__device__ __forceinline__ void add_values(Form form, const Symbol* symbols, i64 n, i64 block, float* out,
-                                           const Report* report) {
-    if (report && !report->nonfinite) return;
-    Place place = find_place(n, block);
-    if (!place.count || !form.load(place.b)) return;
-    Symbol s[ITEMS];
-    float before[ITEMS];
+__device__ __forceinline__ void add_values(Form form, const Part* parts, const u32* owners, const u64* sources,
+                                           i64 workers, i64 fill, i64 divisor, const Report* reports) {
+    Place place = Place::find(parts, owners);
+    if (reports && !reports[place.number].nonfinite) return;
+    float* out = place.part.residual;
+    if (!out) return;
+    float a[ITEMS];
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count) s[k] = symbols[place.first + j];
-        before[k] = j < place.count ? out[place.first + j] : 0.0f;
+        a[k] = !fill && j < place.count ? out[place.first + j] : 0.0f;
+    }
+    for (i64 w = 0; w < workers; w++) {
+        const Symbol* symbols = (const Symbol*)sources[3 * w] + place.part.base + place.first;
+        form.attach(sources + 3 * w + 1);
+        if (!form.load(place.b)) continue;
+        Symbol s[ITEMS];
+        for (u32 k = 0; k < ITEMS; k++) {
+            u32 j = k * blockDim.x + threadIdx.x;
+            if (j < place.count) s[k] = symbols[j];
+        }
+        for (u32 k = 0; k < ITEMS; k++)
+            if (k * blockDim.x + threadIdx.x < place.count) a[k] = a[k] + form.value(s[k]);
     }
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
-        if (j >= place.count) continue;
-        out[place.first + j] = before[k] + form.value(s[k]);
+        if (j < place.count)
+            out[place.first + j] = divisor ? __fdiv_rn(a[k], __uint_as_float((u32)divisor)) : a[k];
     }
 }
+
+#define KERNEL extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+#define VALUES(name, Form, Symbol)                                                                          \
+    KERNEL name(const Part* parts, const u32* owners, const u64* sources, i64 workers, i64 bits, i64 fill,  \
+                i64 divisor, const Report* reports) {                                                       \
+        Form form = {};                                                                                     \
+        form.set_bits(bits);                                                                                \
+        add_values<Form, Symbol>(form, parts, owners, sources, workers, fill, divisor, reports);            \
+    }

@@ -5,24 +5,22 @@
 // elements in shared memory; larger chunks go through there piece by piece, and are read again for each of
 // the three histograms that find the cut. What is sent is found in index order, each thread looking at 16
 // neighbours; the residual is written with a warp's elements side by side.
-#include "gradients.cuh"
 #include "look_back.cuh"
+#include "parts.cuh"
 #include "radix_select.cuh"
-#include "report.cuh"
 
 #define MOST_THREADS 256
 #define ITEMS 16
 #define PIECE (MOST_THREADS * ITEMS)
-#define NOT_FINITE 0xffffffffu  // in place of a key
 #define SENT 0x80000000u        // joined to a key
 
 struct Chunk {
-    float* residual;
-    const float* gradient;
+    Part part;
+    i64 from;  // its first element in the parameter
     u32 count;
     u32* keys;  // of a piece, in shared memory
 
-    __device__ __forceinline__ float sum(u32 j) const { return residual[j] + gradient[j]; }
+    __device__ __forceinline__ float sum(u32 j) const { return part.sum_at(from + j); }
     __device__ __forceinline__ u32 piece_end(u32 first) const { return min(count, first + PIECE); }
     __device__ __forceinline__ bool one_piece() const { return count <= PIECE; }
 
@@ -41,7 +39,7 @@ struct Chunk {
 };
 
 // The cut, and how many of the elements that equal it are sent. Returns how many are sent in all.
-__device__ __forceinline__ u32 find_cut(Chunk chunk, u32 keep, Search* search, i64* nonfinite) {
+__device__ __forceinline__ u32 find_cut(const Chunk& chunk, u32 keep, Search* search, i64* nonfinite) {
     __shared__ u32 counts[MOST_BINS];
     u32 sent = 0;
     for (u32 level = 0; level < LEVELS; level++) {
@@ -71,8 +69,8 @@ __device__ __forceinline__ u32 find_cut(Chunk chunk, u32 keep, Search* search, i
 
 // Writes what a piece sends, and marks its keys. `greater` and `equal`: how many elements of this chunk
 // before the piece exceed or equal the cut; moves them on. `at`: where the chunk's output begins.
-__device__ __forceinline__ void send(Chunk chunk, u32 first, Search search, u32* greater,
-                                     u32* equal, i64 base, u32* words, float* values, i64 at) {
+__device__ __forceinline__ void send(const Chunk& chunk, u32 first, Search search, u32* greater,
+                                     u32* equal, u32* words, float* values, i64 at) {
     u32 begin = first + threadIdx.x * ITEMS, end = min(begin + ITEMS, chunk.piece_end(first));
     u64 own = 0, all;  // of elements that equal the cut (high) and exceed it (low)
     u32 cut = search.rank ? search.prefix : NOT_FINITE - 1;
@@ -88,7 +86,7 @@ __device__ __forceinline__ void send(Chunk chunk, u32 first, Search search, u32*
         if (key > cut || ties < search.rank) {
             float a = chunk.sum(j);
             i64 place = at + above + min(ties, search.rank);
-            words[place] = (u32)(base + j) << 1 | (a < 0.0f);
+            words[place] = (u32)(chunk.part.base + chunk.from + j) << 1 | (a < 0.0f);
             values[place] = a + 0.0f;  // -0.0 + 0.0 is 0.0: sign and word agree
             chunk.keys[j - first] = key | SENT;
         }
@@ -101,12 +99,13 @@ __device__ __forceinline__ void send(Chunk chunk, u32 first, Search search, u32*
 }
 
 // Writes what a piece keeps; returns the sum of squares.
-__device__ __forceinline__ double keep_rest(Chunk chunk, u32 first) {
+__device__ __forceinline__ double keep_rest(const Chunk& chunk, u32 first) {
     double squares = 0;
+    float* residual = chunk.part.residual + chunk.from;
     for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x) {
         u32 key = chunk.keys[j - first];
-        float kept = key == NOT_FINITE ? chunk.residual[j] : key & SENT ? 0.0f : chunk.sum(j);
-        chunk.residual[j] = kept;
+        float kept = key == NOT_FINITE ? residual[j] : key & SENT ? 0.0f : chunk.sum(j);
+        residual[j] = kept;
         squares += (double)kept * (double)kept;
     }
     return squares;
@@ -114,29 +113,31 @@ __device__ __forceinline__ double keep_rest(Chunk chunk, u32 first) {
 
 // states: u64 [blocks + 1], zeros.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    chunked(float* residual, const float* gradient, i64 n, i64 length, i64 keep, i64 base, u32* words, float* values,
-            u64* states, Report* reports) {
+    chunked(const Part* parts, const u32* owners, i64 length, i64 keep, u32* words, float* values, u64* states,
+            Report* reports, double* squares_of) {
     __shared__ u32 keys[PIECE];
     __shared__ Search search;
     __shared__ i64 begin;
-    i64 ticket = take_ticket(states), from = ticket * length, nonfinite = 0;
-    u32 count = (u32)max(min(n - from, length), 0ll);
-    Chunk chunk = {residual + from, gradient + from, count, keys};
+    i64 ticket = take_ticket(states), nonfinite = 0;
+    u32 number = owners[ticket];
+    Chunk chunk = {parts[number], 0, 0, keys};
+    chunk.from = (ticket - chunk.part.first_tile) * length;
+    chunk.count = (u32)max(min(chunk.part.n - chunk.from, length), 0ll);
     u32 sent = find_cut(chunk, (u32)keep, &search, &nonfinite);
     if (threadIdx.x < 32) {
-        i64 before = reports[0].sent + (i64)look_back(states, ticket, sent);
+        i64 before = (i64)look_back(states, ticket, sent);
         if (threadIdx.x == 0) {
             begin = before;
-            if (ticket == gridDim.x - 1) reports[1].sent = before + sent;
+            if (ticket + 1 == gridDim.x || owners[ticket + 1] != number) reports[number].end = before + sent;
         }
     }
     __syncthreads();
     double squares = 0;
     u32 greater = 0, equal = 0;
-    for (u32 first = 0; first < count; first += PIECE) {
+    for (u32 first = 0; first < chunk.count; first += PIECE) {
         if (!chunk.one_piece()) chunk.read_keys(first);
-        send(chunk, first, search, &greater, &equal, base + from, words, values, begin);
+        send(chunk, first, search, &greater, &equal, words, values, begin);
         squares += keep_rest(chunk, first);
     }
-    add_to_report(reports + 1, squares, nonfinite);
+    report_tile(reports + number, squares_of + ticket, squares, nonfinite);
 }

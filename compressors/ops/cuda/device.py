@@ -13,6 +13,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _ARRAYS = {torch.float32: np.float32, torch.uint8: np.uint8}
 _SHORT_FLOATS = (torch.float16, torch.bfloat16)
 _ALIGNMENT = 16
 """Bytes at whose multiples arrays begin that were placed together: no kernel meets an odd address."""
+_MOST_CONSTANTS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,12 @@ class Device(ABC):
         """On a device of torch's."""
         self.device = device
         self._pinned = device.type == "cuda"
+        self._constants: dict[tuple[int, bytes], DeviceArray] = {}
+
+    @property
+    def stream(self) -> int:
+        """The pointer of torch's current stream."""
+        return torch.cuda.current_stream(self.device).cuda_stream if self._pinned else 0
 
     def empty(self, size: int, dtype: Any) -> DeviceArray:
         """A one-dimensional array, its contents undefined."""
@@ -90,20 +98,22 @@ class Device(ABC):
 
     def fetch_all(self, arrays: Sequence[DeviceArray]) -> list[NDArray[Any]]:
         """Copies in the CPU's memory, through pinned memory: all are on their way before the wait."""
-        hosts = []
-        for array in arrays:
-            host = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=self._pinned)
-            hosts.append(host.copy_(array.memory, non_blocking=True))
+        begins, end = _side_by_side([array.nbytes for array in arrays])
+        whole = torch.empty(end, dtype=torch.uint8, pin_memory=self._pinned)
+        for begin, array in zip(begins, arrays, strict=True):
+            if array.nbytes:
+                whole[begin : begin + array.nbytes].copy_(array.memory, non_blocking=True)
         if self._pinned:
             torch.cuda.current_stream(self.device).synchronize()
-        return [host.numpy().view(array.dtype) for host, array in zip(hosts, arrays, strict=True)]
+        host = whole.numpy()
+        return [
+            host[begin : begin + array.nbytes].view(array.dtype)
+            for begin, array in zip(begins, arrays, strict=True)
+        ]
 
     def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[DeviceArray]:
         """NumPy arrays on the device; one copy through pinned memory, so that the host need not wait."""
-        begins, end = [], 0
-        for array in arrays:
-            begins.append(end)
-            end += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+        begins, end = _side_by_side([array.nbytes for array in arrays])
         host = torch.empty(end, dtype=torch.uint8, pin_memory=self._pinned)
         there = host.numpy()
         for begin, array in zip(begins, arrays, strict=True):
@@ -113,6 +123,17 @@ class Device(ABC):
             DeviceArray(memory[begin : begin + array.nbytes], array.dtype)
             for begin, array in zip(begins, arrays, strict=True)
         ]
+
+    def constant(self, array: NDArray[Any]) -> DeviceArray:
+        """What kernels only read: copied once, and kept there for when the same is asked for again."""
+        key = self.stream, array.tobytes()
+        found = self._constants.get(key)
+        if found is None:
+            if len(self._constants) >= _MOST_CONSTANTS:
+                self._constants.clear()
+            (found,) = self.place_all([array])
+            self._constants[key] = found
+        return found
 
     def array(self, tensor: Tensor) -> DeviceArray:
         """A contiguous tensor of the device as an array in the same memory; 16-bit floats as their bits."""
@@ -137,6 +158,13 @@ class Device(ABC):
             threads: of a block.
             arguments: arrays of this device, and integers (passed as 64 bits).
         """
+
+
+def _side_by_side(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where arrays of so many bytes begin in one buffer, and its length."""
+    widths = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+    ends = list(accumulate(widths, initial=0))
+    return ends[:-1], ends[-1]
 
 
 def float_bits(value: float) -> int:

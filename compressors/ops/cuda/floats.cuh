@@ -34,7 +34,9 @@ __device__ __forceinline__ u32 round_to_fp16(float a) {
     return round_magnitude(a, 13, 113u << 23, 0x477fe000u) | (__float_as_uint(a) >> 16 & 0x8000u);
 }
 __device__ __forceinline__ float from_fp16(u32 bits) {
-    return with_sign(widen_magnitude(bits & 0x7fffu, 10, 112), bits << 16 & 0x80000000u);
+    u32 magnitude = bits & 0x7fffu, infinite = 0x7f800000u | (magnitude & 0x3ffu) << 13;
+    float a = magnitude < 0x7c00u ? widen_magnitude(magnitude, 10, 112) : __uint_as_float(infinite);
+    return with_sign(a, bits << 16 & 0x80000000u);
 }
 
 __device__ __forceinline__ u32 round_to_fp8(float a) {

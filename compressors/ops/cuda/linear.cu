@@ -7,6 +7,8 @@ struct Linear {
     i64 bits;
     float low, step, half_low, half_step, inverse;
 
+    __device__ __forceinline__ void set_bits(i64) {}  // only quantizing needs them
+    __device__ __forceinline__ void attach(const u64* tables) { lows = (float*)tables[0], steps = (float*)tables[1]; }
     __device__ __forceinline__ void prepare() {
         half_low = low * 0.5f;
         half_step = step * 0.5f;
@@ -38,35 +40,34 @@ struct Linear {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    find_ranges(float* residual, const float* gradient, i64 n, i64 block, Range* ranges, Report* reports) {
-    find_ranges_of(residual, gradient, n, block, ranges, reports + 1);
+// Takes up pieces. `ranges`: one for each block, zeros before.
+KERNEL find_ranges(const Part* parts, const u32* owners, Range* ranges, Report* reports, double* squares_of) {
+    Place place = Place::find(parts, owners);
+    float a[ITEMS];
+    Range range = {0, 0};
+    i64 nonfinite = take_up(place, a, &range);
+    write_items(place, a);
+    range = range.of_block();
+    if (threadIdx.x == 0) {
+        atomicMax(&ranges[place.b].low, range.low);
+        atomicMax(&ranges[place.b].high, range.high);
+    }
+    report_tile(reports + place.number, squares_of + blockIdx.x, 0, nonfinite);
 }
 
 #define PASSES(size, Symbol)                                                                                \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_blocks_##size(float* residual, const float* gradient, i64 n, i64 block, i64 bits,          \
-                               Symbol* symbols, float* lows, float* steps, Report* reports) {               \
-        quantize_blocks(Linear{lows, steps, bits}, residual, gradient, n, block, symbols, reports + 1);     \
+    KERNEL quantize_blocks_##size(const Part* parts, const u32* owners, i64 bits, Symbol* symbols,          \
+                                  float* lows, float* steps, Report* reports, double* squares) {            \
+        quantize_blocks(Linear{lows, steps, bits}, parts, owners, symbols, reports, squares);               \
     }                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_pieces_##size(float* residual, const float* gradient, i64 n, i64 block,                    \
-                               const Range* ranges, i64 bits, Symbol* symbols, float* lows, float* steps,   \
-                               Report* reports) {                                                           \
-        quantize_pieces(Linear{lows, steps, bits}, residual, gradient, n, block, ranges, symbols,           \
-                        reports + 1);                                                                       \
+    KERNEL quantize_pieces_##size(const Part* parts, const u32* owners, const Range* ranges, i64 bits,      \
+                                  const i64* bits_of, Symbol* symbols, float* lows, float* steps,           \
+                                  Report* reports, double* squares) {                                       \
+        Linear form = {lows, steps, bits_of ? bits_of[owners[blockIdx.x]] : bits};                          \
+        quantize_pieces(form, parts, owners, ranges, symbols, reports, squares);                            \
     }
 
 PASSES(8, u8)
 PASSES(16, u16)
-
-// reports: null, or a pass's, whose values are put back if it tells of sums that are not finite.
-#define VALUES(size, Symbol)                                                                                \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        values_##size(const Symbol* symbols, i64 n, i64 block, i64 bits, float* lows, float* steps,         \
-                      float* out, const Report* reports) {                                                  \
-        add_values(Linear{lows, steps, bits}, symbols, n, block, out, reports ? reports + 1 : reports);     \
-    }
-
-VALUES(8, u8)
-VALUES(16, u16)
+VALUES(linear_values_8, Linear, u8)
+VALUES(linear_values_16, Linear, u16)

@@ -21,7 +21,8 @@ __device__ __forceinline__ i64 take_ticket(u64* states) {
     return ticket;
 }
 
-// What the blocks with lower tickets write: the sum of their amounts, each and all less than 2^62.
+// What the blocks with lower tickets write: the sum of their amounts, each and all less than 2^62. Where blocks of
+// several parameters count for themselves, `ticket` and `states` are those from the parameter's first on.
 // The threads of one warp must call it, all of them.
 __device__ __forceinline__ u64 look_back(u64* states, i64 ticket, u64 amount) {
     volatile u64* state = states + 1;

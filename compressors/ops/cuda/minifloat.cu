@@ -2,13 +2,14 @@
 // by_range.py of ops/cpu; how memory is gone over, in blockwise.cuh. The ranges of blocks larger
 // than a piece are found by linear.cu.
 #include "blockwise.cuh"
-#include "floats.cuh"
 
 struct Fp8 {
     signed char* exponents;
     i32 exponent;
     float down, up;
 
+    __device__ __forceinline__ void set_bits(i64) {}
+    __device__ __forceinline__ void attach(const u64* tables) { exponents = (signed char*)tables[0]; }
     __device__ __forceinline__ void prepare() { down = power_of_two(-exponent), up = power_of_two(exponent); }
     __device__ __forceinline__ void set(Range range) {
         u32 largest = max(__float_as_uint(range.smallest()) & 0x7fffffffu,
@@ -31,55 +32,46 @@ struct Fp8 {
 };
 
 // Without tables, every element by itself.
-struct Fp16 {
-    __device__ __forceinline__ bool load(i64) { return true; }
+struct Fp16 : Bare {
     __device__ __forceinline__ u32 symbol(float a) const { return round_to_fp16(a); }
     __device__ __forceinline__ float value(u32 symbol) const { return from_fp16(symbol); }
 };
-struct Bf16 {
-    __device__ __forceinline__ bool load(i64) { return true; }
+struct Bf16 : Bare {
     __device__ __forceinline__ u32 symbol(float a) const { return round_to_bf16(a); }
     __device__ __forceinline__ float value(u32 symbol) const { return from_bf16(symbol); }
+};
+struct Float32 : Bare {
+    __device__ __forceinline__ float value(u32 symbol) const { return __uint_as_float(symbol); }
 };
 
 // Where a sum is not finite, the symbol stands for the residual alone.
 template <class Form>
-__device__ __forceinline__ void round_all(Form form, float* residual, const float* gradient, i64 n,
-                                          u16* symbols, Report* report) {
-    Place place = find_place(n, n);
+__device__ __forceinline__ void round_all(const Part* parts, const u32* owners, u16* symbols, Report* reports,
+                                          double* squares_of) {
+    Place place = Place::find(parts, owners);
     float a[ITEMS];
     Range range = {0, 0};
-    i64 nonfinite = take_up(residual, gradient, place, a, &range);
-    add_to_report(report, quantize(form, residual, place, a, symbols), nonfinite);
+    i64 nonfinite = take_up(place, a, &range);
+    double squares = quantize(Form{}, place, a, symbols);
+    report_tile(reports + place.number, squares_of + blockIdx.x, squares, nonfinite);
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    fp8_blocks(float* residual, const float* gradient, i64 n, i64 block, u8* symbols, signed char* exponents,
-               Report* reports) {
-    quantize_blocks(Fp8{exponents}, residual, gradient, n, block, symbols, reports + 1);
+KERNEL fp8_blocks(const Part* parts, const u32* owners, u8* symbols, signed char* exponents, Report* reports,
+                  double* squares) {
+    quantize_blocks(Fp8{exponents}, parts, owners, symbols, reports, squares);
 }
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    fp8_pieces(float* residual, const float* gradient, i64 n, i64 block, const Range* ranges, u8* symbols,
-               signed char* exponents, Report* reports) {
-    quantize_pieces(Fp8{exponents}, residual, gradient, n, block, ranges, symbols, reports + 1);
+KERNEL fp8_pieces(const Part* parts, const u32* owners, const Range* ranges, u8* symbols, signed char* exponents,
+                  Report* reports, double* squares) {
+    quantize_pieces(Fp8{exponents}, parts, owners, ranges, symbols, reports, squares);
+}
+KERNEL fp16(const Part* parts, const u32* owners, u16* symbols, Report* reports, double* squares) {
+    round_all<Fp16>(parts, owners, symbols, reports, squares);
+}
+KERNEL bf16(const Part* parts, const u32* owners, u16* symbols, Report* reports, double* squares) {
+    round_all<Bf16>(parts, owners, symbols, reports, squares);
 }
 
-// reports: null, or a pass's, whose values are put back if it tells of sums that are not finite.
-#define HALVES(name, Form)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        name(float* residual, const float* gradient, i64 n, u16* symbols, Report* reports) {                \
-        round_all(Form{}, residual, gradient, n, symbols, reports + 1);                                     \
-    }                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        name##_values(const u16* symbols, i64 n, i64 block, i64 bits, float* out, const Report* reports) {  \
-        add_values(Form{}, symbols, n, n, out, reports ? reports + 1 : reports);                            \
-    }
-
-HALVES(fp16, Fp16)
-HALVES(bf16, Bf16)
-
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    fp8_values(const u8* symbols, i64 n, i64 block, i64 bits, signed char* exponents, float* out,
-               const Report* reports) {
-    add_values(Fp8{exponents}, symbols, n, block, out, reports ? reports + 1 : reports);
-}
+VALUES(fp8_values_8, Fp8, u8)
+VALUES(fp16_values_16, Fp16, u16)
+VALUES(bf16_values_16, Bf16, u16)
+VALUES(f32_values_32, Float32, u32)

@@ -1,36 +1,34 @@
-"""The passes on a device: they write the bits of those of ops/cpu. Nothing waits, but for what `Ops` says."""
+"""The passes on a device: they write the bits of those of ops/cpu. Nothing waits, but for what `Ops` says.
 
-from collections.abc import Iterator, Sequence
+A pass over a batch is a fixed number of launches. What they go by is laid out on the device once, and again
+when an address, a size or a threshold is another.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import SMALLEST_TAU, ThresholdRule, check_chunks
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..interface import Batch, Selected, Target
+from ..interface import Batch, Flags, Floats64, Selected, Target, scales_of
 from ..readback import Pending, Readback
+from ..segments import Numbers
 from .device import float_bits
-from .quantizing import QuantizingOps, lay_out
-from .reports import Reports
+from .grids import THREADS, TILE, Grid, Reports, part_table, sums_by_owner
+from .quantizing import QuantizingOps, threads_for
 
-_THREADS = 256
-_TILE = 4096
-"""Elements that a block of threads looks at together, as in threshold.cu and topk.cu."""
 _MOST_COUNTING = 1024
 """Blocks of threads that count: all that an H100 or H200 runs at once."""
-_LEVELS = 3
-_BINS = 2048
+_LEVELS, _BINS = 3, 2048
+_TAUS, _LEVELS_BESIDE, _VALUES, _CLEAR = range(4)
+"""What words stand for, in words.cu."""
 
 
 class CudaOps(QuantizingOps):
-    """See `Ops` and `Device`. Arrays are `DeviceArray`s.
-
-    Sparse passes append to one another: how many words there are is in a pass's report, and the next one
-    appends behind them.
-    """
+    """See `Ops` and `Device`. Arrays are `DeviceArray`s."""
 
     on_host = False
 
@@ -38,84 +36,130 @@ class CudaOps(QuantizingOps):
         beside = 0 if rule in WITHOUT_VALUES else elements
         return Target(self.empty(elements, np.uint32), self.empty(beside, VALUE_DTYPE[rule]))
 
+    def _tiled(self, batch: Batch) -> Grid:
+        """Tiles of TILE elements, which may begin up to three elements before a parameter's first."""
+        return self.grid(batch, "tiles", lambda: (THREADS, (batch.sizes + 3 + TILE - 1) // TILE))
+
+    def _over(self, kernel: str, grid: Grid, *arguments: Any) -> None:
+        self.launch("looking", kernel, grid.tiles, grid.threads, *grid.pair, *arguments)
+
     # Looking
 
-    def nonzero(self, gradients: Sequence[Tensor]) -> list[bool]:
-        found = torch.stack([(each != 0).any() for each in gradients]) if gradients else torch.empty(0)
-        answers: list[bool] = found.tolist()
-        return answers
+    def nonzero(self, gradients: Sequence[Tensor]) -> Flags:
+        readback = Readback(self)
+        found = readback.take(len(gradients), np.uint32)
+        self._over("nonzero", self._tiled(_looked_at(gradients)), found.array)
+        readback.fetch()
+        return np.asarray(found.values > 0)
 
-    def _later(self, number: Tensor, returned: Readback) -> Pending[float]:
-        """A number that is fetched with others."""
-        slot = returned.take(1, np.float64)
-        slot.array.memory.view(torch.float64).copy_(number.reshape(1))
-        return lambda: float(slot.values[0])
+    def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[Any, Pending[Flags]]:
+        batch, broken = _looked_at(gradients), readback.take(len(gradients), np.uint32)
+        out = self.empty(int(batch.sizes.sum()), np.float32)
+        self._over("gather", self._tiled(batch), out, broken.array)
+        return out, lambda: np.asarray(broken.values > 0)
 
-    def finite(self, gradients: Sequence[Tensor], returned: Readback) -> Pending[list[bool]]:
-        found = [self._later(torch.isfinite(each).all(), returned) for each in gradients]
-        return lambda: [each() > 0 for each in found]
+    def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
+        numbers = [number for number, tensor in enumerate(tensors) if tensor is not None]
+        kept = [tensor for tensor in tensors if tensor is not None]
+        grid = self._tiled(Batch.of(kept, kept))
+        sums, found = readback.take(grid.tiles, np.float64), np.zeros(len(tensors))
+        self._over("squares", grid, sums.array)
 
-    def squares(self, residual: Tensor | None, returned: Readback) -> Pending[float]:
-        if residual is None:
-            return lambda: 0.0
-        return self._later(torch.linalg.vector_norm(residual, dtype=torch.float64).square(), returned)
+        def fetched() -> Floats64:
+            found[numbers] = sums_by_owner(grid, sums.values)
+            return found
+
+        return fetched
+
+    def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
+        grid, first = self._tiled(batch), Readback(self)
+        largest = first.take(len(batch), np.uint32)
+        self._over("largest", grid, largest.array)
+        first.fetch()
+        scales = scales_of(largest.values.view(np.float32), batch.sizes)
+        totals = readback.take(len(batch), np.int64)
+        self._over("exact_squares", grid, *self.place_all([scales]), totals.array)
+        return lambda: totals.values / scales
+
+    def _sampled(self, batch: Batch, counts: Sequence[int], out: Callable[[int], Any]) -> tuple[Grid, Any]:
+        """Takes samples of each parameter, side by side."""
+        sizes = np.array(counts, np.int64)
+        rows = batch.rows.copy()
+        rows[:, 3] = np.cumsum(sizes) - sizes
+        sampled = Batch(rows, batch.residuals, batch.gradients)
+        grid = self.grid(sampled, "samples", lambda: (THREADS, -(-sizes // TILE), sizes, sizes))
+        values = out(int(sizes.sum()))
+        self._over("samples", grid, values)
+        return grid, values
+
+    def samples(
+        self, batch: Batch, counts: Sequence[int], readback: Readback
+    ) -> Pending[list[NDArray[np.float32]]]:
+        slot = readback.take(sum(counts), np.float32)
+        self._sampled(batch, counts, lambda _: slot.array)
+        return lambda: np.split(slot.values, np.cumsum(counts)[:-1])
+
+    def ranked_samples(
+        self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
+    ) -> tuple[NDArray[np.float32], Flags]:
+        grid, values = self._sampled(batch, counts, lambda size: self.empty(size, np.float32))
+        readback = Readback(self)
+        found = readback.take(2 * len(batch), np.uint32)
+        given = grid.parts, values, self.constant(np.array(ranks, np.int64)), found.array
+        self.launch("looking", "ranked", len(batch), _MOST_COUNTING, *given)
+        readback.fetch()
+        bits, broken = found.values.reshape(-1, 2).T
+        return bits.copy().view(np.float32), np.asarray(broken > 0)
 
     # Sparse passes
 
-    def apply_momentum(
-        self, velocities: Sequence[Tensor], gradients: Sequence[Tensor], momentum: float
-    ) -> list[Tensor]:
-        advanced = []
-        for velocity, gradient in zip(velocities, gradients, strict=True):
-            advanced.append(velocity * momentum + gradient.float())
-            velocity.copy_(torch.where(torch.isfinite(advanced[-1]), advanced[-1], velocity))
-        return advanced
+    def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:
+        moved = Batch.of(velocities, batch.gradients, batch.sizes)
+        out = self.empty(int(batch.sizes.sum()), np.float32)
+        self._over("momentum", self._tiled(moved), float_bits(momentum), out)
+        return batch.with_gradients(self.tensor(out))
 
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, taus: Sequence[float], returned: Readback
+        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float], readback: Readback
     ) -> Pending[Selected]:
-        arrays, reports = list(self._arrays(batch)), Reports(len(taus), returned)
-        tiles = np.cumsum([0, *(_tiles(n) for _, _, n, _ in arrays)])
-        rows = [
-            (residual.pointer, gradient.pointer, n, base, float_bits(tau), first)
-            for (residual, gradient, n, base), tau, first in zip(
-                arrays, taus, tiles[:-1].tolist(), strict=True
-            )
-        ]
-        (parts,) = self.place_all([np.array(rows, np.int64)])
-        last = *batch.target, self.zeros(int(tiles[-1]) + 1, np.uint64), reports.begin(len(rows))
-        self.launch("threshold", rule, int(tiles[-1]), _THREADS, parts, len(rows), *last)
-        by = np.array(taus, np.float32).tolist()
-        return lambda: _selected(reports, by)
+        grid, by = self._tiled(batch), np.array(taus, np.float32)
+        reports = Reports(grid, readback)
+        self._append("threshold", rule, grid, target, reports, self.constant(by))
+        return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, by)
 
-    def take_largest(self, batch: Batch, counts: Sequence[int], returned: Readback) -> Pending[Selected]:
+    def _append(
+        self, source: str, kernel: str, grid: Grid, target: Target, reports: Reports, *arguments: Any
+    ) -> None:
+        """A pass whose tiles write behind those before them."""
+        states = self.zeros(grid.tiles + 1, np.uint64)
+        given = *grid.pair, *arguments, *target, states, *reports.arrays
+        self.launch(source, kernel, grid.tiles, grid.threads, *given)
+
+    def take_largest(
+        self, batch: Batch, target: Target, counts: Sequence[int], readback: Readback
+    ) -> Pending[Selected]:
         """See `Ops.take_largest`.
 
         Raises:
             ValueError: a count is negative, or a parameter is too large.
         """
-        reports = Reports(len(counts), returned)
-        for k, (residual, gradient, n, base) in zip(counts, self._arrays(batch), strict=True):
-            if k < 0 or n >= 2**31:
-                raise ValueError(f"k must be 0 or more and n less than 2^31, not {k} and {n}")
-            report, tiles = reports.begin(), _tiles(n)
-            counting = min(tiles, _MOST_COUNTING)
-            histograms, search = self.zeros(_LEVELS * _BINS, np.uint32), self.zeros(2, np.uint32)
-            for level in range(_LEVELS):
-                histogram = histograms[level * _BINS : (level + 1) * _BINS]
-                if level == 0:
-                    given = residual, gradient, n, tiles, histogram, report
-                    self.launch("topk", "take_up", counting, _THREADS, *given)
-                else:
-                    given = residual, n, tiles, level, search, histogram
-                    self.launch("topk", "count", counting, _THREADS, *given)
-                self.launch("topk", "narrow_down", 1, _THREADS, histogram, level, k, search, report)
-            last = search, *batch.target, self.zeros(tiles + 1, np.uint64), report
-            self.launch("topk", "send_top", tiles, _THREADS, residual, n, base, *last)
-        return lambda: _selected(reports, None)
+        ks, m = np.array(counts, np.int64), len(batch)
+        if (ks < 0).any() or (batch.sizes >= 2**31).any():
+            raise ValueError(f"k must be 0 or more and n less than 2^31, not {ks} and {batch.sizes}")
+        grid = self._tiled(batch)
+        reports, searches = Reports(grid, readback), self.zeros(4 * m, np.uint32)
+        histograms, rows = self.zeros(_LEVELS * m * _BINS, np.uint32), reports.arrays[0]
+        for level in range(_LEVELS):
+            counted = histograms[level * m * _BINS : (level + 1) * m * _BINS]
+            counting = min(grid.tiles, _MOST_COUNTING)
+            given = *grid.pair, grid.tiles, level, searches, counted, rows
+            self.launch("topk", "count", counting, grid.threads, *given)
+            self.launch("topk", "narrow_down", m, THREADS, counted, level, self.constant(ks), searches, rows)
+        self._append("topk", "send_top", grid, target, reports, searches)
+        return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, reports.taus)
 
     def take_largest_of_chunks(
-        self, batch: Batch, chunk: int, keep: int, returned: Readback
+        self, batch: Batch, target: Target, chunk: int, keep: int, readback: Readback
     ) -> Pending[Selected]:
         """See `Ops.take_largest_of_chunks`.
 
@@ -125,66 +169,37 @@ class CudaOps(QuantizingOps):
             ValueError: chunk or keep is out of its range.
         """
         check_chunks(chunk, keep)
-        reports, threads = Reports(len(batch.bases), returned), lay_out(chunk, chunk).threads
-        for residual, gradient, n, base in self._arrays(batch):
-            chunks = max(1, -(-n // chunk))  # one without elements hands on how many words there are
-            last = *batch.target, self.zeros(chunks + 1, np.uint64), reports.begin()
-            given = residual, gradient, n, chunk, keep, base
-            self.launch("chunked", "chunked", chunks, threads, *given, *last)
-        by = [SMALLEST_TAU] * len(batch.bases)
-        return lambda: _selected(reports, by)
-
-    def _arrays(self, batch: Batch) -> Iterator[tuple[Any, Any, int, int]]:
-        """Residual, gradient, elements and base of each parameter."""
-        for residual, gradient, base in zip(*batch[:3], strict=True):
-            yield self.array(residual), self.array(gradient.float()), gradient.numel(), base
-
-    def clear(self, words: Any, base: int, dense: Tensor) -> None:
-        dense.index_fill_(0, (_signed(words) >> 1) - base, 0)
+        # A parameter without elements has a tile that says how many words there are.
+        tiles = threads_for(chunk), np.maximum(1, -(-batch.sizes // chunk))
+        grid = self.grid(batch, ("chunks", chunk), lambda: tiles)
+        reports = Reports(grid, readback)
+        self._append("chunked", "chunked", grid, target, reports, chunk, keep)
+        taus = np.full(len(batch), SMALLEST_TAU, np.float32)
+        return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, taus)
 
     # What is sent
 
     def add_words(
-        self,
-        words: Any,
-        ends: NDArray[np.int64],
-        shifts: NDArray[np.int64],
-        taus: NDArray[np.float32] | None,
-        values: Any,
-        total: Any,
+        self, words: Any, ends: Numbers, rows: Numbers, taus: NDArray[np.float32] | None, values: Any
     ) -> None:
-        if not words.size:
+        k = int(words.size)
+        if not k:
             return
-        dense, own = self.tensor(total), _signed(words)
-        beside = [] if taus is None else [taus]
-        counts, *rows = self.place_all([np.diff(ends, prepend=0), shifts, *beside])
-        repeats = counts.memory.view(torch.int64)
-
-        def of_each(row: Tensor) -> Tensor:
-            return torch.repeat_interleave(row, repeats, output_size=int(words.size))
-
-        places = (own >> 1) + of_each(rows[0].memory.view(torch.int64))
-        if taus is None:
-            amounts = self.tensor(values)
-        else:
-            by = of_each(self.tensor(rows[1]))
-            amounts = self.tensor(values).float() * by if values.size else by
-            amounts = torch.where((own & 1).bool(), -amounts, amounts)
-        # `index_add_` is atomic there, and takes 1e-40 for 0.
-        dense.index_copy_(0, places, dense.index_select(0, places) + amounts)
+        parts = self.constant(part_table(Batch(rows, (), ()), np.zeros(1, np.int64)))
+        kind = (
+            _CLEAR
+            if values is None
+            else _VALUES
+            if taus is None
+            else _LEVELS_BESIDE
+            if values.size
+            else _TAUS
+        )
+        beside = 0 if values is None or not values.size else values
+        by = 0 if taus is None else self.constant(taus)
+        given = parts, len(rows), words, k, kind, beside, by
+        self.launch("words", "add_words", -(-k // THREADS), THREADS, *given)
 
 
-def _tiles(n: int) -> int:
-    return (n + 3 + _TILE - 1) // _TILE  # a tile may begin up to three elements before the first
-
-
-def _signed(words: Any) -> Tensor:
-    """Words as int64 [k]."""
-    signed: Tensor = words.memory.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-    return signed
-
-
-def _selected(reports: Reports, taus: list[float] | None) -> Selected:
-    found = reports.fetched()
-    broken, by = (found["nonfinite"] > 0).tolist(), found["tau"].tolist() if taus is None else taus
-    return Selected(found["sent"].tolist(), found["squares"].tolist(), broken, by)
+def _looked_at(gradients: Sequence[Tensor]) -> Batch:
+    return Batch.of([None] * len(gradients), gradients)

@@ -2,10 +2,9 @@
 // definitions of cuts, symbols, means and values are in quantile.py of ops/cpu.
 //
 // linear.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
-// sorted in shared memory; of larger ones the keys come sorted.
+// sorted in shared memory; of larger ones the keys come sorted, below the number of their block.
 #include "bitonic.cuh"
 #include "blockwise.cuh"
-#include "floats.cuh"
 
 #define ZERO_KEY 0x80000000u
 #define NO_KEY 0xffffffffu
@@ -16,14 +15,16 @@ __device__ __forceinline__ double power_of_two_64(i64 exponent) {
     return __longlong_as_double((exponent + 1023) << 52);
 }
 
-// The sorted keys of a block of elements, in shared or global memory.
-struct Sorted {
-    const u32* keys;
+// The sorted keys of a block of elements, in shared memory (u32) or global memory (u64, in the lower half).
+template <class Key> struct Sorted {
+    const Key* keys;
     i64 size;
     i64 bits;
 
+    __device__ __forceinline__ u32 at(i64 i) const { return (u32)keys[i]; }
+
     // c_j, for j = 1 to 2^bits - 1.
-    __device__ __forceinline__ u32 cut(i64 j) const { return keys[(j * size) >> bits]; }
+    __device__ __forceinline__ u32 cut(i64 j) const { return at((j * size) >> bits); }
 
     // How many cuts are at most a key.
     __device__ __forceinline__ u32 bin(u32 key) const {
@@ -41,7 +42,7 @@ struct Sorted {
         i64 low = 0, high = (j * size) >> bits;  // the first lies in low to high
         while (low < high) {
             i64 middle = (low + high) >> 1;
-            if (keys[middle] < key) low = middle + 1;
+            if (at(middle) < key) low = middle + 1;
             else high = middle;
         }
         return low;
@@ -68,13 +69,17 @@ struct Scale {
     }
 };
 
-struct Quantile {
+template <class Key> struct Quantile {
     u16* tables;
     signed char* exponents;
-    Sorted sorted;
+    Sorted<Key> sorted;
     const u16* table;
     double scale;
 
+    __device__ __forceinline__ void set_bits(i64 bits) { sorted.bits = bits; }
+    __device__ __forceinline__ void attach(const u64* given) {
+        exponents = (signed char*)given[0], tables = (u16*)given[1];
+    }
     __device__ __forceinline__ bool load(i64 b) {
         table = tables + (b << sorted.bits);
         scale = power_of_two_64(exponents[b]);
@@ -89,10 +94,10 @@ struct Quantile {
 
 // Writes the means of a block's bins: from the sums of 16 sorted elements each, and of all before them.
 // All threads of a block must call it.
-__device__ __forceinline__ void write_means(Sorted sorted, Scale scale, u16* table) {
+__device__ __forceinline__ void write_means(Sorted<u32> sorted, Scale scale, u16* table) {
     __shared__ i64 sums[MOST_THREADS];
     i64 own = 0, all, first = (i64)threadIdx.x * ITEMS;
-    for (i64 i = first; i < min(first + ITEMS, sorted.size); i++) own += scale.scaled(sorted.keys[i]);
+    for (i64 i = first; i < min(first + ITEMS, sorted.size); i++) own += scale.scaled(sorted.at(i));
     sums[threadIdx.x] = block_scan(own, &all) - own;
     __syncthreads();
     for (i64 j = threadIdx.x; j < 1ll << sorted.bits; j += blockDim.x) {
@@ -100,7 +105,7 @@ __device__ __forceinline__ void write_means(Sorted sorted, Scale scale, u16* tab
         for (u32 e = 0; e < 2; e++) {
             i64 known = min(ends[e] / ITEMS, (i64)blockDim.x - 1);
             before[e] = sums[known];
-            for (i64 i = known * ITEMS; i < ends[e]; i++) before[e] += scale.scaled(sorted.keys[i]);
+            for (i64 i = known * ITEMS; i < ends[e]; i++) before[e] += scale.scaled(sorted.at(i));
         }
         table[j] = scale.mean(before[1] - before[0], ends[1] - ends[0]);
     }
@@ -109,14 +114,14 @@ __device__ __forceinline__ void write_means(Sorted sorted, Scale scale, u16* tab
 
 // Blocks of up to 4096 elements, whose ranges are known. `padded`: a block's length, rounded up to a power of two.
 template <class Symbol>
-__device__ __forceinline__ void quantize_blocks(float* residual, const float* gradient, i64 n, i64 block,
-                                                const Range* ranges, i64 padded, i64 bits, Symbol* symbols,
-                                                u16* tables, signed char* exponents, Report* report) {
-    if (report->nonfinite) return;
+__device__ __forceinline__ void quantize_blocks(const Part* parts, const u32* owners, const Range* ranges, i64 padded,
+                                                i64 bits, Symbol* symbols, signed char* exponents, u16* tables,
+                                                Report* reports, double* squares_of) {
+    Place place = Place::find(parts, owners);
+    if (reports[place.number].nonfinite || !place.count) return;
     __shared__ u32 keys[SORT_TILE];
-    Place place = find_place(n, block);
     float a[ITEMS];
-    read_items(residual, gradient, place, a);
+    read_items(place, a);
     for (u32 k = 0; k < ITEMS; k++) {
         u32 j = k * blockDim.x + threadIdx.x;
         if (j < padded) keys[j] = j < place.count ? quantile_key(a[k]) : NO_KEY;
@@ -124,25 +129,38 @@ __device__ __forceinline__ void quantize_blocks(float* residual, const float* gr
     // Threads are as many as the elements need, which may be fewer than the keys do.
     for (u32 j = ITEMS * blockDim.x + threadIdx.x; j < padded; j += blockDim.x) keys[j] = NO_KEY;
     sort_shared(keys, (u32)padded);
-    Sorted sorted = {keys, place.count, bits};
+    Sorted<u32> sorted = {keys, place.count, bits};
     Scale scale = Scale::of(ranges[place.b], place.count);
     if (threadIdx.x == 0) exponents[place.b] = (signed char)scale.exponent;
     write_means(sorted, scale, tables + (place.b << bits));
-    Quantile form = {tables, exponents, sorted};
+    Quantile<u32> form = {tables, exponents, sorted};
     form.load(place.b);
-    add_to_report(report, quantize(form, residual, place, a, symbols), 0);
+    report_tile(reports + place.number, squares_of + blockIdx.x, quantize(form, place, a, symbols), 0);
 }
 
-// The mean of one bin of one block, by a block of threads.
-extern "C" __global__ void find_means(const u32* keys, i64 n, i64 block, const Range* ranges, i64 bits,
-                                      u16* tables, signed char* exponents, const Report* reports) {
-    if (reports[1].nonfinite) return;
+// The keys of all elements, below the number of their block.
+KERNEL write_keys(const Part* parts, const u32* owners, u64* keys) {
+    Place place = Place::find(parts, owners);
+    float a[ITEMS];
+    read_items(place, a);
+    for (u32 k = 0; k < ITEMS; k++) {
+        u32 j = k * blockDim.x + threadIdx.x;
+        if (j < place.count)
+            keys[place.part.base + place.first + j] = (u64)place.b << 32 | quantile_key(a[k]);
+    }
+}
+
+// The mean of one bin of one block, by a block of threads. Tiles are blocks of elements here.
+extern "C" __global__ void find_means(const Part* parts, const u32* owners, const u64* keys, const Range* ranges,
+                                      i64 bits, signed char* exponents, u16* tables, const Report* reports) {
     i64 b = blockIdx.x >> bits, j = blockIdx.x & ((1ll << bits) - 1);
-    i64 size = min(n - b * block, block);
-    Sorted sorted = {keys + b * block, size, bits};
+    const Part part = parts[owners[b]];
+    if (reports[owners[b]].nonfinite) return;
+    i64 first = (b - part.first_tile) * part.block, size = min(part.n - first, part.block);
+    Sorted<u64> sorted = {keys + part.base + first, size, bits};
     Scale scale = Scale::of(ranges[b], size);
     i64 begin = sorted.begin(j), end = sorted.begin(j + 1), own = 0, total;
-    for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) own += scale.scaled(sorted.keys[i]);
+    for (i64 i = begin + threadIdx.x; i < end; i += blockDim.x) own += scale.scaled(sorted.at(i));
     block_scan(own, &total);
     if (threadIdx.x) return;
     tables[(b << bits) + j] = scale.mean(total, end - begin);
@@ -150,44 +168,33 @@ extern "C" __global__ void find_means(const u32* keys, i64 n, i64 block, const R
 }
 
 template <class Symbol>
-__device__ __forceinline__ void quantize_pieces(float* residual, const float* gradient, i64 n, i64 block,
-                                                const u32* keys, i64 bits, Symbol* symbols,
-                                                u16* tables, signed char* exponents, Report* report) {
-    if (report->nonfinite) return;
-    Place place = find_place(n, block);
+__device__ __forceinline__ void quantize_pieces(const Part* parts, const u32* owners, const u64* keys, i64 bits,
+                                                Symbol* symbols, signed char* exponents, u16* tables,
+                                                Report* reports, double* squares_of) {
+    Place place = Place::find(parts, owners);
+    if (reports[place.number].nonfinite || !place.count) return;
     float a[ITEMS];
-    read_items(residual, gradient, place, a);
-    Sorted sorted = {keys + place.b * block, min(n - place.b * block, block), bits};
-    Quantile form = {tables, exponents, sorted};
+    read_items(place, a);
+    i64 first = (place.b - place.part.first_block) * place.part.block;
+    Sorted<u64> sorted = {keys + place.part.base + first, min(place.part.n - first, place.part.block), bits};
+    Quantile<u64> form = {tables, exponents, sorted};
     form.load(place.b);
-    add_to_report(report, quantize(form, residual, place, a, symbols), 0);
+    report_tile(reports + place.number, squares_of + blockIdx.x, quantize(form, place, a, symbols), 0);
 }
 
 #define PASSES(size, Symbol)                                                                                \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_blocks_##size(float* residual, const float* gradient, i64 n, i64 block,                    \
-                               const Range* ranges, i64 padded, i64 bits, Symbol* symbols, u16* tables,     \
-                               signed char* exponents, Report* reports) {                                   \
-        quantize_blocks(residual, gradient, n, block, ranges, padded, bits, symbols, tables, exponents,     \
-                        reports + 1);                                                                       \
+    KERNEL quantize_blocks_##size(const Part* parts, const u32* owners, const Range* ranges, i64 padded,    \
+                                  i64 bits, Symbol* symbols, signed char* exponents, u16* tables,           \
+                                  Report* reports, double* squares) {                                       \
+        quantize_blocks(parts, owners, ranges, padded, bits, symbols, exponents, tables, reports, squares); \
     }                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        quantize_pieces_##size(float* residual, const float* gradient, i64 n, i64 block, const u32* keys,   \
-                               i64 bits, Symbol* symbols, u16* tables, signed char* exponents,              \
-                               Report* reports) {                                                           \
-        quantize_pieces(residual, gradient, n, block, keys, bits, symbols, tables, exponents, reports + 1); \
+    KERNEL quantize_pieces_##size(const Part* parts, const u32* owners, const u64* keys, i64 bits,          \
+                                  Symbol* symbols, signed char* exponents, u16* tables, Report* reports,    \
+                                  double* squares) {                                                        \
+        quantize_pieces(parts, owners, keys, bits, symbols, exponents, tables, reports, squares);           \
     }
 
 PASSES(8, u8)
 PASSES(16, u16)
-
-#define VALUES(size, Symbol)                                                                                \
-    extern "C" __global__ void __launch_bounds__(MOST_THREADS)                                              \
-        values_##size(const Symbol* symbols, i64 n, i64 block, i64 bits, u16* tables,                       \
-                      signed char* exponents, float* out, const Report* reports) {                          \
-        Quantile form = {tables, exponents, {nullptr, 0, bits}};                                            \
-        add_values(form, symbols, n, block, out, reports ? reports + 1 : reports);                          \
-    }
-
-VALUES(8, u8)
-VALUES(16, u16)
+VALUES(quantile_values_8, Quantile<u32>, u8)
+VALUES(quantile_values_16, Quantile<u32>, u16)

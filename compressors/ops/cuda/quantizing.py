@@ -4,52 +4,35 @@ Where a pass reports sums that are not finite, the residual has gained the gradi
 but for the elements concerned, and nothing else means anything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...method.base import Form
-from ..interface import Ops, QuantizedPass, Quantizing
-from ..interface import Ranges as AnyRanges
+from ..interface import Batch, Flags, Kept, Ops, Quantizing
 from ..readback import Pending, Readback, Slot
-from ..segments import block_count, block_length
-from .device import Device, DeviceArray
-from .reports import Reports
+from ..segments import Numbers, Offsets
+from .device import Device, DeviceArray, float_bits
+from .grids import THREADS, TILE, Grid, Reports, part_table
 
-_PIECE = 4096
-"""Elements that a block of threads works on, at most; see blockwise.cuh."""
-_ITEMS = 16
+_ITEMS = TILE // THREADS
+_MOST_GRIDS = 256
 _BIN_THREADS = 128
 """Of the block of threads that finds one bin's mean."""
 
 
-class Grid(NamedTuple):
-    """A launch over n elements in blocks."""
-
-    block: int
-    """Elements of a block; the last one may be shorter."""
-    blocks: int
-    launched: int
-    """Blocks of threads: one for each piece of a block of elements."""
-    threads: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether a block of elements is one piece."""
-        return self.block <= _PIECE
+Layout: TypeAlias = tuple[int, Numbers] | tuple[int, Numbers, Numbers, Numbers]
+"""Threads of a tile, and tiles of each parameter; with blocks, their length and the first of each, too."""
 
 
-def lay_out(n: int, block: int) -> Grid:
-    """The grid over n elements in blocks of `block`, 0 for one block: 16 elements a thread."""
-    length, blocks = block_length(n, block), block_count(n, block)
-    warps = -(-min(length, _PIECE) // (_ITEMS * 32))
-    return Grid(length, blocks, blocks * -(-length // _PIECE), 32 * warps)
+def threads_for(length: int) -> int:
+    """Threads for tiles of so many elements, 16 for a thread; larger ones are gone over several times."""
+    return 32 * max(1, -(-min(length, TILE) // (_ITEMS * 32)))
 
 
 def _width(symbols: Any) -> int:
@@ -57,210 +40,182 @@ def _width(symbols: Any) -> int:
     return 8 * int(symbols.dtype.itemsize)
 
 
-class _One(NamedTuple):
-    """A parameter on its way through a pass."""
-
-    residual: Any | None
-    gradient: Any
-    grid: Grid
-    symbols: Any = None
-    tables: slice = slice(0, 1)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ranges:
-    """The range of every block, on the device."""
+    """The ranges of all blocks, on the device."""
 
-    keys: Any
+    slot: Slot
     """uint32 [2 * blocks]: of each block the complement of its smallest element's order key, and its largest
     one's; order keys as in blockwise.cuh."""
-    report: Any
-    """Where the pass that found them reports."""
     reports: Reports
-    """Has that report."""
-    slot: Slot | None = None
-    """Where the keys stand among other results."""
+    """Of the pass that found them."""
 
     @cached_property
     def _ends(self) -> NDArray[np.float32]:
-        """The smallest and the largest element of the only block, once the slot was fetched."""
-        assert self.slot is not None
-        low, high = self.slot.values
-        keys = np.array([~low, high])
+        """The smallest and the largest element of blocks, float32 [blocks, 2], once the slot was fetched."""
+        keys = self.slot.values.reshape(-1, 2) ^ np.array([0xFFFFFFFF, 0], np.uint32)
         bits = np.where(keys >> 31, keys ^ np.uint32(1 << 31), ~keys)
         return bits.view(np.float32) + np.float32(0)  # -0.0 + 0.0 is 0.0
 
     @property
-    def low(self) -> np.float32:
+    def low(self) -> NDArray[np.float32]:
         """See `ops.interface.Ranges`."""
-        return np.float32(self._ends[0])
+        return self._ends[:, 0]
 
     @property
-    def high(self) -> np.float32:
+    def high(self) -> NDArray[np.float32]:
         """See `ops.interface.Ranges`."""
-        return np.float32(self._ends[1])
+        return self._ends[:, 1]
 
     @property
-    def nonfinite(self) -> bool:
+    def nonfinite(self) -> Flags:
         """See `ops.interface.Ranges`."""
-        return not np.isfinite(self._ends).all()
+        return np.asarray(~np.isfinite(self._ends).all(axis=1))
 
 
 class QuantizingOps(Device, Ops):
     """See the module's text, and `Ops`."""
 
-    def _one(self, residual: Tensor | None, gradient: Tensor, block: int, *rest: Any) -> _One:
-        kept = None if residual is None else self.array(residual)
-        return _One(kept, self.array(gradient.float()), lay_out(gradient.numel(), block), *rest)
+    def __init__(self, device: torch.device) -> None:
+        """On a device of torch's."""
+        super().__init__(device)
+        self._grids: dict[tuple[int, int, bytes], Grid] = {}
 
-    def _each(self, work: Quantizing) -> Iterator[_One]:
-        """Parameters, with their symbols, and where their tables stand."""
-        offsets = work.offsets
-        for residual, gradient, at, tables in zip(
-            work.residuals, work.gradients, offsets.symbols, offsets.tables, strict=True
-        ):
-            yield self._one(residual, gradient, work.block, work.symbols[at], tables)
+    def grid(self, batch: Batch, kind: Hashable, lay_out: Callable[[], Layout]) -> Grid:
+        """Tiles of a batch: made once, and not again for another batch with the same addresses."""
+        found: Grid | None = batch.laid_out.get((self.stream, kind))
+        if found is not None:
+            return found
+        threads, tiles, *blocks = lay_out()
+        table = part_table(batch, tiles, *blocks)
+        key = self.stream, threads, table.tobytes() + tiles[-1:].tobytes()
+        found = self._grids.get(key)
+        if found is None:
+            if len(self._grids) >= _MOST_GRIDS:
+                self._grids.clear()
+            here = np.repeat(np.arange(len(batch)), tiles)
+            parts, owners = self.place_all([table, here.astype(np.uint32)])
+            found = self._grids[key] = Grid(parts, owners, here, len(batch), threads)
+        batch.laid_out[self.stream, kind] = found
+        return found
 
-    def _pass(self, source: str, kernel: str, one: _One, *arguments: Any) -> None:
-        """Launches a kernel over a parameter, in blocks."""
-        grid, n = one.grid, int(one.gradient.size)
-        given = one.residual or 0, one.gradient, n, grid.block
-        self.launch(source, kernel, grid.launched, grid.threads, *given, *arguments)
+    def _blocks(self, batch: Batch, block: int, offsets: Offsets) -> tuple[Grid, int]:
+        """The pieces of all blocks, of TILE elements at most; and elements of the longest block."""
+        longest = int(batch.sizes.max(initial=1))
+        longest = min(longest, block or longest)
 
-    def _find_ranges(self, one: _One, reports: Reports, slot: Slot | None = None) -> Ranges:
-        """Adds a gradient to a residual, and finds the smallest and the largest element of every block."""
-        keys = self.zeros(2 * one.grid.blocks, np.uint32) if slot is None else slot.array
-        ranges = Ranges(keys, reports.begin(), reports, slot)
-        self._pass("linear", "find_ranges", one, ranges.keys, ranges.report)
+        def lay_out() -> Layout:
+            lengths = np.maximum(1, np.minimum(batch.sizes, block or batch.sizes))
+            return threads_for(longest), offsets.blocks * -(-lengths // TILE), lengths, offsets.firsts
+
+        return self.grid(batch, ("blocks", block), lay_out), longest
+
+    def _pass(self, source: str, kernel: str, grid: Grid, *arguments: Any) -> None:
+        self.launch(source, kernel, grid.tiles, grid.threads, *grid.pair, *arguments)
+
+    def _find_ranges(self, grid: Grid, blocks: int, readback: Readback) -> Ranges:
+        ranges = Ranges(readback.take(2 * blocks, np.uint32), Reports(grid, readback))
+        self._pass("linear", "find_ranges", grid, ranges.slot.array, *ranges.reports.arrays)
         return ranges
 
-    def _linear_between(self, one: _One, bits: int, lows: Any, steps: Any, ranges: Ranges) -> None:
-        kernel = f"quantize_pieces_{_width(one.symbols)}"
-        self._pass("linear", kernel, one, ranges.keys, bits, one.symbols, lows, steps, ranges.report)
-
-    def extremes(
-        self, given: Sequence[tuple[Tensor | None, Tensor]], readback: Readback, returned: Readback
-    ) -> list[AnyRanges]:
-        return [
-            self._find_ranges(self._one(*each, 0), Reports(1, returned), readback.take(2, np.uint32))
-            for each in given
-        ]
+    def extremes(self, batch: Batch, readback: Readback) -> Ranges:
+        grid, _ = self._blocks(batch, 0, Offsets.of(batch.sizes, 0))
+        return self._find_ranges(grid, len(batch), readback)
 
     def quantize(
-        self, form: Form, work: Quantizing, tables: Sequence[Any], returned: Readback
-    ) -> Pending[list[QuantizedPass]]:
-        reports, blocks = Reports(len(work.gradients), returned), max(1, work.offsets.all_blocks)
-        pairs = [(table, table.size // blocks) for table in tables]
-        for one in self._each(work):
-            first, last = one.tables.start, one.tables.stop
-            own = tuple(table[first * width : last * width] for table, width in pairs)
-            self._quantize_one(form, one, work, own, reports)
-        return lambda: _quantized(reports)
-
-    def _quantize_one(
-        self, form: Form, one: _One, work: Quantizing, tables: tuple[Any, ...], reports: Reports
-    ) -> None:
-        if form == "quantile":  # looked at first, as on the CPU
-            self._quantile(one, work.bits, tables, self._find_ranges(one, reports))
-        elif form in ("linear", "fp8") and not one.grid.whole:
-            ranges = self._find_ranges(one, reports)
-            if form == "linear":
-                lows, steps = tables
-                self._linear_between(one, work.bits, lows, steps, ranges)
+        self, form: Form, work: Quantizing, tables: Sequence[Any], readback: Readback
+    ) -> Pending[Kept]:
+        batch, symbols, bits, offsets = work.batch, work.symbols, work.bits, work.offsets
+        grid, longest = self._blocks(batch, work.block, offsets)
+        width, whole = _width(symbols), longest <= TILE
+        if form == "quantile":
+            ranges = self._find_ranges(grid, offsets.all_blocks, readback)
+            last = bits, symbols, *tables, *ranges.reports.arrays
+            if whole:
+                padded = 1 << (longest - 1).bit_length()
+                self._pass("quantile", f"quantize_blocks_{width}", grid, ranges.slot.array, padded, *last)
             else:
-                self._pass("minifloat", "fp8_pieces", one, ranges.keys, one.symbols, *tables, ranges.report)
+                keys = self._find_means(grid, work, ranges, tables)
+                self._pass("quantile", f"quantize_pieces_{width}", grid, keys, *last)
+        elif form in ("linear", "fp8") and not whole:
+            ranges = self._find_ranges(grid, offsets.all_blocks, readback)
+            last = symbols, *tables, *ranges.reports.arrays
+            if form == "linear":
+                self._pass("linear", f"quantize_pieces_{width}", grid, ranges.slot.array, bits, 0, *last)
+            else:
+                self._pass("minifloat", "fp8_pieces", grid, ranges.slot.array, *last)
         else:
-            report = reports.begin()
-            last = one.symbols, *tables, report
+            reports = Reports(grid, readback)
+            last = symbols, *tables, *reports.arrays
             if form == "linear":
-                self._pass("linear", f"quantize_blocks_{_width(one.symbols)}", one, work.bits, *last)
-            elif form == "fp8":
-                self._pass("minifloat", "fp8_blocks", one, *last)
+                self._pass("linear", f"quantize_blocks_{width}", grid, bits, *last)
             else:
-                given = one.residual or 0, one.gradient, int(one.gradient.size)
-                self.launch("minifloat", form, one.grid.launched, one.grid.threads, *given, *last)
-            if one.residual is not None:
-                self._add(form, one.symbols, work.block, tables, one.residual, report=report)
+                self._pass("minifloat", "fp8_blocks" if form == "fp8" else form, grid, *last)
+            self._add(form, grid, [(symbols, tables)], 0, 0, reports.arrays[0])
+            return _kept(reports)
+        return _kept(ranges.reports)
 
-    def _quantile(self, one: _One, bits: int, tables: tuple[Any, ...], ranges: Ranges) -> None:
-        """Where a sum is not finite nothing is quantized."""
-        last, width = (one.symbols, *tables[::-1], ranges.report), _width(one.symbols)
-        if one.grid.whole:
-            padded = 1 << (one.grid.block - 1).bit_length()
-            self._pass("quantile", f"quantize_blocks_{width}", one, ranges.keys, padded, bits, *last)
-            return
-        keys = _sorted_keys(self.tensor(one.residual or one.gradient), one.grid)
-        self.launch(
-            "quantile", "find_means", one.grid.blocks << bits, _BIN_THREADS,
-            keys, int(one.gradient.size), one.grid.block, ranges.keys, bits, *last[1:],
-        )  # fmt: skip
-        self._pass("quantile", f"quantize_pieces_{width}", one, keys, bits, *last)
+    def _find_means(self, grid: Grid, work: Quantizing, ranges: Ranges, tables: Sequence[Any]) -> Any:
+        """Writes the tables of blocks larger than a piece; returns sorted keys, uint64 of all elements."""
+        keys = self.empty(int(work.batch.sizes.sum()), np.uint64)
+        self._pass("quantile", "write_keys", grid, keys)
+        ordered = DeviceArray(keys.memory.view(torch.int64).sort().values.view(torch.uint8), keys.dtype)
+        offsets, sizes = work.offsets, work.batch.sizes
+        lengths = np.minimum(sizes, work.block or sizes)
+        tiles = _BIN_THREADS, offsets.blocks, lengths, offsets.firsts
+        blocks = self.grid(work.batch, ("means", work.block), lambda: tiles)
+        given = *blocks.pair, ordered, ranges.slot.array, work.bits, *tables, ranges.reports.arrays[0]
+        self.launch("quantile", "find_means", blocks.tiles << work.bits, _BIN_THREADS, *given)
+        return ordered
 
     def linear_between(
-        self, work: Quantizing, bits: Sequence[int], ranges: Sequence[AnyRanges], lows: Any, steps: Any
-    ) -> Pending[list[QuantizedPass]]:
-        known = _known(ranges)
-        for one, width, own in zip(self._each(work), bits, known, strict=True):
-            if not own.nonfinite:
-                self._linear_between(one, width, lows[one.tables], steps[one.tables], own)
-        return lambda: [passed for own in known for passed in _quantized(own.reports)]
+        self, work: Quantizing, bits: Sequence[int], ranges: Any, tables: Sequence[Any], readback: Readback
+    ) -> Pending[Kept]:
+        grid, _ = self._blocks(work.batch, 0, work.offsets)
+        squares = Reports(grid, readback)
+        last = work.symbols, *tables, ranges.reports.arrays[0], squares.arrays[1]
+        given = ranges.slot.array, 0, self.constant(np.array(bits, np.int64)), *last
+        self._pass("linear", f"quantize_pieces_{_width(work.symbols)}", grid, *given)
+        return lambda: Kept(squares.squares, ranges.nonfinite)
 
     def add_values(
         self,
         form: str,
-        symbols: Any,
+        sources: Sequence[tuple[Any, Sequence[Any]]],
         block: int,
-        tables: tuple[Any, ...],
-        rows: NDArray[np.int64],
+        rows: Numbers,
         out: Any,
-        starts: NDArray[np.int64],
+        starts: Numbers,
+        divisor: int = 0,
     ) -> None:
-        if form == "quantile":
-            exponents, means = tables
-            width = int(means.size) // max(1, int(exponents.size))
-        for (begin, n, first, blocks), start in zip(rows.tolist(), starts.tolist(), strict=True):
-            own, into, last = symbols[begin : begin + n], out[start : start + n], first + blocks
-            if form == "f32":
-                self.tensor(into).add_(self.tensor(own))
-            elif form == "quantile":
-                here = means[first * width : last * width], exponents[first:last]
-                self._add(form, own, block, here, into, width.bit_length() - 1)
-            else:
-                self._add(form, own, block, tuple(table[first:last] for table in tables), into)
+        sizes = rows[:, 1]
+        where = np.stack((out.pointer + 4 * starts, starts, sizes, rows[:, 0]), axis=1)
+        offsets = Offsets(rows[:, 0], sizes, rows[:, 2], rows[:, 3])
+        grid, _ = self._blocks(Batch(where, (), ()), block, offsets)
+        self._add(form, grid, sources, _bits_of(form, sources), divisor)
 
     def _add(
-        self,
-        form: str,
-        symbols: Any,
-        block: int,
-        tables: tuple[Any, ...],
-        out: Any,
-        bits: int = 0,
+        self, form: str, grid: Grid, sources: Sequence[tuple[Any, Sequence[Any]]], bits: int, divisor: int,
         report: Any = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Adds what symbols stand for; with a report, only where that tells of what is not finite."""
-        n = int(symbols.size)
-        grid = lay_out(n, block)
+        pointers = np.zeros((len(sources), 3), np.int64)
+        for row, (symbols, tables) in zip(pointers, sources, strict=True):
+            row[: 1 + len(tables)] = [symbols.pointer, *[table.pointer for table in tables]]
         source = form if form in ("linear", "quantile") else "minifloat"
-        kernel = f"values_{_width(symbols)}" if source == form else f"{form}_values"
-        given = symbols, n, grid.block, bits, *tables, out, report
-        self.launch(source, kernel, grid.launched if n else 0, grid.threads, *given)
+        kernel = f"{form}_values_{_width(sources[0][0])}"
+        given = self.constant(pointers), len(sources), bits, divisor > 0
+        by = float_bits(divisor) if divisor > 1 else 0
+        self._pass(source, kernel, grid, *given, by, report)
 
 
-def _sorted_keys(a: Tensor, grid: Grid) -> Any:
-    """The order keys of float32 [n], sorted in each block, uint32 [blocks * block]; -0.0 is 0.0."""
-    bits = (a + 0).view(torch.int32)  # -0.0 + 0 is 0.0
-    keys = torch.full((grid.blocks, grid.block), 2**31 - 1, dtype=torch.int32, device=a.device)
-    keys.view(-1)[: a.numel()] = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    unsigned = keys.sort(dim=1).values.view(-1) ^ -(2**31)
-    return DeviceArray(unsigned.view(torch.uint8), np.dtype(np.uint32))
+def _bits_of(form: str, sources: Sequence[tuple[Any, Sequence[Any]]]) -> int:
+    """Bits of the symbols of `quantile`, whose tables have an entry for each."""
+    if form != "quantile":
+        return 0
+    exponents, means = sources[0][1]
+    return (int(means.size) // max(1, int(exponents.size))).bit_length() - 1
 
 
-def _known(ranges: Sequence[AnyRanges]) -> list[Ranges]:
-    """The ranges, which this device has made."""
-    return [each for each in ranges if isinstance(each, Ranges)]
-
-
-def _quantized(reports: Reports) -> list[QuantizedPass]:
-    found = reports.fetched()
-    return list(map(QuantizedPass, found["squares"].tolist(), (found["nonfinite"] > 0).tolist()))
+def _kept(reports: Reports) -> Pending[Kept]:
+    return lambda: Kept(reports.squares, reports.nonfinite)

@@ -13,6 +13,8 @@ __device__ __forceinline__ u32 level_bins(u32 level) { return level == 0 ? 2048 
 struct Search {
     u32 prefix;  // the highest bits of the key; after all levels the key itself
     u32 rank;    // from 1, among the keys that begin with these, the largest first; 0: nothing is searched
+    u32 sent;    // the rank that is searched, among all
+    u32 begin;   // how many words stand before the parameter's
 };
 
 // The bin of a key at a level, or MOST_BINS if its higher bits are others than those found so far.
@@ -21,6 +23,8 @@ __device__ __forceinline__ u32 bin_at(u32 key, u32 level, u32 prefix) {
     if (level == 0) return high;
     return high >> 10 == prefix ? high & 1023u : MOST_BINS;
 }
+
+#define NOT_FINITE 0xffffffffu  // in place of a key
 
 // Goes one level down, given that level's histogram. All threads of a block must call it; `search` and
 // `counts` lie in memory that all of them see, and are as all of them wrote them.

@@ -2,17 +2,10 @@
 // index order, keeps the rest. One read of gradient and residual, one write of the residual; all parameters of
 // a bucket in one launch.
 //
-// A block of 256 threads works on a tile of 4096 elements, 16 a thread in four float4 loads: 32 KiB on
-// their way per block keep the memory of an H100 busy. A warp's elements lie together, 128 a load. Tiles
-// begin where the residual is aligned to 16 bytes, which may be up to three elements before its first.
-// Where a tile's output begins is found by look-back while the residual is written.
-#include "gradients.cuh"
+// 32 KiB of loads on their way per block of threads keep the memory of an H100 busy. Where a tile's output begins is
+// found by look-back while the residual is written.
 #include "look_back.cuh"
-#include "report.cuh"
-
-#define THREADS 256
-#define LOADS 4
-#define TILE (THREADS * LOADS * 4)
+#include "parts.cuh"
 
 // What the rules do with an element a that is sent: the value beside the word, and what is kept.
 struct Wgt {
@@ -49,45 +42,25 @@ __device__ __forceinline__ u32 sum_of_bytes(u32 bytes) {
     return (bytes & 255u) + (bytes >> 8 & 255u) + (bytes >> 16 & 255u) + (bytes >> 24);
 }
 
-// A parameter, as the host writes it.
-struct Part {
-    float* residual;
-    const float* gradient;
-    i64 n, base, tau;  // tau: its bits
-    i64 first_tile;    // of all parameters' tiles
-};
-
-// The last parameter of those whose tiles begin at this one or before; each has a tile.
-__device__ __forceinline__ i64 part_at(const Part* parts, i64 count, i64 tile) {
-    i64 low = 0, high = count;
-    while (high - low > 1) {
-        i64 middle = (low + high) / 2;
-        if (parts[middle].first_tile <= tile) low = middle; else high = middle;
-    }
-    return low;
-}
-
-// states: u64 [blocks + 1], zeros. reports: of no pass, then of each parameter, zeros.
+// taus: of each parameter. states: u64 [blocks + 1], zeros. reports: of each parameter, zeros.
 template <class Rule>
-__device__ __forceinline__ void threshold_pass(const Part* parts, i64 count, u32* words,
-                                               typename Rule::Value* values, u64* states, Report* reports) {
+__device__ __forceinline__ void threshold_pass(const Part* parts, const u32* owners, const float* taus, u32* words,
+                                               typename Rule::Value* values, u64* states, Report* reports,
+                                               double* squares_of) {
     __shared__ u32 warp_counts[THREADS / 32];
     __shared__ i64 tile_begin;
-    i64 ticket = take_ticket(states), number = part_at(parts, count, ticket);
+    i64 ticket = take_ticket(states);
+    u32 number = owners[ticket];
     const Part part = parts[number];
-    float* residual = part.residual;
-    const float* gradient = part.gradient;
-    float tau = __uint_as_float((u32)part.tau);
-    i64 n = part.n, base = part.base, tile = ticket - part.first_tile;
-    bool is_last = ticket == (number + 1 < count ? parts[number + 1].first_tile : (i64)gridDim.x) - 1;
-    Report* report = reports + 1 + number;
+    float tau = taus[number];
+    i64 n = part.n;
+    bool is_last = ticket + 1 == gridDim.x || owners[ticket + 1] != number;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    i64 shift = (i64)((u64)residual >> 2 & 3);
-    i64 first = tile * TILE - shift + warp * (LOADS * 128) + lane * 4;
+    i64 first = first_of(part, ticket - part.first_tile);
 
     float a[LOADS][4], g[LOADS][4];
-    load_fours<LOADS>((const float*)residual, first, 128, n, a);
-    load_fours<LOADS>(gradient, first, 128, n, g);
+    load_fours<LOADS>(part.residual, first, 128, n, a);
+    load_gradient<LOADS>(part, first, 128, g);
     u32 hits = 0, counts = 0;  // a bit an element; a byte a load
     i64 nonfinite = 0;
     for (u32 k = 0; k < LOADS; k++)
@@ -114,7 +87,7 @@ __device__ __forceinline__ void threshold_pass(const Part* parts, i64 count, u32
         i64 before = (i64)look_back(states, ticket, in_tile);
         if (lane == 0) {
             tile_begin = before;
-            if (is_last) report->sent = before + in_tile;
+            if (is_last) reports[number].end = before + in_tile;
         }
     }
 
@@ -125,15 +98,15 @@ __device__ __forceinline__ void threshold_pass(const Part* parts, i64 count, u32
             kept[c] = hits >> (4 * k + c) & 1 ? Rule::keep(a[k][c], tau) : a[k][c];
             squares += (double)kept[c] * (double)kept[c];
         }
-        store_four(residual, first + k * 128, n, kept);
+        store_four(part.residual, first + k * 128, n, kept);
     }
-    add_to_report(report, squares, nonfinite);  // also lets all threads see tile_begin
+    report_tile(reports + number, squares_of + ticket, squares, nonfinite);  // also lets all threads see tile_begin
     if (!hits) return;
     for (u32 k = 0; k < LOADS; k++) {
         i64 at = tile_begin + begin + ((scanned - counts) >> (8 * k) & 255u);
         for (u32 c = 0; c < 4; c++) {
             if (!(hits >> (4 * k + c) & 1)) continue;
-            words[at] = (u32)(base + first + k * 128 + c) << 1 | (a[k][c] < 0.0f);
+            words[at] = (u32)(part.base + first + k * 128 + c) << 1 | (a[k][c] < 0.0f);
             Rule::write(values + at, a[k][c], tau);
             at++;
         }
@@ -141,10 +114,11 @@ __device__ __forceinline__ void threshold_pass(const Part* parts, i64 count, u32
     }
 }
 
-#define PASS(name, Rule)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                 \
-        name(const Part* parts, i64 count, u32* words, Rule::Value* values, u64* states, Report* reports) { \
-        threshold_pass<Rule>(parts, count, words, values, states, reports);                               \
+#define PASS(name, Rule)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
+        name(const Part* parts, const u32* owners, const float* taus, u32* words, Rule::Value* values,      \
+             u64* states, Report* reports, double* squares) {                                               \
+        threshold_pass<Rule>(parts, owners, taus, words, values, states, reports, squares);                 \
     }
 
 PASS(wgt, Wgt)

@@ -1,63 +1,57 @@
-// The k largest magnitudes of a whole parameter, exactly, and of equal ones those of the lowest indices. The
-// gradient is taken up while magnitudes are counted by their highest bits; two more readings find the
-// k-th magnitude, and a last one compacts. Nothing is sent where a sum is not finite.
+// The k largest magnitudes of whole parameters, exactly, and of equal ones those of the lowest indices. Gradients
+// are taken up while magnitudes are counted by their highest bits, by parameter; two more readings find the k-th
+// magnitudes, and a last one compacts. Nothing of a parameter is sent where a sum is not finite.
 //
-// Readings that count go over tiles of 4096 elements, 16 a thread, with fewer blocks than tiles, since a
-// block's histogram costs the same whatever it counted.
-#include "gradients.cuh"
+// Readings that count have fewer blocks than tiles, each with neighbouring ones: a block's histogram costs the same
+// whatever it counted, and is added to its parameter's at the last tile of that.
 #include "look_back.cuh"
+#include "parts.cuh"
 #include "radix_select.cuh"
-#include "report.cuh"
 
-#define THREADS 256
-#define LOADS 4
-#define TILE (THREADS * LOADS * 4)
 #define SMALLEST_TAU (1u << 23)    // 2^-126, as bits
 #define LARGEST_TAU (246u << 23)   // 2^119
 #define NOTHING 0xffffffffu        // a cut that no key reaches
 
 __device__ __forceinline__ u32 key_of(float a) { return __float_as_uint(a) & 0x7fffffffu; }
 
-// Where this thread's elements of a tile begin: every 128 from there come four. Tiles begin where the
-// residual is aligned to 16 bytes, which may be up to three elements before its first.
-__device__ __forceinline__ i64 first_of(const float* residual, i64 tile) {
-    i64 shift = (i64)((u64)residual >> 2 & 3);
-    return tile * TILE - shift + (threadIdx.x >> 5) * (LOADS * 128) + (threadIdx.x & 31) * 4;
-}
-
 struct Counter {
-    u32* counts;  // of this block
+    u32* counts;  // of this block, in shared memory
     u32 level, prefix;
-    __device__ __forceinline__ void clear() {
-        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) counts[i] = 0;
-        __syncthreads();
-    }
     __device__ __forceinline__ void count(float a) {
         u32 key = key_of(a), bin = bin_at(key, level, prefix);
         if (key >= SMALLEST_TAU && bin < MOST_BINS) atomicAdd(&counts[bin], 1u);
     }
+    // Adds what was counted to a parameter's histogram, and begins anew.
     __device__ __forceinline__ void add_to(u32* histogram) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x)
-            if (counts[i]) atomicAdd(&histogram[i], counts[i]);
+        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) {
+            if (histogram && counts[i]) atomicAdd(&histogram[i], counts[i]);
+            counts[i] = 0;
+        }
+        __syncthreads();
     }
 };
 
-// histogram: u32 [2048], zeros.
+// histograms: u32 [m, 2048] of this level, zeros. At the first level, gradients are taken up.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    take_up(float* residual, const float* gradient, i64 n, i64 tiles, u32* histogram, Report* reports) {
+    count(const Part* parts, const u32* owners, i64 tiles, i64 level, const Search* searches, u32* histograms,
+          Report* reports) {
     __shared__ u32 counts[MOST_BINS];
-    Counter counter = {counts, 0, 0};
-    counter.clear();
-    i64 nonfinite = 0;
-    for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        i64 first = first_of(residual, tile);
+    Counter counter = {counts, (u32)level, 0};
+    counter.add_to(nullptr);
+    i64 low = (i64)blockIdx.x * tiles / gridDim.x, high = ((i64)blockIdx.x + 1) * tiles / gridDim.x;
+    for (i64 tile = low; tile < high; tile++) {
+        u32 number = owners[tile];
+        if (level && !searches[number].rank) continue;
+        const Part part = parts[number];
+        counter.prefix = level ? searches[number].prefix : 0;
+        i64 first = first_of(part, tile - part.first_tile), nonfinite = 0;
         float a[LOADS][4], g[LOADS][4];
-        load_fours<LOADS>((const float*)residual, first, 128, n, a);
-        load_fours<LOADS>(gradient, first, 128, n, g);
+        load_fours<LOADS>(part.residual, first, 128, part.n, a);
+        if (!level) load_gradient<LOADS>(part, first, 128, g);
         for (u32 k = 0; k < LOADS; k++) {
             for (u32 c = 0; c < 4; c++) {
-                float sum = a[k][c] + g[k][c];
+                float sum = level ? a[k][c] : a[k][c] + g[k][c];
                 if (!is_finite(sum)) {
                     nonfinite++;
                     continue;
@@ -65,37 +59,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 a[k][c] = sum;
                 counter.count(sum);  // not the zeros outside the array, which are too small
             }
-            store_four(residual, first + k * 128, n, a[k]);
+            if (!level) store_four(part.residual, first + k * 128, part.n, a[k]);
         }
+        if (nonfinite && !level) atomicAdd((u64*)&reports[number].nonfinite, (u64)nonfinite);
+        if (tile + 1 == high || owners[tile + 1] != number) counter.add_to(histograms + (i64)number * MOST_BINS);
     }
-    counter.add_to(histogram);
-    add_to_report(reports + 1, 0, nonfinite);
 }
 
-// histogram: u32 [2048] of this level, zeros.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    count(const float* residual, i64 n, i64 tiles, i64 level, const Search* search, u32* histogram) {
-    __shared__ u32 counts[MOST_BINS];
-    if (search->rank == 0) return;
-    Counter counter = {counts, (u32)level, search->prefix};
-    counter.clear();
-    for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        float a[LOADS][4];
-        load_fours<LOADS>(residual, first_of(residual, tile), 128, n, a);
-        for (u32 k = 0; k < LOADS; k++)
-            for (u32 c = 0; c < 4; c++) counter.count(a[k][c]);
-    }
-    counter.add_to(histogram);
-}
-
-// One block. At the first level it sets the rank: k, or fewer where fewer reach the smallest tau.
-extern "C" __global__ void narrow_down(const u32* histogram, i64 level, i64 k, Search* search,
+// A block for each parameter. At the first level it sets the rank: k, or fewer where fewer reach the smallest tau.
+extern "C" __global__ void narrow_down(const u32* histograms, i64 level, const i64* ks, Search* searches,
                                        const Report* reports) {
-    if (level == 0) {
+    i64 number = blockIdx.x;
+    const u32* histogram = histograms + number * MOST_BINS;
+    Search* search = searches + number;
+    if (level < 2) {
         u32 own = 0, all;
-        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) own += histogram[i];
+        if (level) for (i64 i = threadIdx.x; i < number; i += blockDim.x) own += searches[i].sent;
+        else for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) own += histogram[i];
         block_scan(own, &all);
-        if (threadIdx.x == 0) search->rank = reports[1].nonfinite ? 0 : (u32)min(k, (i64)all);
+        if (threadIdx.x == 0 && level) search->begin = all;
+        if (threadIdx.x == 0 && !level)
+            search->sent = search->rank = reports[number].nonfinite ? 0 : (u32)min(ks[number], (i64)all);
         __syncthreads();
     }
     narrow(histogram, (u32)level, search);
@@ -112,15 +96,19 @@ __device__ __forceinline__ u64 sum_of_kinds(u64 bytes) {
 
 // Sends what exceeds the cut, and the first of what equals it. states: u64 [blocks + 1], zeros.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    send_top(float* residual, i64 n, i64 base, const Search* search, u32* words, float* values, u64* states,
-             Report* reports) {
+    send_top(const Part* parts, const u32* owners, const Search* searches, u32* words, float* values, u64* states,
+             Report* reports, double* squares_of) {
     __shared__ u64 warp_counts[THREADS / 32];
     __shared__ u64 tile_before;
-    i64 tile = take_ticket(states), first = first_of(residual, tile);
+    i64 ticket = take_ticket(states);
+    u32 number = owners[ticket];
+    const Part part = parts[number];
+    const Search search = searches[number];
+    i64 tile = ticket - part.first_tile, first = first_of(part, tile);
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u32 ties = search->rank, cut = ties ? search->prefix : NOTHING;
+    u32 ties = search.rank, cut = ties ? search.prefix : NOTHING;
     float a[LOADS][4];
-    load_fours<LOADS>((const float*)residual, first, 128, n, a);
+    load_fours<LOADS>(part.residual, first, 128, part.n, a);
     u64 counts = 0;
     for (u32 k = 0; k < LOADS; k++)
         for (u32 c = 0; c < 4; c++) {
@@ -136,13 +124,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         in_tile += warp_counts[w];
     }
     if (warp == 0) {
-        u64 before = look_back(states, tile, in_tile);
+        u64 before = look_back(states + part.first_tile, tile, in_tile);
         if (lane == 0) {
             tile_before = before;
-            if (tile == gridDim.x - 1) {
-                u64 all = before + in_tile;
-                reports[1].sent = reports[0].sent + (i64)((all & KIND) + min(all >> KIND_BITS, (u64)ties));
-                reports[1].tau = ties ? min(cut, LARGEST_TAU) : SMALLEST_TAU;
+            if (tile == 0) {
+                reports[number].end = (i64)search.begin + search.sent;
+                reports[number].tau = ties ? min(cut, LARGEST_TAU) : SMALLEST_TAU;
             }
         }
     }
@@ -157,10 +144,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             float value = a[k][c];
             u32 key = key_of(value);
             if (key > cut || (key == cut && equal < ties)) {
-                i64 i = first + k * 128 + c, at = reports[0].sent + (i64)(greater + min(equal, (u64)ties));
-                words[at] = (u32)(base + i) << 1 | (value < 0.0f);
+                i64 i = first + k * 128 + c, at = search.begin + (i64)(greater + min(equal, (u64)ties));
+                words[at] = (u32)(part.base + i) << 1 | (value < 0.0f);
                 values[at] = value;
-                residual[i] = 0.0f;
+                part.residual[i] = 0.0f;
             } else {
                 squares += (double)value * (double)value;
             }
@@ -169,5 +156,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         begin += (totals >> (8 * k) & 255) + ((totals >> (8 * k + 32) & 255) << KIND_BITS);
     }
-    add_to_report(reports + 1, squares, 0);
+    report_tile(reports + number, squares_of + ticket, squares, 0);
 }

@@ -144,7 +144,7 @@ class Worker:
         ended = perf_counter()
         RECORDER.add("compress", "compute", began, done)
         RECORDER.add("decode", "compute", done, ended)
-        return Stepped(message, loss, sent.tallies, done - began, ended - done, refused, statistics)
+        return Stepped(message, loss, list(sent.tallies), done - began, ended - done, refused, statistics)
 
     def _add(self, message: Message) -> int:
         """Adds an update, a worker's own as the others will (dead reckoning).

@@ -131,7 +131,7 @@ class QuorumTraining(LocalTraining):
         note["sent"] = sum(tally.sent for tally in outgoing.tallies)
         note["paper_bits"] = sum(tally.paper_bits for tally in outgoing.tallies)
         if not local:
-            step.layers = outgoing.tallies
+            step.layers = list(outgoing.tallies)
         buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
         member.offer = Offer(update, kept)
         return np.concatenate([outgoing.payload, to_bytes(buffers)])

@@ -1,0 +1,119 @@
+// Passes that only look, and momentum: one launch for all parameters of a bucket.
+#include "parts.cuh"
+#include "radix_select.cuh"
+
+// This thread's elements of a tile: f(part, i) of each, `element` being i's place among all parameters'.
+template <class F> __device__ __forceinline__ void of_tile(const Part* parts, const u32* owners, F f) {
+    u32 number = owners[blockIdx.x];
+    const Part part = parts[number];
+    i64 first = (blockIdx.x - part.first_tile) * TILE;
+    for (u32 k = 0; k < TILE / THREADS; k++) {
+        i64 i = first + k * THREADS + threadIdx.x;
+        if (i < part.n) f(part, number, i);
+    }
+}
+
+// velocity = momentum * velocity + gradient where that is finite; out receives it wherever.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    momentum(const Part* parts, const u32* owners, i64 bits, float* out) {
+    float by = __uint_as_float((u32)bits);
+    of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
+        float total = part.residual[i] * by + part.gradient_at(i);
+        out[part.base + i] = total;
+        if (is_finite(total)) part.residual[i] = total;
+    });
+}
+
+// Copies gradients as float32, and counts what is not finite.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gather(const Part* parts, const u32* owners, float* out, u32* nonfinite) {
+    of_tile(parts, owners, [&](const Part& part, u32 number, i64 i) {
+        float a = part.gradient_at(i);
+        out[part.base + i] = a;
+        if (!is_finite(a)) nonfinite[number] = 1;
+    });
+}
+
+// Whether an element of each gradient is not zero.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    nonzero(const Part* parts, const u32* owners, u32* found) {
+    of_tile(parts, owners, [&](const Part& part, u32 number, i64 i) {
+        if (part.gradient_at(i) != 0.0f) found[number] = 1;
+    });
+}
+
+// The sum of squares of each tile of the residuals.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    squares(const Part* parts, const u32* owners, double* squares_of) {
+    double own = 0, all;
+    of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
+        own += (double)part.residual[i] * (double)part.residual[i];
+    });
+    block_scan(own, &all);
+    if (threadIdx.x == 0) squares_of[blockIdx.x] = all;
+}
+
+// The bits of the largest magnitude of each gradient; zeros before.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    largest(const Part* parts, const u32* owners, u32* found) {
+    u32 own = 0;
+    of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
+        own = max(own, __float_as_uint(part.gradient_at(i)) & 0x7fffffffu);
+    });
+    for (u32 step = 16; step; step >>= 1) own = max(own, __shfl_xor_sync(FULL_WARP, own, step));
+    if ((threadIdx.x & 31) == 0) atomicMax(&found[owners[blockIdx.x]], own);
+}
+
+// The sum of squares of each gradient, as whole numbers of a power of two (interface.py); zeros before.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    exact_squares(const Part* parts, const u32* owners, const i64* scales, i64* totals) {
+    u32 owner = owners[blockIdx.x];
+    double scale = __longlong_as_double(scales[owner]);
+    i64 own = 0, all;
+    of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
+        double a = part.gradient_at(i);
+        own += (i64)(a * a * scale);
+    });
+    block_scan(own, &all);
+    if (threadIdx.x == 0) atomicAdd((u64*)&totals[owner], (u64)all);
+}
+
+// Element number `i` of a sample of m of n, as looking.py of ops/cpu has it.
+__device__ __forceinline__ i64 sampled_place(i64 i, i64 m, i64 n) {
+    u32 h = (u32)i;
+    h ^= h >> 16, h *= 0x85ebca6bu, h ^= h >> 13, h *= 0xc2b2ae35u, h ^= h >> 16;
+    i64 low = i * n / m, high = (i + 1) * n / m;
+    return low + (i64)h % (high - low);
+}
+
+// Samples of residual + gradient: `block` of each of n elements. Tiles are those of the samples.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    samples(const Part* parts, const u32* owners, float* out) {
+    const Part part = parts[owners[blockIdx.x]];
+    i64 first = (blockIdx.x - part.first_tile) * TILE, end = min(first + TILE, part.block);
+    for (i64 i = first + threadIdx.x; i < end; i += THREADS)
+        out[part.base + i] = part.sum_at(sampled_place(i, part.block, part.n));
+}
+
+// The magnitude of a rank among each parameter's samples, and whether one is not finite: u32 [m, 2], zeros before.
+// A block for each parameter.
+extern "C" __global__ void ranked(const Part* parts, const float* samples, const i64* ranks, u32* found) {
+    __shared__ u32 counts[MOST_BINS];
+    __shared__ Search search;
+    const Part part = parts[blockIdx.x];
+    if (threadIdx.x == 0) search = {0, (u32)ranks[blockIdx.x]};
+    for (u32 level = 0; level < LEVELS; level++) {
+        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) counts[i] = 0;
+        __syncthreads();
+        for (i64 i = threadIdx.x; i < part.block; i += blockDim.x) {
+            float a = samples[part.base + i];
+            u32 bin = bin_at(__float_as_uint(a) & 0x7fffffffu, level, search.prefix);
+            if (bin < MOST_BINS) atomicAdd(&counts[bin], 1u);
+            if (!is_finite(a)) found[2 * blockIdx.x + 1] = 1;
+        }
+        __syncthreads();
+        narrow(counts, level, &search);
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) found[2 * blockIdx.x] = search.prefix;
+}
