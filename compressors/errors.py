@@ -1,7 +1,7 @@
-"""The errors of compressors, and what they make of the transport's.
+"""The errors of compressors, and the translation of transport errors to `PeerLost`.
 
-A worker may be silent for the timeout of the process group: half an hour for gloo, unless
-`init_process_group(timeout=...)` sets another one. It applies to collectives and to single messages.
+The timeout of the process group applies to collectives and to single messages: half an hour for gloo, unless
+`init_process_group(timeout=...)` sets another one.
 """
 
 import re
@@ -95,21 +95,21 @@ class NonFiniteWeight(Diverged, FloatingPointError):
         return type(self), (self.parameter, self.rank)
 
 
-EVERYBODY = -1
-"""In place of a rank, where all workers are asked together and it is not known who does not answer."""
+UNKNOWN_WORKER = -1
+"""In place of a rank, if a collective fails and the rank that failed is not known."""
 
 
 class PeerLost(CompressionError, RuntimeError):
     """Another worker is gone, or has been silent for too long.
 
     Attributes:
-        worker: its rank, or `EVERYBODY`.
-        reason: what is said of it.
+        worker: its rank, or `UNKNOWN_WORKER`.
+        reason: the rest of the message.
     """
 
     def __init__(self, worker: int, reason: str) -> None:
         self.worker, self.reason = worker, reason
-        super().__init__(f"{'another worker' if worker == EVERYBODY else f'worker {worker}'} {reason}")
+        super().__init__(f"{'another worker' if worker == UNKNOWN_WORKER else f'worker {worker}'} {reason}")
 
     def __reduce__(self) -> tuple[type["PeerLost"], tuple[int, str]]:
         """Pickles by its arguments, so that it can cross process boundaries."""
@@ -121,26 +121,30 @@ _GONE = re.compile(
     r"(connection|socket) closed|reset by peer|broken pipe|pair closure|unreachable|no route", re.IGNORECASE
 )
 _MILLISECONDS = re.compile(r"(\d+) ?ms")
-_PLACE = re.compile(r"^\[[^\]]*\] *")
-"""Where in its source the transport raised it."""
+_SOURCE_LINE = re.compile(r"^\[[^\]]*\] *")
+"""The place in gloo's source with which its messages begin."""
 
 
 @contextmanager
-def reaching(worker: int = EVERYBODY) -> Iterator[None]:
-    """Names the worker that could not be reached inside.
+def reaching(worker: int = UNKNOWN_WORKER) -> Iterator[None]:
+    """Turns a transport error in a `with` block into one that names the worker.
 
     Raises:
-        PeerLost: the worker is gone, or has been silent for longer than the process group allows.
+        PeerLost: the worker is gone, or has been silent for longer than the timeout of the process group.
     """
     try:
         yield
     except PeerLost:
         raise
     except RuntimeError as problem:
-        text = _PLACE.sub("", str(problem)).partition("\n")[0].strip()
+        text = _SOURCE_LINE.sub("", str(problem)).partition("\n")[0].strip()
         if _SILENT.search(text):
-            told = _MILLISECONDS.search(text)
-            time = f"for {int(told[1]) / 1000:g} s, the process group's timeout" if told else "for too long"
+            timeout = _MILLISECONDS.search(text)
+            time = (
+                f"for {int(timeout[1]) / 1000:g} s, the process group's timeout"
+                if timeout
+                else "for too long"
+            )
             reason = f"has sent nothing {time}: its process hangs, is stopped, or cannot be reached"
             raise PeerLost(worker, reason) from problem
         if _GONE.search(text):

@@ -1,4 +1,4 @@
-"""What a layer's gradient looks like: its magnitudes, and how many elements are zero."""
+"""Statistics of a layer's gradient: percentiles of magnitudes, and the share of zeros."""
 
 import math
 from typing import NamedTuple
@@ -28,8 +28,7 @@ class GradientStatistics(NamedTuple):
 def gradient_statistics(gradient: Tensor) -> GradientStatistics:
     """Percentiles of |gradient|, its root mean square and its share of zeros.
 
-    Of every m-th element, so that at most 16,384 are looked at. Each percentile is an element's own
-    magnitude, the smallest that the given share does not pass.
+    Of every m-th element, at most 16,384. A percentile is the magnitude of an element, without interpolation.
     """
     flat = gradient.detach().flatten()
     stride = max(1, -(-flat.numel() // _SAMPLE))

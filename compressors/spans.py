@@ -1,7 +1,7 @@
-"""Records when a process did what, as named spans of time, while it is switched on.
+"""Profiling: named spans of time, recorded by one recorder a process while it is on.
 
-A process has one recorder, like one log: spans are recorded in many places, and the timeline is made
-elsewhere. While it is off, recording costs only the check of a flag.
+Spans are recorded in many places, and collected in one. While the recorder is off, recording costs only the
+check of a flag.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,10 +29,10 @@ class Span:
 
 
 class Recorder:
-    """Keeps spans between `start` and `stop`; threads may add to it at the same time.
+    """Records spans between `start` and `stop`; any thread may add to it.
 
     Attributes:
-        on: whether it does.
+        on: whether it records.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Recorder:
 
     @contextmanager
     def computing(self, name: str, about: str = "") -> Iterator[None]:
-        """Records what is done inside as a span of the lane `compute`."""
+        """Records the body of a `with` block as a span of the lane `compute`."""
         began = perf_counter()
         yield
         self.add(name, "compute", began, perf_counter(), about)
@@ -66,41 +66,41 @@ RECORDER: Final = Recorder()
 """The recorder of this process."""
 
 
-# Sets of moments, as intervals that do not overlap: what several threads did at once counts once
+# Sets of disjoint intervals: what several threads did at once counts once
 
 Interval = tuple[float, float]
 """From and to, in seconds."""
 
 
-def united(intervals: Iterable[Interval]) -> list[Interval]:
-    """The moments that lie in any of these: ascending and apart, as the other functions have them."""
-    apart: list[Interval] = []
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The union of intervals, ascending and disjoint, as the other functions take them."""
+    merged: list[Interval] = []
     for began, ended in sorted(intervals):
-        if apart and began <= apart[-1][1]:
-            apart[-1] = apart[-1][0], max(apart[-1][1], ended)
+        if merged and began <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], ended)
         elif ended > began:
-            apart.append((began, ended))
-    return apart
+            merged.append((began, ended))
+    return merged
 
 
-def common(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
-    """The moments that lie in both."""
+def intersection(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
+    """The intersection of two unions of intervals."""
     pairs = ((max(a, c), min(b, d)) for a, b in these for c, d in those)
     return [(began, ended) for began, ended in pairs if ended > began]
 
 
-def without(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
-    """The moments that lie in the former and not in the latter."""
-    left = []
+def difference(these: Sequence[Interval], those: Sequence[Interval]) -> list[Interval]:
+    """What lies in the former union of intervals and not in the latter."""
+    parts = []
     for began, ended in these:
         at = began
-        for hole_began, hole_ended in common([(began, ended)], those):
-            left.append((at, hole_began))
+        for hole_began, hole_ended in intersection([(began, ended)], those):
+            parts.append((at, hole_began))
             at = hole_ended
-        left.append((at, ended))
-    return [(began, ended) for began, ended in left if ended > began]
+        parts.append((at, ended))
+    return [(began, ended) for began, ended in parts if ended > began]
 
 
-def seconds(intervals: Iterable[Interval]) -> float:
-    """How long they are together."""
+def duration(intervals: Iterable[Interval]) -> float:
+    """The sum of the intervals' lengths, in seconds."""
     return sum(ended - began for began, ended in intervals)

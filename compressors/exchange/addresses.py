@@ -74,7 +74,7 @@ def _own_timeout(group: dist.ProcessGroup) -> timedelta:
 
 
 def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) -> list[bytes]:
-    """The place of each worker, by default its host's name, by rank, as digests; all call this together."""
+    """Gathers digests of the workers' places, by default the names of their hosts, in order of rank."""
     return all_gather_bytes(hashlib.sha256((place or socket.gethostname()).encode()).digest(), group)
 
 
@@ -105,8 +105,8 @@ def reachable_address(addresses: Sequence[str], hosts: Sequence[str], rank: int)
     where it reaches the others.
 
     Args:
-        addresses: `listening_address` of each worker, by rank.
-        hosts: the name of each worker's host, by rank.
+        addresses: `listening_address` of all workers, by rank.
+        hosts: the names of their hosts.
         rank: this worker's.
     """
     if _interface() or not _is_loopback(addresses[rank]):
@@ -115,8 +115,8 @@ def reachable_address(addresses: Sequence[str], hosts: Sequence[str], rank: int)
         if not _is_loopback(address) and (source := _source_address(address)):
             return source
     if len(set(hosts)) > 1:  # the store is a file, or is reached through a tunnel
-        here = {address for name in psutil.net_if_addrs() for address in _addresses_of(name)}
-        return next((each for each in _resolved(socket.gethostname()) if each in here), _LOOPBACK)
+        local = {address for name in psutil.net_if_addrs() for address in _addresses_of(name)}
+        return next(filter(local.__contains__, _resolved(socket.gethostname())), _LOOPBACK)
     return addresses[rank]
 
 
@@ -128,9 +128,9 @@ def _interface() -> str:
 
 def _addresses_of(interface: str) -> list[str]:
     """An interface's addresses: IPv4 first, link-local ones last."""
-    found = [each for each in psutil.net_if_addrs().get(interface, []) if each.family in _FAMILIES]
-    found.sort(key=lambda each: (each.address.startswith("fe80:"), _FAMILIES.index(each.family)))
-    return [str(each.address) for each in found]
+    addresses = [entry for entry in psutil.net_if_addrs().get(interface, []) if entry.family in _FAMILIES]
+    addresses.sort(key=lambda entry: (entry.address.startswith("fe80:"), _FAMILIES.index(entry.family)))
+    return [str(entry.address) for entry in addresses]
 
 
 def _underlying(store: Store) -> Store:
@@ -142,13 +142,11 @@ def _underlying(store: Store) -> Store:
 def _resolved(host: str) -> list[str]:
     """The addresses of a host's name, IPv4 first."""
     try:
-        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_DGRAM)
+        infos = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_DGRAM)
     except OSError:
         return []
-    found = sorted(
-        (each for each in found if each[0] in _FAMILIES), key=lambda each: _FAMILIES.index(each[0])
-    )
-    return [str(address[0]) for *_, address in found]
+    infos = [info for info in infos if info[0] in _FAMILIES]
+    return [str(info[4][0]) for info in sorted(infos, key=lambda info: _FAMILIES.index(info[0]))]
 
 
 def _source_address(host: str) -> str | None:

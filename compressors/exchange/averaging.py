@@ -11,7 +11,7 @@ from torch import Tensor
 from ..bucket.layout import by_parameter
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
-from ..spans import RECORDER, seconds
+from ..spans import RECORDER, duration
 from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together
 from .rounds import ExchangeRecord, PendingRounds
@@ -118,8 +118,8 @@ class Averaging:
         if outcome.records:
             step.layers += by_parameter(outcome.records[0].tallies)
         for record in outcome.records:
-            step.compress_s += seconds(record.compressing) / here
-            step.decompress_s += seconds(record.decoding) / here
+            step.compress_s += duration(record.compressing) / here
+            step.decompress_s += duration(record.decoding) / here
             for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
                 for interval in intervals:
                     RECORDER.add(name, "compute", *interval)

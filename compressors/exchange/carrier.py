@@ -1,8 +1,8 @@
-"""The carrier: brings messages from worker to worker, for the hook and for all modes.
+"""The carrier: point-to-point messages between workers, for the hook and for all modes.
 
-It has two verbs. `send` starts to send a payload under a tag, and never waits for the receiver. `receive` is
-a future of the next payload that a worker sent under a tag. Nobody is told lengths in advance, and no
-receiver has to be ready. `mesh` connects processes, `MemoryCarrier` the simulated workers of one process.
+`send` starts to send a payload under a tag, and never waits for the receiver. `receive` is a future of the
+next payload that a worker sent under a tag. Lengths are not announced, and no receive has to be posted
+before. `mesh` connects processes, `MemoryCarrier` the simulated workers of one process.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ _Key = tuple[int, str]
 
 
 class Carrier(ABC):
-    """One worker's way to all others, by their ranks.
+    """The point-to-point messages of one worker with all others, by rank.
 
     Messages of one sender under one tag arrive in the order in which they were sent. Any thread may send and
     receive.
@@ -33,11 +33,11 @@ class Carrier(ABC):
 
     def __init__(self, rank: int, workers: int) -> None:
         self.rank, self.workers = rank, workers
-        self.others: Sequence[int] = [each for each in range(workers) if each != rank]
+        self.others: Sequence[int] = [worker for worker in range(workers) if worker != rank]
         self._lock = Lock()
         self._arrived: defaultdict[_Key, deque[Payload]] = defaultdict(deque)
         self._waiting: defaultdict[_Key, deque[tuple[Future[Payload], float]]] = defaultdict(deque)
-        """Who waits for a message, and since when, in seconds of `monotonic`."""
+        """Futures that wait for a message, and since when, in seconds of `monotonic`."""
         self._lost: dict[int, PeerLost] = {}
 
     @abstractmethod
@@ -51,10 +51,9 @@ class Carrier(ABC):
         """The next payload that a worker sends under a tag, in the CPU's memory.
 
         The future raises PeerLost if the worker is gone, or has sent nothing for too long; the error may name
-        another worker, for which that one waited. Its callbacks must not wait: they run in the thread that
-        files what arrives.
+        another worker, for which that one waited. Callbacks must not block: they run in the receiving thread.
         """
-        found: Future[Payload] = Future()
+        received: Future[Payload] = Future()
         with self._lock:
             arrived, lost = self._arrived.get((source, tag)), self._lost.get(source)
             if arrived:
@@ -62,18 +61,18 @@ class Carrier(ABC):
                 if not arrived:
                     del self._arrived[source, tag]
             elif lost is None:
-                self._waiting[source, tag].append((found, monotonic()))
-                return found
+                self._waiting[source, tag].append((received, monotonic()))
+                return received
         if lost is None or arrived is not None:
-            found.set_result(payload)
+            received.set_result(payload)
         else:
             self._announce_loss(lost)
-            found.set_exception(lost)
-        return found
+            received.set_exception(lost)
+        return received
 
     @property
     def lost(self) -> dict[int, PeerLost]:
-        """Workers that are gone, and why."""
+        """By rank, the error of a worker that is gone."""
         with self._lock:
             return dict(self._lost)
 
@@ -87,7 +86,7 @@ class Carrier(ABC):
         """Sends what is left, for a few seconds at most, and ends."""
 
     def _file(self, source: int, tag: str, payload: Payload) -> None:
-        """Hands what has arrived to whoever waits for it, or keeps it."""
+        """Completes the first future that waits for a payload, or keeps the payload."""
         with self._lock:
             waiting = self._waiting.get((source, tag))
             if not waiting:
@@ -103,27 +102,27 @@ class Carrier(ABC):
         with self._lock:
             self._lost.setdefault(source, problem)
             keys = [key for key in self._waiting if key[0] == source]
-            failed = [each for key in keys for each, _ in self._waiting.pop(key)]
+            failed = [future for key in keys for future, _ in self._waiting.pop(key)]
         if failed:
             self._announce_loss(problem)
-        for each in failed:
-            each.set_exception(problem)
+        for future in failed:
+            future.set_exception(problem)
 
     def _announce_loss(self, problem: PeerLost) -> None:  # noqa: B027 (in memory, nobody is lost)
         """Called before the futures that wait for a worker fail."""
 
 
 class MemoryCarrier(Carrier):
-    """One simulated worker's way to the others: they are in one process, and share a dictionary."""
+    """The carrier of a simulated worker: all carriers are in one process, in a shared dictionary."""
 
-    def __init__(self, rank: int, workers: int, everybody: "dict[int, MemoryCarrier]") -> None:
-        """Adds this one to everybody, by rank."""
+    def __init__(self, rank: int, workers: int, carriers: "dict[int, MemoryCarrier]") -> None:
+        """Adds this carrier to those of all workers, by rank."""
         super().__init__(rank, workers)
-        self._everybody = everybody
-        everybody[rank] = self
+        self._carriers = carriers
+        carriers[rank] = self
 
     def send(self, to: int, tag: str, payload: Payload) -> None:
-        self._everybody[to]._file(self.rank, tag, payload)
+        self._carriers[to]._file(self.rank, tag, payload)
 
     def close(self) -> None:
         pass  # nothing is left
@@ -131,49 +130,53 @@ class MemoryCarrier(Carrier):
 
 def in_memory(workers: int) -> list[MemoryCarrier]:
     """The carriers of all workers, by rank."""
-    everybody: dict[int, MemoryCarrier] = {}
-    return [MemoryCarrier(rank, workers, everybody) for rank in range(workers)]
+    carriers: dict[int, MemoryCarrier] = {}
+    return [MemoryCarrier(rank, workers, carriers) for rank in range(workers)]
 
 
 class Arrivals:
-    """All that the others send under one tag, as it arrives: for workers that don't know who sends next.
+    """All payloads that other workers send under one tag, in the order of arrival.
 
     Attributes:
-        lost: workers that are gone, and why, by the last `take`, which gave all that they had sent.
+        lost: by rank, workers that are gone, as of the last `take`, which returned all that they had sent.
     """
 
     def __init__(self, carrier: Carrier, tag: str) -> None:
         self.lost: dict[int, PeerLost] = {}
         self._carrier, self._tag = carrier, tag
         self._changed = Condition()
-        self._here: list[tuple[int, Payload]] = []
+        self._received: list[tuple[int, Payload]] = []
         self._gone: dict[int, PeerLost] = {}
-        """Those that the next `take` tells of, too."""
+        """`lost` as of the next `take`."""
         for source in carrier.others:
-            carrier.receive(source, tag).add_done_callback(partial(self._note, source))
+            carrier.receive(source, tag).add_done_callback(partial(self._on_message, source))
 
-    def _note(self, source: int, message: Future[Payload]) -> None:
-        """Called when a message is here; takes all that follow it."""
+    def _on_message(self, source: int, message: Future[Payload]) -> None:
+        """Called when a message has arrived; takes all that follow it."""
         while message.done():
             problem = message.exception()
             with self._changed:
                 if isinstance(problem, PeerLost):
                     self._gone = {**self._gone, source: problem}
                 else:
-                    self._here.append((source, message.result()))
+                    self._received.append((source, message.result()))
                 self._changed.notify_all()
             if problem is not None:
                 return
             message = self._carrier.receive(source, self._tag)
-        message.add_done_callback(partial(self._note, source))
+        message.add_done_callback(partial(self._on_message, source))
 
     def take(self, wait_s: float | None = None) -> list[tuple[int, Payload]]:
-        """Senders and payloads, each sender's in order, once there are some, or another worker is lost.
+        """Waits for payloads, or for the loss of another worker.
 
-        Waits for so many seconds at most, by default without an end.
+        Args:
+            wait_s: seconds to wait at most; by default, without a limit.
+
+        Returns:
+            Senders and payloads, of one sender in the order of sending.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._here or len(self._gone) > len(self.lost), wait_s)
+            self._changed.wait_for(lambda: self._received or len(self._gone) > len(self.lost), wait_s)
             self.lost = self._gone
-            here, self._here = self._here, []
-        return here
+            received, self._received = self._received, []
+        return received

@@ -1,8 +1,8 @@
-"""The key that the workers of a run share, and what each of them makes of it.
+"""The shared key of a run's workers, and the key pairs derived from it.
 
-Connections are encrypted and authenticated by CURVE (ZeroMQ's: Curve25519, with keys of its own for each
-connection, so nothing recorded can be sent again). Each worker's key pair follows from the shared key and its
-rank: everybody knows everybody's public key, and no key is exchanged.
+Connections are encrypted and authenticated by CURVE (ZeroMQ's: Curve25519, with session keys, so that nothing
+recorded can be replayed). A worker's key pair is derived from the shared key and its rank: every worker can
+compute all public keys, and no key is exchanged.
 """
 
 import hashlib
@@ -60,8 +60,8 @@ def require_long_enough(key: bytes | None) -> None:
 
 
 def key_pair(key: bytes, rank: int) -> tuple[bytes, bytes]:
-    """A worker's public and secret key, in Z85 as ZeroMQ takes them, from the key that all share."""
-    shared = hashlib.blake2b(key, digest_size=64, person=b"taugrad key").digest()  # it may be too long as one
-    own = hashlib.blake2b(rank.to_bytes(8, "little"), key=shared, digest_size=32, person=b"taugrad curve")
-    secret: bytes = z85.encode(own.digest())
+    """Derives a worker's public and secret key, in Z85 as ZeroMQ takes them, from the shared key."""
+    hashed = hashlib.blake2b(key, digest_size=64, person=b"taugrad key").digest()  # BLAKE2's keys are short
+    seed = hashlib.blake2b(rank.to_bytes(8, "little"), key=hashed, digest_size=32, person=b"taugrad curve")
+    secret: bytes = z85.encode(seed.digest())
     return zmq.curve_public(secret), secret

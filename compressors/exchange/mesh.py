@@ -61,7 +61,7 @@ def most_bytes_of(elements: int) -> int:
 class Mesh(Carrier):
     """The carrier of this process among the workers of a process group.
 
-    Its thread refers to the mesh: whoever opens a mesh closes it, such as by `weakref.finalize`.
+    Its thread refers to the mesh, so that it is never collected: close it, such as by `weakref.finalize`.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Mesh(Carrier):
         reason = "cannot be received from any more: this worker has closed its connections"
         try:
             self._serve()
-        except Exception as error:  # those that wait are told
+        except Exception as error:  # raised by the futures that wait
             log.exception("the connections to the other workers failed")
             reason = f"cannot be received from any more: {error}"
         finally:

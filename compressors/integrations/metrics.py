@@ -10,7 +10,7 @@ def ledger_metrics(state: State) -> dict[str, float]:
 
     Returns:
         `comm/fraction`, `comm/wire_bytes`, `comm/compression_ratio` and so on, as docs/reference/metrics.md
-        lists them, there over all workers.
+        defines them over all workers.
     """
     return state.last_step.metrics(workers=1) | {"comm/wire_mb_total": state.totals.wire_bytes / 1e6}
 

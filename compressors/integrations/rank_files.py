@@ -103,7 +103,7 @@ def _read(system: Any, path: str, checkpoint: str | None) -> Mapping[str, Any]:
     try:
         with system.open(path, "rb") as file:
             kept = torch.load(file, map_location="cpu", weights_only=True)
-        found = kept[_CHECKPOINT]
+        written_for = kept[_CHECKPOINT]
     except OSError:
         raise
     except Exception as error:  # torch.load raises many types
@@ -111,7 +111,7 @@ def _read(system: Any, path: str, checkpoint: str | None) -> Mapping[str, Any]:
             f"{path} is damaged, or was not written by save_rank ({type(error).__name__}); "
             "take another checkpoint, or remove the files of all ranks: residuals then begin at zero"
         ) from error
-    if checkpoint is not None and found != checkpoint:
+    if checkpoint is not None and written_for != checkpoint:
         raise ValueError(
             f"{path} belongs to another checkpoint than the one that training resumes from: "
             "give the folder of that one (TaugradCallback of Transformers: resume_from=FOLDER)"

@@ -21,7 +21,7 @@ from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
 from ..exchange.sites import Sites
 from ..method import Method
-from ..spans import RECORDER, Interval, common, seconds, united, without
+from ..spans import RECORDER, Interval, difference, duration, intersection, union
 
 Fail = Callable[[CompressionError], CompressionError]
 """Records an error, and returns it."""
@@ -134,18 +134,18 @@ class PassTimes:
         if self._open or self._left is None or not self._exchanges:
             return
         done = max(ended for _, ended in [*self._exchanges, *self._decodes])
-        held = united([*self._held, (self._left, max(self._left, done))])
-        decodes = united(self._decodes)
-        waits, holding = without(held, decodes), common(decodes, held)
-        step.exchange_s += seconds(united(self._exchanges))
-        step.blocked_s += seconds(waits)
-        step.decompress_s += seconds(self._decodes)
-        step.beside_s += seconds(decodes) - seconds(holding)
+        held = union([*self._held, (self._left, max(self._left, done))])
+        decodes = union(self._decodes)
+        waits, holding = difference(held, decodes), intersection(decodes, held)
+        step.exchange_s += duration(union(self._exchanges))
+        step.blocked_s += duration(waits)
+        step.decompress_s += duration(self._decodes)
+        step.beside_s += duration(decodes) - duration(holding)
         for began, ended in waits:
             RECORDER.add("wait", "compute", began, ended)
         for began, ended in holding:
             RECORDER.add("decode", "compute", began, ended)
-        for began, ended in without(decodes, held):
+        for began, ended in difference(decodes, held):
             RECORDER.add("decode", "wire", began, ended)
 
 

@@ -31,10 +31,10 @@ def test_a_thread_of_gloo_is_at_work_until_it_waits(name: bytes, counts: bool) -
     thread.start()
     try:
         named.wait()
-        assert any(gloo_threads.any_at_work() for _ in range(300)) == counts
+        assert any(gloo_threads.any_running() for _ in range(300)) == counts
         end.set()
         ended.wait()
-        assert not all(gloo_threads.any_at_work() for _ in range(300))
+        assert not all(gloo_threads.any_running() for _ in range(300))
     finally:
         end.set()
         leave.set()
@@ -48,14 +48,14 @@ def test_the_end_waits_for_callbacks_and_not_for_ever(monkeypatch: pytest.Monkey
         looks.append(None)
         return len(looks) < 5
 
-    monkeypatch.setattr(gloo_threads, "any_at_work", look)
+    monkeypatch.setattr(gloo_threads, "any_running", look)
     monkeypatch.setattr(gloo_threads, "_CALLBACKS", WeakSet())  # none of other tests
-    gloo_threads._let_go()
+    gloo_threads._wait_for_threads()
     assert len(looks) == 6  # four busy, two calm
-    monkeypatch.setattr(gloo_threads, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(gloo_threads, "_TIMEOUT_S", 0.05)
     kept = gloo_threads.Once(lambda arrived: arrived.value())
-    gloo_threads._let_go()
+    gloo_threads._wait_for_threads()
     assert len(looks) == 6  # not even asked while a callback is there
     del kept
-    gloo_threads._let_go()
+    gloo_threads._wait_for_threads()
     assert len(looks) == 8

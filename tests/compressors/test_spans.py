@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.bucket.ledger import Step
 from taugrad.compressors.protocols.base import PassTimes
-from taugrad.compressors.spans import RECORDER, Interval, Recorder, common, seconds, united, without
+from taugrad.compressors.spans import RECORDER, Interval, Recorder, difference, duration, intersection, union
 
 MOMENTS = 40
 INTERVALS = st.lists(
@@ -28,14 +28,14 @@ def moments(intervals: list[Interval]) -> np.ndarray:
 
 @given(INTERVALS, INTERVALS)
 def test_intervals_are_sets_of_moments(these: list[Interval], those: list[Interval]) -> None:
-    one, other = united(these), united(those)
+    one, other = union(these), union(those)
     for found, expected in (
         (one, moments(these)),
-        (common(one, other), moments(these) & moments(those)),
-        (without(one, other), moments(these) & ~moments(those)),
+        (intersection(one, other), moments(these) & moments(those)),
+        (difference(one, other), moments(these) & ~moments(those)),
     ):
         assert (moments(found) == expected).all()
-        assert seconds(found) == expected.sum()
+        assert duration(found) == expected.sum()
         assert all(a[1] <= b[0] for a, b in pairwise(found))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
-from taugrad.compressors.spans import RECORDER, Interval, seconds, united
+from taugrad.compressors.spans import RECORDER, Interval, duration, union
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Exchange:
     @property
     def exchange_s(self) -> float:
         """Seconds during which anything was under way, from sending to taking."""
-        return seconds(united(self._under_way))
+        return duration(union(self._under_way))
 
     def to_all(
         self, label: str, own: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
