@@ -29,19 +29,18 @@ from ..training.replica import Replica
 from ..training.resuming import gathered
 from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.schedule import Course
-from .asynchronous.worker import Worker
+from .asynchronous.worker import AsyncWorker
 from .base import Synchronization
 from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, RoundSchedule, WeightsSync, real
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.mode import HybridTraining
 from .hybrid.parts import two_parts
-from .hybrid.worker import Manner
-from .hybrid.worker import Worker as HybridWorker
+from .hybrid.worker import HybridConfig, HybridWorker
 from .islands import IslandGradients
-from .quorum.decisions import Decide, by_store
+from .quorum.deadline import Decide, by_store
 from .quorum.free import FreeRounds
-from .quorum.mailroom import Mailroom
+from .quorum.inbox import Inbox
 from .quorum.schedule import Drawn
 from .quorum.scheduled import ScheduledRounds
 from .validation import needed_of
@@ -155,13 +154,13 @@ class _Build:
         needed = needed_of(mode.quorum, runner.workers)
         if mode.schedule is None and not self.spec.sync.is_simulated:
             (carrier,) = runner.carriers
-            return FreeRounds(mode, own, Mailroom(carrier), needed, self.decide or by_store())
+            return FreeRounds(mode, own, Inbox(carrier), needed, self.decide or by_store())
         schedule = mode.schedule or RoundSchedule()  # in which nobody is late
         return ScheduledRounds(mode, own, Drawn(schedule, runner.workers, needed, mode.every))
 
     def _async(self, mode: AsyncSync, runner: Runner, randomness: Randomness) -> Synchronization:
         workers = [
-            Worker(
+            AsyncWorker(
                 replica,
                 self.spec.compressor,
                 self.spec.training,
@@ -179,7 +178,7 @@ class _Build:
     def _hybrid(self, mode: HybridSync, runner: Runner, randomness: Randomness) -> Synchronization:
         spec, parts = self.spec, two_parts(self.model)
         replica = Replica(parts.convolutional, self.task, spec.training, runner.workers)
-        manner = Manner(
+        config = HybridConfig(
             scheme=mode.scheme,
             values=_TYPES[mode.activations],
             per_worker=mode.fc_batch == "per_worker",
@@ -187,7 +186,7 @@ class _Build:
             seed=spec.seed,
         )
         workers = [
-            HybridWorker(parts, self.task, spec.training, manner, rank, runner.workers)
+            HybridWorker(parts, self.task, spec.training, config, rank, runner.workers)
             for rank in runner.ranks
         ]
         return HybridTraining(

@@ -22,7 +22,7 @@ from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
 from ..synchronization.base import Moment
 from ..synchronization.build import build_synchronization
-from ..synchronization.quorum.decisions import Decide
+from ..synchronization.quorum.deadline import Decide
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names

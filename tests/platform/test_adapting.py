@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from taugrad.platform.synchronization.adapting.adapter import Measured, typical, window_of
-from taugrad.platform.synchronization.adapting.choice import Choice, Chooser
+from taugrad.platform.synchronization.adapting.choice import Adaptation, Chooser
 from taugrad.platform.synchronization.adapting.link import LinkEstimate
 from taugrad.platform.synchronization.config import Adapt
 
@@ -37,9 +37,9 @@ class SimulatedRun:
     noise: float = 0.0
     """Of all seconds, as a part of them."""
     chooser: Chooser = field(default_factory=lambda: Chooser(Adapt(wait=WAIT, every=EVERY), 0.01, 1.0))
-    choice: Choice = field(default_factory=lambda: Choice(0.01))
+    choice: Adaptation = field(default_factory=lambda: Adaptation(0.01))
 
-    def run(self, steps: int, seed: int = 0) -> list[Choice]:
+    def run(self, steps: int, seed: int = 0) -> list[Adaptation]:
         """What was in force in each step."""
         chance, link, found = random.Random(seed), LinkEstimate(), []
         seen: list[Measured] = []
@@ -119,7 +119,9 @@ def test_local_steps_and_density_are_chosen_together():
     for rate in (1, 10, 100):
         chooser = Chooser(adapt, 0.01, 1.0)
         speed = rate * MBIT
-        found = SimulatedRun(lambda _: 0.01, lambda _, of=speed: of, chooser=chooser, choice=Choice(0.01, 4))
+        found = SimulatedRun(
+            lambda _: 0.01, lambda _, of=speed: of, chooser=chooser, choice=Adaptation(0.01, 4)
+        )
         choice = found.run(1500)[-1]
         # Of one exchange at the density that the method was given, and of the steps that may wait for it.
         steps = (0.01 + nbytes_of(0.01) / speed) / (WAIT / (1 - WAIT) * COMPUTE_S)

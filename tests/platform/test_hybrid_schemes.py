@@ -14,6 +14,7 @@ import torch
 from cases import in_turn
 from torch import Tensor, nn
 
+from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
@@ -22,12 +23,17 @@ from taugrad.platform.models.mlp import mlp
 from taugrad.platform.models.nin import nin
 from taugrad.platform.models.resnet import resnet
 from taugrad.platform.models.vgg import vgg16
-from taugrad.platform.synchronization.hybrid.dropout import Examples
-from taugrad.platform.synchronization.hybrid.exchange import Exchange, together
+from taugrad.platform.synchronization.hybrid.dropout import ExampleRows
+from taugrad.platform.synchronization.hybrid.exchange import Exchange, run_lockstep
 from taugrad.platform.synchronization.hybrid.layers import Layer
 from taugrad.platform.synchronization.hybrid.parts import two_parts
-from taugrad.platform.synchronization.hybrid.turns import Scheme, turns_of
-from taugrad.platform.synchronization.hybrid.worker import Computed, Manner, Worker
+from taugrad.platform.synchronization.hybrid.worker import (
+    Computed,
+    HybridConfig,
+    HybridWorker,
+    Scheme,
+    turns_of,
+)
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 from taugrad.platform.training.config import TrainingConfig
@@ -74,7 +80,7 @@ class KnownDropout(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         rows = torch.arange(self.rows.stop)[self.rows]
-        kept = Examples(SEED, DONE, rows).kept(self.number, self.p, 0, inputs.shape[1])
+        kept = ExampleRows(SEED, DONE, rows).kept(self.number, self.p, 0, inputs.shape[1])
         return inputs * kept.double() / (1 - self.p)
 
 
@@ -125,20 +131,25 @@ def run(
     batches: Sequence[Batch],
     scheme: Scheme,
     training: TrainingConfig = TRAINING,
-    **manner: Any,
-) -> tuple[list[Worker], list[Computed], list[Scores]]:
+    **config: Any,
+) -> tuple[list[HybridWorker], list[Computed], list[Scores]]:
     """One iteration of all workers."""
     workers, tasks = len(batches), [Scores() for _ in batches]
-    settings = Manner(scheme, torch.float64, **{"per_worker": False, "summed": False, "seed": SEED} | manner)
+    settings = HybridConfig(
+        scheme, torch.float64, **{"per_worker": False, "summed": False, "seed": SEED} | config
+    )
     team = [
-        Worker(two_parts(model), task, training, settings, rank, workers) for rank, task in enumerate(tasks)
+        HybridWorker(two_parts(model), task, training, settings, rank, workers)
+        for rank, task in enumerate(tasks)
     ]
     position = Position(0, DONE, 100, DONE, sum(len(each) for each in batches), 100)
-    sides = [
-        worker.iterate(batch, position, nullcontext, Exchange(carrier, torch.float64, None, waits=False))
+    coroutines = [
+        worker.iterate(
+            batch, position, nullcontext, Exchange(carrier, torch.float64, Traffic(workers), waits=False)
+        )
         for worker, batch, carrier in zip(team, batches, in_memory(workers), strict=True)
     ]
-    return team, together(sides), tasks
+    return team, run_lockstep(coroutines), tasks
 
 
 def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:
@@ -158,7 +169,7 @@ def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) 
     return found
 
 
-def whole(team: Sequence[Worker], gradient: bool = True) -> dict[str, Tensor]:
+def whole(team: Sequence[HybridWorker], gradient: bool = True) -> dict[str, Tensor]:
     """The fully connected layers' gradients, or weights, put together from the workers' neurons."""
     parts: dict[str, list[Tensor]] = {}
     for worker in team:
@@ -269,18 +280,18 @@ def test_summed_gradients_are_those_of_all_workers():
 
 def test_masks_do_not_depend_on_who_draws_them_and_drop_the_share_asked_for():
     rows = torch.arange(200)
-    everything = Examples(7, 3, rows).kept(1, 0.3, 0, 500)
+    everything = ExampleRows(7, 3, rows).kept(1, 0.3, 0, 500)
     for part, columns in ((torch.tensor([5, 190, 6]), (100, 340)), (rows[:1], (499, 500))):
-        found = Examples(7, 3, part).kept(1, 0.3, *columns)
+        found = ExampleRows(7, 3, part).kept(1, 0.3, *columns)
         assert torch.equal(found, everything[part][:, columns[0] : columns[1]])
     # 100,000 draws: four standard deviations.
     assert everything.double().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / 1e5) ** 0.5)
-    for other in (Examples(8, 3, rows), Examples(7, 4, rows)):
+    for other in (ExampleRows(8, 3, rows), ExampleRows(7, 4, rows)):
         alike = (other.kept(1, 0.3, 0, 500) == everything).double().mean().item()
         assert alike == pytest.approx(0.49 + 0.09, abs=0.01)
-    assert not torch.equal(Examples(7, 3, rows).kept(2, 0.3, 0, 500), everything)
-    assert Examples(7, 3, rows).kept(0, 0.0, 0, 500).all()
-    assert not Examples(7, 3, rows).kept(0, 1.0, 0, 500).any()
+    assert not torch.equal(ExampleRows(7, 3, rows).kept(2, 0.3, 0, 500), everything)
+    assert ExampleRows(7, 3, rows).kept(0, 0.0, 0, 500).all()
+    assert not ExampleRows(7, 3, rows).kept(0, 1.0, 0, 500).any()
 
 
 def in_parts(**after: nn.Module) -> nn.Sequential:

@@ -14,7 +14,7 @@ from forked import Worker
 from group import run_group, started_group, step_of
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.platform.synchronization.quorum.message import Kind, Received
+from taugrad.platform.synchronization.quorum.message import MessageKind, Received
 
 WORKERS, H = 5, 4
 SYNC = {"mode": "weights", "every": H, "quorum": 0.6, "deadline": {"factor": 3, "least": 0.1, "most": 1.0}}
@@ -48,7 +48,11 @@ def work(rank: int, workers: int, folder: Path) -> None:
     sort = training._mail._sort
 
     def sorted_out(arrived: Received) -> None:
-        if rank != DEAF or arrived.kind is not Kind.OFFER or (arrived.sender, arrived.number) != UNHEARD:
+        if (
+            rank != DEAF
+            or arrived.kind is not MessageKind.OFFER
+            or (arrived.sender, arrived.number) != UNHEARD
+        ):
             sort(arrived)
 
     training._mail._sort = sorted_out
@@ -144,12 +148,12 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
     """
     training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
     learnt, start = Learnt(training), weights(training).double()
-    mail, waiting = training._mail, []
-    hear, sort = mail.hear, mail._sort
+    inbox, waiting = training._mail, []
+    hear, sort = inbox.hear, inbox._sort
     now = 0
 
     def wait_for_decision(number: int) -> None:
-        while not any((each.kind, each.number) == (Kind.DECISION, number) for each in waiting):
+        while not any((each.kind, each.number) == (MessageKind.DECISION, number) for each in waiting):
             hear(0.05)
 
     def hear_late(wait_s: float) -> None:
@@ -158,18 +162,18 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             wait_for_decision(1)
         here = waiting[:] if wait_s or now > H else []
         if now == H + 1:
-            here = [each for each in here if (each.kind, each.sender) != (Kind.OFFER, 1)]
+            here = [each for each in here if (each.kind, each.sender) != (MessageKind.OFFER, 1)]
         for each in here:
             waiting.remove(each)
             sort(each)
 
     if rank == LATE:
-        mail._sort, mail.hear = waiting.append, hear_late
+        inbox._sort, inbox.hear = waiting.append, hear_late
     members = []
     for now in range(ROUNDS * H):
         if now == H - 1 and rank == LATE:
             wait_for_decision(0)
-        while now == H and rank != LATE and LATE not in mail.offers[1]:
+        while now == H and rank != LATE and LATE not in inbox.offers[1]:
             hear(0.05)
         members.append(training.iterate([batch(rank, now)], moment(now, ROUNDS * H)).metrics)
     training.sync_model()

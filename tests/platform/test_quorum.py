@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import CorruptMessage, NonFiniteWeight
-from taugrad.platform.synchronization.quorum.agreed_model import AgreedModel
-from taugrad.platform.synchronization.quorum.schedule import Fate, Kind
+from taugrad.platform.synchronization.quorum.agreed_state import AgreedState
+from taugrad.platform.synchronization.quorum.schedule import Presence, WorkerEvent
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -69,15 +69,18 @@ def test_with_everybody_in_time_it_is_the_mode_without_a_quorum(line):
 
 
 class Listed:
-    """A schedule written down: `fates` by round, everybody here in the rest."""
+    """A schedule written down: `events` by round, everybody here in the rest."""
 
     def __init__(self, *rounds: str) -> None:
         self.rounds = rounds
 
-    def fates(self, number: int) -> list[Any]:
-        kinds = {".": Kind.HERE, "l": Kind.LATE, "a": Kind.AWAY, "x": Kind.LOST}
+    def events(self, number: int) -> list[Any]:
+        kinds = {".": Presence.PRESENT, "l": Presence.LATE, "a": Presence.AWAY, "x": Presence.LOST}
         said = self.rounds[number] if number < len(self.rounds) else "." * N
-        return [Fate(kinds[each.lower()], 2 if each in "lAX" else 0, begins=each.isupper()) for each in said]
+        return [
+            WorkerEvent(kinds[each.lower()], 2 if each in "lAX" else 0, begins=each.isupper())
+            for each in said
+        ]
 
 
 def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, list[dict[str, float]]]:
@@ -158,11 +161,11 @@ def test_an_update_that_is_not_finite_ends_the_run():
 
 
 def test_agreed_weights_travel_with_buffers_and_momentum():
-    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.SGD, AgreedModel]:
+    def made(seed: int) -> tuple[torch.nn.Module, torch.optim.SGD, AgreedState]:
         torch.manual_seed(seed)
         model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
         outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-        return model, outer, AgreedModel(model, outer)
+        return model, outer, AgreedState(model, outer)
 
     (model, outer, whole), (other, others_outer, others) = made(1), made(2)
     model(torch.randn(5, 3)).square().sum().backward()

@@ -15,18 +15,16 @@ from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.carrier import MemoryCarrier, in_memory
 from taugrad.platform.launching.run_status import RunStatus
 from taugrad.platform.synchronization.config import Deadline, RoundSchedule
-from taugrad.platform.synchronization.quorum.decisions import by_store, close_round
-from taugrad.platform.synchronization.quorum.mailroom import Mailroom
+from taugrad.platform.synchronization.quorum.deadline import RoundDeadline, by_store, close_round
+from taugrad.platform.synchronization.quorum.inbox import Inbox
 from taugrad.platform.synchronization.quorum.message import (
-    Kind,
+    MessageKind,
     members_from_bytes,
     members_to_bytes,
     read,
     written,
 )
-from taugrad.platform.synchronization.quorum.pace import Pace
-from taugrad.platform.synchronization.quorum.schedule import Drawn
-from taugrad.platform.synchronization.quorum.schedule import Kind as Fate
+from taugrad.platform.synchronization.quorum.schedule import Drawn, Presence
 from taugrad.platform.synchronization.validation import needed_of
 
 
@@ -55,7 +53,7 @@ def test_the_bytes_of_messages_stay_what_they_are():
     body = members_to_bytes({0, 3, 8}, 9)
     assert body.hex() == "0901"
     assert members_from_bytes(np.frombuffer(body, np.uint8), 9) == {0, 3, 8}
-    assert written(Kind.DECISION, 258, b"123456789").tobytes().hex() == (
+    assert written(MessageKind.DECISION, 258, b"123456789").tobytes().hex() == (
         "02000000" + "2639f4cb" + "0201000000000000" + "0900000000000000" + b"123456789".hex()
     )
 
@@ -70,9 +68,9 @@ def test_the_bytes_of_messages_stay_what_they_are():
     ],
 )
 def test_damaged_messages_are_refused(damage):
-    data = written(Kind.OFFER, 3, bytes(range(40))).copy()
+    data = written(MessageKind.OFFER, 3, bytes(range(40))).copy()
     found = read(5, data)
-    assert (found.sender, found.kind, found.number) == (5, Kind.OFFER, 3)
+    assert (found.sender, found.kind, found.number) == (5, MessageKind.OFFER, 3)
     assert found.body.tobytes() == bytes(range(40))
     damage(data)
     with pytest.raises(CorruptMessage, match="what worker 5 sent"):
@@ -94,19 +92,19 @@ def test_a_schedule_keeps_a_quorum_and_brings_everybody_back(workers, late, away
     needed = needed_of(0.6, workers)
     course = RoundSchedule(late=late, away=away, lost=lost, seed=seed, rounds=(1, longest))
     schedule = Drawn(course, workers, needed, 5)
-    rounds = [list(schedule.fates(number)) for number in range(40)]
-    assert [Drawn(course, workers, needed, 5).fates(39)] == [rounds[39]]  # whoever asks first
+    rounds = [list(schedule.events(number)) for number in range(40)]
+    assert [Drawn(course, workers, needed, 5).events(39)] == [rounds[39]]  # whoever asks first
     for before, now in pairwise(rounds):
-        assert sum(fate.kind is Fate.HERE for fate in now) >= needed
-        for former, fate in zip(before, now, strict=True):
+        assert sum(event.kind is Presence.PRESENT for event in now) >= needed
+        for former, event in zip(before, now, strict=True):
             if former.absent:
-                goes_on = fate.kind is former.kind and not fate.begins and not fate.steps
-                assert goes_on or fate.kind is Fate.HERE
+                goes_on = event.kind is former.kind and not event.begins and not event.steps
+                assert goes_on or event.kind is Presence.PRESENT
             else:
-                assert fate.begins == fate.absent
+                assert event.begins == event.absent
     for worker in range(workers):
-        kinds = [fate[worker].absent for fate in rounds]
-        begins = [fate[worker].begins for fate in rounds]
+        kinds = [event[worker].absent for event in rounds]
+        begins = [event[worker].begins for event in rounds]
         for number in range(40 - longest):
             assert not begins[number] or not all(kinds[number : number + longest + 1])
 
@@ -121,8 +119,8 @@ def test_more_than_half_close_a_round(quorum, workers, needed):
 
 def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("taugrad.platform.synchronization.quorum.pace.monotonic", lambda: now[0])
-    pace = Pace(Deadline(factor=2, least=1, most=50))
+    monkeypatch.setattr("taugrad.platform.synchronization.quorum.deadline.monotonic", lambda: now[0])
+    pace = RoundDeadline(Deadline(factor=2, least=1, most=50))
     for number, seconds in enumerate((4.0, 5.0, 3.0)):
         assert pace.deadline_s == 50, number
         pace.begin()
@@ -142,7 +140,7 @@ def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
 
 def test_no_offer_goes_to_who_is_silent(monkeypatch):
     """What a stopped worker has not read does not pile up; decisions are all kept."""
-    here, there = (Mailroom(each) for each in in_memory(2))
+    here, there = (Inbox(each) for each in in_memory(2))
     for number in range(4):
         silent = {1} if number in (1, 2) else set()
         monkeypatch.setattr(MemoryCarrier, "silent", property(lambda _, silent=silent: silent))

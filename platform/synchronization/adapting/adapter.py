@@ -17,7 +17,7 @@ from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
 from ...tracking import names
 from ..config import Adapt
-from .choice import Choice, Chooser
+from .choice import Adaptation, Chooser
 from .link import LinkEstimate, Window
 
 log = logging.getLogger("taugrad")
@@ -72,7 +72,7 @@ class Adapter:
             device: where the process group's transport takes tensors from.
             aim_at: has the worker send another share of elements; returns the share that it really is.
         """
-        self.choice = Choice(chooser.usual, local_steps)
+        self.choice = Adaptation(chooser.usual, local_steps)
         self._chooser, self._device, self._aim_at = chooser, device, aim_at
         self._workers = dist.get_world_size()
         self.measure: Measure = self._by_the_clock
@@ -176,7 +176,7 @@ class Adapter:
 
     def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
         """Takes over both; the share of elements stands in the states of residuals, too."""
-        self.choice = Choice(float(shared["density"]), int(shared["local_steps"]))
+        self.choice = Adaptation(float(shared["density"]), int(shared["local_steps"]))
         self._link.load_state_dict(shared["link"])
         self._steps, self._heard, self._told = int(shared["steps"]), shared["heard"], None
         self._compute_s = [float(each) for each in own["compute_s"]]
@@ -229,7 +229,7 @@ def window_of(rows: Rows) -> Window:
     return Window(nbytes, exchange_s, min(max(waits), exchange_s), max(compute_s, _SHORTEST_S))
 
 
-def _difference(before: Choice, now: Choice) -> str:
+def _difference(before: Adaptation, now: Adaptation) -> str:
     changes = []
     if now.density != before.density:
         changes.append(f"density {before.density:.4g} becomes {now.density:.4g}")

@@ -26,7 +26,7 @@ _HALVINGS = 60
 
 
 @dataclass(frozen=True)
-class Choice:
+class Adaptation:
     """What is decided."""
 
     density: float
@@ -50,7 +50,7 @@ class Chooser:
         """Seconds of waiting that there may be for each second of computing."""
         return self.adapt.wait / (1 - self.adapt.wait)
 
-    def choose(self, link: LinkEstimate, now: Choice) -> Choice:
+    def choose(self, link: LinkEstimate, now: Adaptation) -> Adaptation:
         """What to go on with after `now`.
 
         The link is as the latest windows show it, the last of them with `now`.
@@ -72,10 +72,10 @@ class Chooser:
         stays = STAYS_IF_LITTLE if is_little else STAYS
         if now.density / stays < density < now.density * stays:
             density = now.density
-        return Choice(density, steps)
+        return Adaptation(density, steps)
 
     def _local_steps(
-        self, link: LinkEstimate, now: Choice, nbytes: float, compute_s: float, hidden_s: float
+        self, link: LinkEstimate, now: Adaptation, nbytes: float, compute_s: float, hidden_s: float
     ) -> int:
         """The fewest in which the share that the method was given waits for no longer than it may."""
         if self.adapt.local_steps is None:

@@ -20,7 +20,7 @@ from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
 from .mail import Mail
 from .message import Message
 from .schedule import Course, Schedule
-from .worker import Worker
+from .worker import AsyncWorker
 
 _STATE_VERSION = 1
 _NOTES = ("refused", "applied", "ages", "most")
@@ -41,7 +41,7 @@ class AsynchronousTraining(Synchronization):
     def __init__(
         self,
         runner: Runner,
-        workers: Sequence[Worker],
+        workers: Sequence[AsyncWorker],
         randomness: Randomness,
         *,
         most_behind: int,
@@ -96,7 +96,7 @@ class AsynchronousTraining(Synchronization):
                     went_on = True
         return sum(losses) / len(losses) if losses else 0.0
 
-    def _receive(self, local: int, worker: Worker) -> bool:
+    def _receive(self, local: int, worker: AsyncWorker) -> bool:
         """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
         with self.ledger.waiting():
             messages = self._mails[local].receive(worker.steps)
@@ -105,14 +105,14 @@ class AsynchronousTraining(Synchronization):
         self._apply(local, worker, messages, worker.steps - self._drained)
         return True
 
-    def _apply(self, local: int, worker: Worker, messages: Sequence[Message], number: int) -> None:
+    def _apply(self, local: int, worker: AsyncWorker, messages: Sequence[Message], number: int) -> None:
         began = perf_counter()
         worker.apply(messages, self.ledger.note(local, number))
         ended = perf_counter()
         self.ledger.now.step.decompress_s += (ended - began) / len(self.ranks)
         RECORDER.add("decode", "compute", began, ended)
 
-    def _make_step(self, local: int, worker: Worker) -> float:
+    def _make_step(self, local: int, worker: AsyncWorker) -> float:
         batch, moment = self._waiting[local].popleft()
         number = worker.steps - self._drained
         with self._randomness.of(worker.rank):

@@ -43,7 +43,7 @@ class Stepped:
     statistics: dict[str, GradientStatistics] = field(default_factory=dict)
 
 
-class Worker:
+class AsyncWorker:
     """A replica of the model, what it has received, and what it has not sent yet.
 
     Attributes:

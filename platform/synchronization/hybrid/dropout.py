@@ -42,7 +42,7 @@ def _drawn(key: Tensor, numbers: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ExampleRows:
     """Which examples are computed, for masks."""
 
     seed: int

@@ -24,28 +24,28 @@ from taugrad.compressors.spans import RECORDER, Interval, duration, union
 
 T = TypeVar("T")
 
-Side = Generator[None, None, T]
-"""A worker's side of an iteration. It pauses where it needs what the others have sent."""
+Coroutine = Generator[None, None, T]
+"""One worker's part of an iteration. It yields where it needs what the others have sent."""
 
 
-def together(sides: Sequence[Side[T]]) -> list[T]:
-    """Runs the sides of this process's workers in turns: what one needs, the others sent before they paused.
+def run_lockstep(coroutines: Sequence[Coroutine[T]]) -> list[T]:
+    """Runs the coroutines of this process's workers in turn, from one `yield` to the next.
 
-    Returns what each side returned; raises PeerLost.
+    What one needs, the others have sent before they paused. Returns their results; raises PeerLost.
     """
     results: list[T] = []
     while not results:
-        for side in sides:
+        for coroutine in coroutines:
             try:
-                next(side)
+                next(coroutine)
             except StopIteration as end:
                 results.append(end.value)
-    assert len(results) == len(sides), "every worker has as many exchanges as the others"
+    assert len(results) == len(coroutines), "every worker has as many exchanges as the others"
     return results
 
 
 @dataclass(frozen=True)
-class Coming:
+class PendingReceive:
     """What one worker has sent, and what it will take."""
 
     label: str
@@ -88,7 +88,7 @@ class Exchange:
 
     def to_all(
         self, label: str, own: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
-    ) -> Coming:
+    ) -> PendingReceive:
         """Starts to send a tensor to all other workers, as all do; `shapes` are each worker's, by rank.
 
         `values`: whether it is activations or their gradients, not labels or numbers.
@@ -102,7 +102,7 @@ class Exchange:
         payloads = dict.fromkeys(self._carrier.others, to_bytes([sent]))
         return self._send(label, payloads, lengths, sent.to(own.dtype), shapes, sent.dtype)
 
-    def to_owners(self, label: str, parts: Sequence[Tensor]) -> Coming:
+    def to_owners(self, label: str, parts: Sequence[Tensor]) -> PendingReceive:
         """Starts to send each other worker its part of a sum, as all do. Timelines have the label.
 
         A receiver's part has the same shape on all workers.
@@ -123,13 +123,13 @@ class Exchange:
         own: Tensor,
         shapes: Sequence[Sequence[int]],
         dtype: torch.dtype,
-    ) -> Coming:
+    ) -> PendingReceive:
         for other in self._carrier.others:
             if lengths[self.rank, other]:
                 self._carrier.send(other, label, payloads[other])
         senders = [each for each in self._carrier.others if lengths[each, self.rank]]
         messages = {sender: self._carrier.receive(sender, label) for sender in senders}
-        return Coming(label, perf_counter(), own, shapes, dtype, messages)
+        return PendingReceive(label, perf_counter(), own, shapes, dtype, messages)
 
     def _count(self, lengths: NDArray[np.int64], handed_over: NDArray[np.int64], *, values: bool) -> None:
         """Counts what this worker sends and receives; what goes to all is handed over once."""
@@ -141,7 +141,7 @@ class Exchange:
         traffic.link_bytes[rank] += lengths[rank]
         traffic.link_messages[rank] += lengths[rank] > 0
 
-    def taken(self, coming: Coming) -> Side[list[Tensor]]:
+    def taken(self, pending: PendingReceive) -> Coroutine[list[Tensor]]:
         """Waits for what each worker sent, by rank; its own is rounded as for the others.
 
         Raises:
@@ -149,19 +149,19 @@ class Exchange:
         """
         yield
         asked = perf_counter()
-        arrived = {sender: message.result() for sender, message in coming.messages.items()}
+        arrived = {sender: message.result() for sender, message in pending.messages.items()}
         if arrived and self._waits:
             now = perf_counter()
             self.blocked_s += now - asked
-            self._under_way.append((coming.sent_at, now))
-            RECORDER.add("exchange", "wire", coming.sent_at, now, coming.label)
+            self._under_way.append((pending.sent_at, now))
+            RECORDER.add("exchange", "wire", pending.sent_at, now, pending.label)
             RECORDER.add("wait", "compute", asked, now)
-        found = {self.rank: coming.own}
+        found = {self.rank: pending.own}
         for rank in self._carrier.others:
-            received = torch.empty(tuple(coming.shapes[rank]), dtype=coming.dtype)
+            received = torch.empty(tuple(pending.shapes[rank]), dtype=pending.dtype)
             if rank in arrived:
                 copy_bytes(arrived[rank], [received])
-            found[rank] = received.to(coming.own.device, coming.own.dtype)
+            found[rank] = received.to(pending.own.device, pending.own.dtype)
         return [found[rank] for rank in range(len(found))]
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from taugrad.compressors.spans import RECORDER
 
 from ...tasks.base import Task
-from .dropout import Examples
-from .exchange import Exchange, Side, added
+from .dropout import ExampleRows
+from .exchange import Coroutine, Exchange, added
 from .layers import Layer
 
 
@@ -27,9 +27,9 @@ def learn(
     exchange: Exchange,
     features: Tensor,
     targets: Tensor,
-    examples: Examples,
+    examples: ExampleRows,
     factor: float,
-) -> Side[tuple[float, Tensor]]:
+) -> Coroutine[tuple[float, Tensor]]:
     """Forward and backward; gradients are added to those of the layers' parameters.
 
     Args:
@@ -55,8 +55,8 @@ def learn(
             with autocast():
                 outputs.append(layer(inputs[-1], examples).to(whole.dtype))
         shapes = [(len(features), len(neurons)) for neurons in layer.dealt]
-        coming = exchange.to_all("neurons", outputs[-1].detach(), shapes)
-        whole = torch.cat((yield from exchange.taken(coming)), dim=1)
+        pending = exchange.to_all("neurons", outputs[-1].detach(), shapes)
+        whole = torch.cat((yield from exchange.taken(pending)), dim=1)
     with RECORDER.computing("backward", "loss"):
         scores = whole.requires_grad_()
         mean = task.loss(scores, targets)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .dropout import Examples, dropped
+from .dropout import ExampleRows, dropped
 
 
 def deal(neurons: int, workers: int) -> list[range]:
@@ -59,7 +59,7 @@ class Layer(nn.Module):
         own = whole.detach()[self.own.start : self.own.stop].clone()
         return nn.Parameter(own, requires_grad=whole.requires_grad)
 
-    def forward(self, inputs: Tensor, examples: Examples) -> Tensor:
+    def forward(self, inputs: Tensor, examples: ExampleRows) -> Tensor:
         """The outputs of this worker's neurons, [m, own neurons].
 
         `inputs`, [m, inputs], are the outputs of all neurons of the layer before for these examples.
@@ -80,7 +80,9 @@ class Layer(nn.Module):
             self.bias.copy_(whole.bias[self.own.start : self.own.stop])
 
 
-def _applied(each: Function, values: Tensor, examples: Examples, neurons: range, *, training: bool) -> Tensor:
+def _applied(
+    each: Function, values: Tensor, examples: ExampleRows, neurons: range, *, training: bool
+) -> Tensor:
     if not isinstance(each, _Dropout):
         result: Tensor = each(values)
         return result

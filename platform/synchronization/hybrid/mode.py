@@ -21,10 +21,10 @@ from ...training.replica import Replica
 from ..base import Moment
 from ..gradients import GradientsInRounds
 from ..ledger import Iteration
-from .exchange import Exchange, Side, together
+from .exchange import Coroutine, Exchange, run_lockstep
 from .layers import Layer, cut_optimizer
-from .parts import Parts
-from .worker import Computed, Worker
+from .parts import ModelParts
+from .worker import Computed, HybridWorker
 
 
 class HybridTraining(GradientsInRounds):
@@ -41,9 +41,9 @@ class HybridTraining(GradientsInRounds):
         runner: Runner,
         patterns: Sequence[Pattern],
         model: nn.Module,
-        parts: Parts,
+        parts: ModelParts,
         replica: Replica,
-        workers: Sequence[Worker],
+        workers: Sequence[HybridWorker],
         randomness: Randomness,
         *,
         refuses: bool,
@@ -62,11 +62,11 @@ class HybridTraining(GradientsInRounds):
             replica,
             randomness,
             refuses=refuses,
-            can_skip=not workers[0].manner.per_worker,
+            can_skip=not workers[0].config.per_worker,
             model=model,
             others=others,
         )
-        self._parts, self.workers_here, self._manner = parts, list(workers), workers[0].manner
+        self._parts, self.workers_here, self._config = parts, list(workers), workers[0].config
         self._elements = sum(each.numel() for each in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
@@ -83,11 +83,11 @@ class HybridTraining(GradientsInRounds):
             worker.forget()
         traffic = Traffic(self.workers)
         exchanges = self._exchanges(traffic)
-        sides = [
+        coroutines = [
             worker.iterate(batch, moment.position, _alone(self._randomness, worker.rank), exchange)
             for worker, batch, exchange in zip(self.workers_here, batches, exchanges, strict=True)
         ]
-        computed = together(sides)
+        computed = run_lockstep(coroutines)
         losses = [each.loss for each in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
         pending = []
@@ -100,7 +100,7 @@ class HybridTraining(GradientsInRounds):
         if mean is not None:
             self._replica.put_gradients(mean)
             self._replica.step(moment.position)
-            if not self._manner.per_worker:
+            if not self._config.per_worker:
                 for worker in self.workers_here:
                     worker.step(moment.position)
         elif self._refuses:
@@ -121,7 +121,7 @@ class HybridTraining(GradientsInRounds):
 
     def _exchanges(self, traffic: Traffic) -> list[Exchange]:
         """For each worker here; traffic counts what they send and receive."""
-        values, waits = self._manner.values, self._runner.waits
+        values, waits = self._config.values, self._runner.waits
         return [Exchange(carrier, values, traffic, waits=waits) for carrier in self._runner.carriers]
 
     def _count_activations(self, traffic: Traffic, exchanges: Sequence[Exchange]) -> None:
@@ -138,7 +138,7 @@ class HybridTraining(GradientsInRounds):
             return
         self._runner.broadcast(list(self._parts.convolutional.buffers()))
         here = zip(self.workers_here, self._exchanges(Traffic(self.workers)), strict=True)
-        shares = together([_all_shares(*each) for each in here])[0]
+        shares = run_lockstep([_all_shares(*each) for each in here])[0]
         for whole, share in zip(self._whole_parameters(), shares, strict=True):
             whole.data = share
         self._is_whole = True
@@ -199,12 +199,12 @@ def _alone(randomness: Randomness, rank: int) -> Any:
     return lambda: randomness.of(rank)
 
 
-def _all_shares(worker: Worker, exchange: Exchange) -> Side[list[Tensor]]:
+def _all_shares(worker: HybridWorker, exchange: Exchange) -> Coroutine[list[Tensor]]:
     """The whole of each parameter of the fully connected part: every worker sends its rows."""
     wholes: list[Tensor] = []
     for layer in (cast(Layer, each) for each in worker.layers):
         for own in layer.parameters():
             shapes = [(len(neurons), *own.shape[1:]) for neurons in layer.dealt]
-            coming = exchange.to_all("weights", own.detach(), shapes, values=False)
-            wholes.append(torch.cat((yield from exchange.taken(coming))))
+            pending = exchange.to_all("weights", own.detach(), shapes, values=False)
+            wholes.append(torch.cat((yield from exchange.taken(pending))))
     return wholes

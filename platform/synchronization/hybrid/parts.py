@@ -32,7 +32,7 @@ ELEMENTWISE = (
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """A model's two parts. They share its parameters."""
 
     convolutional: nn.Sequential
@@ -41,7 +41,7 @@ class Parts:
     """Linear layers, dropouts and element-wise functions in order, each with its name in the model."""
 
 
-def two_parts(model: nn.Module) -> Parts:
+def two_parts(model: nn.Module) -> ModelParts:
     """Cuts a model in two.
 
     Raises:
@@ -68,7 +68,7 @@ def two_parts(model: nn.Module) -> Parts:
                     f"{name} shares a parameter with another layer, which may be on other workers"
                 )
             seen.add(id(parameter))
-    return Parts(convolutional, fully_connected)
+    return ModelParts(convolutional, fully_connected)
 
 
 def _leaves(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -21,16 +21,19 @@ from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
 from ...training.rates import rate_at, set_rate
 from ...training.replica import is_finite
-from .dropout import Examples
-from .exchange import Coming, Exchange, Side, added
+from .dropout import ExampleRows
+from .exchange import Coroutine, Exchange, PendingReceive, added
 from .fully_connected import learn
 from .layers import Layer, share_of
-from .parts import Parts
-from .turns import Scheme, Turn, turns_of
+from .parts import ModelParts
+
+Scheme = Literal["a", "b", "c"]
+Turn = list[range]
+"""ExampleRows that go through the layers together: of each worker, by rank, the numbers among its own."""
 
 
 @dataclass(frozen=True)
-class Manner:
+class HybridConfig:
     """What all workers of a run have in common."""
 
     scheme: Scheme
@@ -60,19 +63,25 @@ class Computed:
     """The ordinal of the first parameter of its layers with a gradient that was not finite, if any."""
 
 
-class Worker:
+class HybridWorker:
     """One worker. The convolutional part may be shared by workers of one process: they are replicas.
 
     Attributes:
         layers: its share of the fully connected ones.
         optimizer: theirs.
-        manner: what it has in common with the others.
+        config: what it has in common with the others.
     """
 
     def __init__(
-        self, parts: Parts, task: Task, training: TrainingConfig, manner: Manner, rank: int, workers: int
+        self,
+        parts: ModelParts,
+        task: Task,
+        training: TrainingConfig,
+        config: HybridConfig,
+        rank: int,
+        workers: int,
     ) -> None:
-        self.rank, self.workers, self.manner = rank, workers, manner
+        self.rank, self.workers, self.config = rank, workers, config
         self._convolutional, self._training, self._task = parts.convolutional, training, task
         self.layers = share_of(parts.fully_connected, rank, workers)
         self.optimizer = build_optimizer(training.optimizer, self.layers.parameters())
@@ -85,7 +94,7 @@ class Worker:
         position: Position,
         alone: Callable[[], AbstractContextManager[None]],
         exchange: Exchange,
-    ) -> Side[Computed]:
+    ) -> Coroutine[Computed]:
         """Computes everything up to the gradient with respect to the worker's own features.
 
         `alone` is a context that is entered where random numbers of this worker are drawn.
@@ -113,10 +122,10 @@ class Worker:
 
         If each turn is a batch of its own, learning rate and decay are those of such a batch (section 5).
         """
-        if self.manner.per_worker:
+        if self.config.per_worker:
             position = replace(position, batch_size=-(-position.batch_size // self.workers))
         with RECORDER.computing("optimizer", "fc"):
-            together = 1 if self.manner.per_worker else self.workers
+            together = 1 if self.config.per_worker else self.workers
             set_rate(self.optimizer, rate_at(self._training, position, together))
             self.optimizer.step()
             self.forget()
@@ -141,45 +150,45 @@ class Worker:
         counts: Sequence[int],
         position: Position,
         exchange: Exchange,
-    ) -> Side[tuple[float, Tensor]]:
+    ) -> Coroutine[tuple[float, Tensor]]:
         """All turns: the batch's loss, and the gradient with respect to this worker's features.
 
         While one turn is computed, the features of the next and the gradients of the last one are under way.
         """
-        turns, whole = turns_of(self.manner.scheme, counts), sum(counts)
+        turns, whole = turns_of(self.config.scheme, counts), sum(counts)
         firsts = list(accumulate(counts, initial=0))  # of each worker's examples in the whole batch
         layers = [cast(Layer, each) for each in self.layers]
         gradient = torch.zeros_like(mine)
         loss = 0.0
 
-        def send_features(turn: Turn) -> Coming:
+        def send_features(turn: Turn) -> PendingReceive:
             own, shapes = turn[self.rank], [(len(rows), mine.shape[1]) for rows in turn]
             return exchange.to_all("features", mine[own.start : own.stop], shapes)
 
-        def take_gradient(turn: Turn, factor: float, coming: Coming) -> Side[None]:
+        def take_gradient(turn: Turn, factor: float, pending: PendingReceive) -> Coroutine[None]:
             """Adds up what workers send of a turn's gradient, for this worker's rows of it."""
-            parts, rows = (yield from exchange.taken(coming)), turn[self.rank]
+            parts, rows = (yield from exchange.taken(pending)), turn[self.rank]
             gradient[rows.start : rows.stop] = factor * added(parts)
 
-        returning: tuple[Turn, float, Coming] | None = None
+        returning: tuple[Turn, float, PendingReceive] | None = None
         arriving = send_features(turns[0])
         for number, turn in enumerate(turns):
-            coming = arriving
+            pending = arriving
             for following in turns[number + 1 : number + 2]:
                 arriving = send_features(following)
-            features = torch.cat((yield from exchange.taken(coming)))
+            features = torch.cat((yield from exchange.taken(pending)))
             wanted = torch.cat([own[rows.start : rows.stop] for own, rows in zip(targets, turn, strict=True)])
             places = [
                 first + np.arange(rows.start, rows.stop) for first, rows in zip(firsts, turn, strict=False)
             ]
             rows_of_all = torch.from_numpy(np.concatenate(places)).to(mine.device)
-            examples = Examples(self.manner.seed, position.done, rows_of_all)
+            examples = ExampleRows(self.config.seed, position.done, rows_of_all)
             factor, back = self._factors(turn, wanted, whole)
             mean, part = yield from learn(
                 layers, self._task, self._autocast, exchange, features, wanted, examples, factor
             )
             loss += _examples(turn) / whole * mean
-            if self.manner.per_worker:
+            if self.config.per_worker:
                 self._look_at_gradients()
                 self.step(position)
             if returning is not None:
@@ -197,13 +206,35 @@ class Worker:
         loss, K times its part of the batch's.
         """
         share = _examples(turn) / whole
-        together = 1.0 if self.manner.summed else 1 / self.workers
+        together = 1.0 if self.config.summed else 1 / self.workers
         if self._training.loss_reduction == "sum":
             terms = float(self._task.terms(targets))
-            return (terms, 1.0) if self.manner.per_worker else (terms * together, 1 / together)
-        if self.manner.per_worker:
+            return (terms, 1.0) if self.config.per_worker else (terms * together, 1 / together)
+        if self.config.per_worker:
             return 1.0, self.workers * share
         return self.workers * share * together, 1 / together
+
+
+def turns_of(scheme: Scheme, counts: Sequence[int]) -> list[Turn]:
+    """The turns of one iteration, each with an example at least; `counts` are the workers' examples.
+
+    Schemes (section 4.1): (a) the examples of all workers at once; (b) those of one worker after the other;
+    (c) each turn has 1/K of every worker's.
+    """
+    workers = len(counts)
+    match scheme:
+        case "a":
+            turns = [[range(count) for count in counts]]
+        case "b":
+            turns = [
+                [range(count * (rank == at)) for rank, count in enumerate(counts)] for at in range(workers)
+            ]
+        case "c":
+            turns = [
+                [range(count * at // workers, count * (at + 1) // workers) for count in counts]
+                for at in range(workers)
+            ]
+    return [turn for turn in turns if any(turn)]
 
 
 def _examples(turn: Turn) -> int:

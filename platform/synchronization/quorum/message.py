@@ -24,7 +24,7 @@ from taugrad.compressors.exchange.carrier import Payload
 HEAD = Struct("<IIQQ")
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message is; the numbers are on the wire."""
 
     OFFER = 1
@@ -39,13 +39,13 @@ class Received:
     """A message from another worker; its checksum was right."""
 
     sender: int
-    kind: Kind
+    kind: MessageKind
     number: int
     """Of the round."""
     body: Payload
 
 
-def written(kind: Kind, number: int, body: bytes = b"") -> Payload:
+def written(kind: MessageKind, number: int, body: bytes = b"") -> Payload:
     """A message's bytes."""
     return np.frombuffer(HEAD.pack(kind, zlib.crc32(body), number, len(body)) + body, np.uint8)
 
@@ -54,11 +54,11 @@ def read(sender: int, arrived: Payload) -> Received:
     """Reads a message; raises CorruptMessage."""
     kind, crc, number, size = HEAD.unpack(arrived[: HEAD.size].tobytes().ljust(HEAD.size, b"\0"))
     body = arrived[HEAD.size :]
-    if kind not in tuple(Kind) or size != body.size:
+    if kind not in tuple(MessageKind) or size != body.size:
         raise CorruptMessage(f"what worker {sender} sent is no message: kind {kind}, {arrived.size} bytes")
     if zlib.crc32(body.data) != crc:
         raise CorruptMessage(f"what worker {sender} sent: a message of {size} bytes has the wrong checksum")
-    return Received(sender, Kind(kind), number, body)
+    return Received(sender, MessageKind(kind), number, body)
 
 
 def mask_bytes(workers: int) -> int:

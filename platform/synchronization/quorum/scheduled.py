@@ -9,7 +9,7 @@ from taugrad.compressors.exchange.carrier import Payload
 
 from ..config import WeightsSync
 from ..weights import OwnWorkers
-from .schedule import Drawn, Kind
+from .schedule import Drawn, Presence
 from .training import QuorumTraining
 
 _OFFER, _AGREED = "offer", "agreed"
@@ -26,25 +26,25 @@ class ScheduledRounds(QuorumTraining):
         self._begin_anew()
 
     def _prepare(self, number: int, step: int) -> None:
-        fates = self._schedule.fates(number)
-        self._catch_up([rank for rank, fate in enumerate(fates) if not fate.absent], number)
+        events = self._schedule.events(number)
+        self._catch_up([rank for rank, event in enumerate(events) if not event.absent], number)
         for local, rank in enumerate(self.ranks):
-            fate = fates[rank]
-            if fate.kind is Kind.LOST and fate.begins and step == fate.steps:
+            event = events[rank]
+            if event.kind is Presence.LOST and event.begins and step == event.steps:
                 self._lose(local)
 
     def _trains(self, local: int, number: int, step: int) -> bool:
-        fate = self._schedule.fates(number)[self.ranks[local]]
-        return self._members[local].pending is None and (fate.kind is Kind.HERE or step < fate.steps)
+        event = self._schedule.events(number)[self.ranks[local]]
+        return self._members[local].pending is None and (event.kind is Presence.PRESENT or step < event.steps)
 
     def _close(self, number: int, step: int) -> None:
-        fates = self._schedule.fates(number)
-        members = [rank for rank, fate in enumerate(fates) if fate.kind is Kind.HERE]
-        hearing = [rank for rank, fate in enumerate(fates) if not fate.absent]
+        events = self._schedule.events(number)
+        members = [rank for rank, event in enumerate(events) if event.kind is Presence.PRESENT]
+        hearing = [rank for rank, event in enumerate(events) if not event.absent]
         offers: dict[int, Payload] = {}
         for local, rank in enumerate(self.ranks):
-            note, fate = self.ledger.note(local), fates[rank]
-            if fate.kind is Kind.HERE:
+            note, event = self.ledger.note(local), events[rank]
+            if event.kind is Presence.PRESENT:
                 body = self._offer(local, number, may_fail=False)
                 receivers = [each for each in hearing if each != rank]
                 self._send(rank, receivers, _OFFER, body)
@@ -55,7 +55,7 @@ class ScheduledRounds(QuorumTraining):
                 note["member"] = 1
                 continue
             note["left_out"] = 1
-            if fate.kind is Kind.LOST and fate.begins and fate.steps > step:
+            if event.kind is Presence.LOST and event.begins and event.steps > step:
                 self._lose(local)  # the run's last round may be short
             self._set_aside(local)
         for rank in hearing:
@@ -68,7 +68,7 @@ class ScheduledRounds(QuorumTraining):
                 offers[member] = self._carriers[self.ranks[here[0]]].receive(member, _OFFER).result()
         self._apply_round(offers)
         for local in here:
-            if fates[self.ranks[local]].kind is Kind.HERE:
+            if events[self.ranks[local]].kind is Presence.PRESENT:
                 self._accepted(local)
             self._go_on_knowing(local, number + 1)
 
@@ -80,22 +80,22 @@ class ScheduledRounds(QuorumTraining):
         behind = [rank for rank in ranks if self._known[rank] < rounds]
         if not behind:
             return
-        last = self._schedule.fates(rounds - 1)
-        giver = next(rank for rank, fate in enumerate(last) if fate.kind is Kind.HERE)
+        last = self._schedule.events(rounds - 1)
+        giver = next(rank for rank, event in enumerate(last) if event.kind is Presence.PRESENT)
         if giver in self._carriers:
-            self._send(giver, behind, _AGREED, self._whole.to_bytes())
+            self._send(giver, behind, _AGREED, self._agreed_state.to_bytes())
         for rank in behind:
             self._known[rank] = rounds
             if rank not in self._carriers:
                 continue
             if giver not in self._carriers:
                 with self.ledger.waiting():
-                    self._whole.take(self._carriers[rank].receive(giver, _AGREED).result())
+                    self._agreed_state.take(self._carriers[rank].receive(giver, _AGREED).result())
             local = self.ranks.index(rank)
             self._go_on_knowing(local, rounds)
             note = self.ledger.note(local)
             for each in ("wire_bytes", "received_bytes", "caught_up_bytes"):
-                note[each] += self._whole.nbytes
+                note[each] += self._agreed_state.nbytes
             note["messages"] += 1
 
     def _send(self, rank: int, receivers: Collection[int], tag: str, payload: Payload) -> None:

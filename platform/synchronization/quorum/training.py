@@ -23,7 +23,7 @@ from ..base import Moment
 from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..weights import LocalTraining, OwnWorkers
-from .agreed_model import AgreedModel
+from .agreed_state import AgreedState
 
 
 @dataclass
@@ -73,7 +73,7 @@ class QuorumTraining(LocalTraining):
             for replica, pattern in zip(replicas, self._patterns, strict=True)
         ]
         """The state of a new worker."""
-        self._whole = AgreedModel(self.model, self.local.outer)
+        self._agreed_state = AgreedState(self.model, self.local.outer)
         self.lost_sum = 0.0
         """The sum of all elements that lost workers had not sent."""
         self._iterations = 0
@@ -191,14 +191,14 @@ class QuorumTraining(LocalTraining):
             CorruptMessage: an offer is damaged or does not fit.
         """
         began = perf_counter()
-        buffers = self._whole.buffer_bytes
+        buffers = self._agreed_state.buffer_bytes
         payloads = {rank: body[: body.size - buffers] for rank, body in sorted(bodies.items())}
         for refusal in self._patterns[0].refusals(payloads):
             raise NonFiniteWeight(self._names[refusal.ordinal], refusal.rank)
         mean = self._patterns[0].assemble(payloads)
         self.local.apply(self._fragment, mean)
         lowest = bodies[min(bodies)]
-        self._whole.take_buffers(lowest[lowest.size - buffers :])
+        self._agreed_state.take_buffers(lowest[lowest.size - buffers :])
         self.ledger.now.step.decompress_s += (perf_counter() - began) / len(self.ranks)
 
     def _go_on_knowing(self, local: int, rounds: int) -> None:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 
-from .agreed_model import AgreedModel
+from .agreed_state import AgreedState
 from .message import (
-    Kind,
+    MessageKind,
     Received,
     mask_bytes,
     members_from_bytes,
@@ -26,7 +26,7 @@ _TAG = "round"
 log = logging.getLogger("taugrad")
 
 
-class Mailroom:
+class Inbox:
     """What has arrived and is still needed. A worker that is gone is left out; this is not an error.
 
     Attributes:
@@ -70,9 +70,9 @@ class Mailroom:
         """Workers from which nothing has arrived for a while, including those that are gone."""
         return self._carrier.silent
 
-    def _send(self, to: Iterable[int], kind: Kind, number: int, body: bytes = b"") -> None:
+    def _send(self, to: Iterable[int], kind: MessageKind, number: int, body: bytes = b"") -> None:
         message, lost = written(kind, number, body), self._arrivals.lost
-        counts = kind is not Kind.READY
+        counts = kind is not MessageKind.READY
         self._wire_bytes += counts * message.size
         for rank in to:
             if rank not in lost:
@@ -91,21 +91,21 @@ class Mailroom:
     def _sort(self, arrived: Received) -> None:
         sender, number, workers = arrived.sender, arrived.number, self.workers
         match arrived.kind:
-            case Kind.OFFER:
+            case MessageKind.OFFER:
                 self.offers[number][sender] = arrived.body
-            case Kind.DECISION:
+            case MessageKind.DECISION:
                 self.decided[number] = members_from_bytes(arrived.body, workers)
-            case Kind.ASK:
+            case MessageKind.ASK:
                 self._asks[sender] = number
-            case Kind.STATE if self.state is None or number > self.state[0]:
+            case MessageKind.STATE if self.state is None or number > self.state[0]:
                 cut = mask_bytes(workers)
                 members = members_from_bytes(arrived.body[:cut], workers)
                 self.state = number, members, arrived.body[cut:]
-            case Kind.READY:
+            case MessageKind.READY:
                 self._ready[sender] = number
             case _:
                 pass
-        if arrived.kind in (Kind.OFFER, Kind.DECISION):
+        if arrived.kind in (MessageKind.OFFER, MessageKind.DECISION):
             self.latest[sender] = max(number, self.latest.get(sender, 0))
 
     def forget(self, before: int) -> None:
@@ -119,15 +119,15 @@ class Mailroom:
         None goes to a worker that is silent: who misses an offer takes over the round's result instead.
         """
         there = [rank for rank in self.others if rank not in self.silent]
-        self._send(there, Kind.OFFER, number, body.tobytes())
+        self._send(there, MessageKind.OFFER, number, body.tobytes())
 
     def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> None:
         """Sends the decision about a round."""
-        self._send(to, Kind.DECISION, number, members_to_bytes(members, self.workers))
+        self._send(to, MessageKind.DECISION, number, members_to_bytes(members, self.workers))
 
     def ask(self, whom: int, number: int) -> None:
         """Asks for the agreed weights after this number of rounds, or more."""
-        self._send([whom], Kind.ASK, number)
+        self._send([whom], MessageKind.ASK, number)
 
     def asked(self, knows: int) -> list[tuple[int, int]]:
         """Takes out (worker, round) of those that can be answered with the weights after `knows` rounds."""
@@ -136,14 +136,14 @@ class Mailroom:
             del self._asks[sender]
         return found
 
-    def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedModel) -> None:
+    def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedState) -> None:
         """Sends the agreed weights after this number of rounds."""
         body = members_to_bytes(members, self.workers) + whole.to_bytes().tobytes()
-        self._send([whom], Kind.STATE, knows, body)
+        self._send([whom], MessageKind.STATE, knows, body)
 
     def say_ready(self, iterations: int) -> None:
         """Tells the others that this worker has ended its rounds before an evaluation."""
-        self._send(self.others, Kind.READY, iterations)
+        self._send(self.others, MessageKind.READY, iterations)
 
     def all_ready(self, iterations: int) -> bool:
         """Whether all others have said so, too; raises PeerLost: one of them is gone, and never will."""

@@ -9,7 +9,7 @@ from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
 _MOMENTUM = "momentum_buffer"
 
 
-class AgreedModel:
+class AgreedState:
     """The agreed model of this process, its outer optimizer, and their bytes."""
 
     def __init__(self, model: nn.Module, outer: torch.optim.SGD) -> None:
