@@ -45,7 +45,7 @@ def work(rank: int, workers: int, folder: Path) -> None:
     """
     training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
     learnt, start = Learnt(training), weights(training).double()
-    sort = training._mail._sort
+    sort = training._inbox._sort
 
     def sorted_out(arrived: Received) -> None:
         if (
@@ -55,7 +55,7 @@ def work(rank: int, workers: int, folder: Path) -> None:
         ):
             sort(arrived)
 
-    training._mail._sort = sorted_out
+    training._inbox._sort = sorted_out
     entries: list[dict[str, float]] = []
     with saying_who_is_lost():
         for number in range(STEPS):
@@ -148,7 +148,7 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
     """
     training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
     learnt, start = Learnt(training), weights(training).double()
-    inbox, waiting = training._mail, []
+    inbox, waiting = training._inbox, []
     hear, sort = inbox.hear, inbox._sort
     now = 0
 
