@@ -1,4 +1,4 @@
-"""Names of parameters: without the wrappers around a model's parts, and as a method's patterns match them."""
+"""Names of parameters without wrappers, and the patterns of a method that match them."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the check of a spec needs no torch
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Where torch.compile, activation checkpointing and FSDP keep what they wrap."""
 _SHOWN = 6
-"""Names of parameters in a message; the others are counted."""
+"""Names of parameters that a message lists; the others are counted."""
 
 
 def plain_names(model: "nn.Module", names: Sequence[str] | None = None) -> dict[str, str]:
@@ -32,7 +32,7 @@ def _without_wrappers(model: "nn.Module", path: Sequence[str]) -> Iterator[str]:
     from torch.nn.parallel import DataParallel, DistributedDataParallel  # noqa: PLC0415
     from torch.optim.swa_utils import AveragedModel  # noqa: PLC0415
 
-    # Anybody's layer may be called `module`, so that its owner must be known.
+    # A layer of any model may be called `module`: the class of its owner tells.
     owners = (DataParallel, DistributedDataParallel, AveragedModel)
     owner: nn.Module | None = model
     for part in path:
@@ -42,10 +42,10 @@ def _without_wrappers(model: "nn.Module", path: Sequence[str]) -> Iterator[str]:
 
 
 def unmatched_patterns(method: Method, names: Sequence[str]) -> list[str]:
-    """What is wrong with a method's patterns that match no name: most likely typing errors.
+    """A method's patterns that match no name, most likely typing errors.
 
     Returns:
-        For each a sentence that begins with its field, such as `exempt.names`.
+        Sentences, which begin with the pattern's field, such as `exempt.names`.
     """
     patterns = dict[str, Sequence[str]]()
     if isinstance(method, CompressedMethod):

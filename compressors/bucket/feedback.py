@@ -88,7 +88,7 @@ class Feedback:
         if method != self.method:
             assert isinstance(method, CompressedMethod)  # others have no aim
             for memories in (self.memories, *self.shard_memories.values()):
-                rule_of(method).turn(before, memories)
+                rule_of(method).retarget(before, memories)
             self.method = method
         return method.aim
 

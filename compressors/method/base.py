@@ -1,4 +1,4 @@
-"""What all parts of a compressor's configuration share."""
+"""Types and the base class of a compressor's configuration."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 SMALLEST_TAU = 2.0**-126
 """The smallest normal float32: kernels and messages hold tau in that type."""
 LARGEST_TAU = 2.0**119
-"""255 times this is still a finite float32, with room to add it to something."""
+"""255 times this is a finite float32, with room for a sum."""
 
 
 def _fits_float32(tau: float) -> float:
@@ -42,9 +42,9 @@ def check_chunks(chunk: int, keep: int) -> None:
 Form = Literal[
     "bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile", "steps", "bits", "patch"
 ]
-"""What the values of an update are: the meaning of a message's `form`, whichever rule chose the values."""
+"""The encoding of an update's values, a message's `form`, whichever rule chose the values."""
 ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
-"""What is sent by a threshold, and what stands for it (Anoosheh, section 2.1; Strom, section 2.6)."""
+"""How an element that reaches the threshold is sent (Anoosheh, section 2.1; Strom, section 2.6)."""
 
 
 class Settings(BaseModel):
@@ -61,7 +61,7 @@ class Settings(BaseModel):
     """Whether that is a target density."""
 
     def __hash__(self) -> int:
-        # A field may be a dictionary, which has no hash; and what equals must have the same: -0.0 is 0.0.
+        # A field may be a dictionary, which has no hash. Equal models have one hash: -0.0 equals 0.0.
         return hash((type(self), self.model_dump_json().replace("-0.0", "0.0")))
 
     @property
@@ -71,10 +71,10 @@ class Settings(BaseModel):
         return float(getattr(self, self.first_field)) if self.aims and not changes else None
 
     def aimed_at(self, share: float) -> Self:
-        """The same with another target density; of a method, messages that the first one's readers read.
+        """A copy with another target density; the messages of such a method have the same format.
 
         Args:
-            share: above 0, at most 1; a method may take the nearest that it can have.
+            share: above 0, at most 1; a method may round it.
 
         Raises:
             ValueError: it has no `aim`.
@@ -85,13 +85,13 @@ class Settings(BaseModel):
 
     @classmethod
     def line_name(cls) -> str:
-        """Its name in a chain: its kind, or its class if it has no kinds."""
+        """The name in a chain: the kind, or that of the class if it has no kind."""
         kind = cls.model_fields.get("kind")
         return cls.__name__.lower() if kind is None else str(kind.default)
 
     @classmethod
     def problem(cls) -> str:
-        """What the class lacks to be registered; empty if nothing."""
+        """The reason why the class cannot be registered; empty if there is none."""
         if "kind" not in cls.model_fields or not isinstance(cls.model_fields["kind"].default, str):
             return f'{cls.__name__} needs a field such as kind: Literal["mine"] = "mine"'
         if cls.first_field and cls.first_field not in cls.model_fields:
@@ -100,4 +100,4 @@ class Settings(BaseModel):
 
 
 class Group(Settings):
-    """Fields that belong together, such as those of `clip(5, to=3)`; the field has the name of the class."""
+    """Fields of one option, such as those of `clip(5, to=3)`; the field has the name of the class."""

@@ -1,4 +1,4 @@
-"""Names with fields in brackets, as in a chain: read, without running anything, and written."""
+"""Parser and printer of names with fields in brackets, as in a chain. Nothing is evaluated."""
 
 import ast
 import difflib
@@ -10,7 +10,7 @@ from .base import Group, Settings
 from .registry import POLICIES
 
 LONGEST = 10_000
-"""Largest length of a chain in characters; more is taken for a mistake."""
+"""Largest length of a chain in characters."""
 Known = Mapping[str, type[Settings]]
 
 
@@ -29,8 +29,8 @@ def expand(value: Any, known: Known = POLICIES, *, bare: bool = False) -> Any:
 
     Args:
         value: of a field.
-        known: what may stand there.
-        bare: whether a name may stand without brackets, and numbers may not.
+        known: the classes of the field, by name.
+        bare: whether a name may have no brackets, and numbers are refused.
 
     Raises:
         ValueError: it is text, and neither a number nor one of those known.
@@ -62,8 +62,9 @@ def require_known(name: str, known: Collection[str]) -> str:
 
 
 def groups() -> dict[str, type[Settings]]:
-    """Groups of fields, which are no choice between kinds, by their names in a line."""
-    return {each.line_name(): each for each in sorted(Group.__subclasses__(), key=lambda each: each.__name__)}
+    """Groups of fields, which have no kinds, by their names in a line."""
+    classes = sorted(Group.__subclasses__(), key=lambda group: group.__name__)
+    return {group.line_name(): group for group in classes}
 
 
 def read_call(node: ast.Call, known: Known) -> dict[str, Any]:
@@ -96,19 +97,19 @@ def _value(node: ast.expr, model: type[Settings], field: str) -> Any:
         name = node.func.id
         if name in groups() and name != field:
             raise ValueError(f"{name}(...) is a value of the field {name}, not of {field}")
-        return read_call(node, _held(model, field))
+        return read_call(node, _classes_of(model, field))
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return {_literal(key): _value(value, model, field) for key, value in pairs if key is not None}
     return _literal(node)
 
 
-def _held(model: type[Settings], field: str) -> Known:
-    """What may stand with brackets in a field, by name; all policies and groups where it is not known."""
+def _classes_of(model: type[Settings], field: str) -> Known:
+    """The classes of a field, by name; all policies and groups if the field is of several or unknown."""
     info = model.model_fields.get(field)
-    held = [] if info is None else list(_models(info.annotation))
-    if len(held) == 1:
-        return {held[0].line_name(): held[0]}
+    models = [] if info is None else list(_models(info.annotation))
+    if len(models) == 1:
+        return {models[0].line_name(): models[0]}
     return ChainMap[str, Any](groups(), cast("dict[str, Any]", POLICIES))
 
 
@@ -131,12 +132,12 @@ def line(config: Settings, quantize: Settings | None, codec: str, symbols: str) 
 
     Args:
         config: the method.
-        quantize: its quantizer, which is a link of its own.
-        codec: of its positions, or `auto`.
-        symbols: the codec of its symbols, or `auto`.
+        quantize: its quantizer, which becomes a link.
+        codec: the codec of positions, or `auto`.
+        symbols: the codec of symbols, or `auto`.
     """
     fields = type(config).model_fields
-    links = [_call_text(config, leaving_out=("quantize", "codec", "symbols"))]
+    links = [_call_text(config, exclude=("quantize", "codec", "symbols"))]
     default = fields["quantize"].default if "quantize" in fields else None
     if quantize is not None and quantize != default:
         links.append(_call_text(quantize))
@@ -155,16 +156,18 @@ def _with_field(call: str, field: str) -> str:
     return f"{call[:-1]}, {field})" if call.endswith(")") else f"{call}({field})"
 
 
-def _call_text(model: Settings, leaving_out: Sequence[str] = ()) -> str:
-    given = []
+def _call_text(model: Settings, exclude: Sequence[str] = ()) -> str:
+    arguments = []
     fields = type(model).model_fields
-    for name in sorted(fields, key=lambda name: name != model.first_field):  # the others stay in their order
+    for name in sorted(
+        fields, key=lambda name: name != model.first_field
+    ):  # first, the others in their order
         info, value = fields[name], getattr(model, name)
-        if name == "kind" or name in leaving_out or (value == info.default and str(value) != "-0.0"):
+        if name == "kind" or name in exclude or (value == info.default and str(value) != "-0.0"):
             continue
-        given.append(f"{name}={_value_text(value)}")
+        arguments.append(f"{name}={_value_text(value)}")
     kind = model.line_name()
-    return f"{kind}({', '.join(given)})" if given else kind
+    return f"{kind}({', '.join(arguments)})" if arguments else kind
 
 
 def _value_text(value: Any) -> str:
@@ -172,6 +175,6 @@ def _value_text(value: Any) -> str:
         text = _call_text(value)
         return text if text.endswith(")") else f"{text}()"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_value_text(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_value_text(item)}" for key, item in value.items()) + "}"
     short = f"{value:g}" if isinstance(value, float) else "-0"  # which would be read as the integer 0
     return short if short != "-0" and float(short) == value else repr(value)

@@ -1,4 +1,4 @@
-"""Any method, from its model, its dictionary, or its line.
+"""Reads a method from its model, its dictionary, or its line.
 
 A line is a chain: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
 
@@ -52,31 +52,31 @@ def links_of(text: str) -> list[dict[str, Any] | str]:
 
 
 def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
-    """One configuration from a method's, a quantizer's and the names of codecs, in their order.
+    """The configuration of a method, a quantizer and codecs, in this order.
 
     Raises:
-        ValueError: they do not fit one another; the message says why.
+        ValueError: they cannot be combined; the message says why.
     """
     head = links[0]
     if _name(head) not in RULES or isinstance(head, str):
         raise ValueError(f"a chain starts with a method ({', '.join(RULES)}), not with {_name(head)}")
-    whole, method = dict(head), RULES[head["kind"]]
+    config, method = dict(head), RULES[head["kind"]]
     fields = method.model_fields
     last = 0  # 1 once a quantizer was met, 2 after the codec of positions, 3 after that of symbols
     for before, link in pairwise(links):
         if isinstance(link, dict):
             place, field = _quantizer_place(method, link["kind"], _name(before)), "quantize"
         else:
-            place, field = _codec_place(whole["kind"], fields, link, last)
+            place, field = _codec_place(config["kind"], fields, link, last)
         if place <= last:
             raise ValueError(
                 f"{_name(link)} cannot follow {_name(before)}: a chain is a method, a quantizer, a codec of "
                 "positions and one of symbols, in this order and at most one of each"
             )
-        if field in whole:
-            raise ValueError(f"{field} is given twice: as a field of {whole['kind']} and as {_name(link)}")
-        whole[field], last = link, place
-    return whole
+        if field in config:
+            raise ValueError(f"{field} is given twice: as a field of {config['kind']} and as {_name(link)}")
+        config[field], last = link, place
+    return config
 
 
 def _name(link: dict[str, Any] | str) -> str:
@@ -92,9 +92,9 @@ def _quantizer_place(method: type[Method], quantizer: str, before: str) -> int:
 
 
 def _codec_place(kind: str, fields: Any, name: str, last: int) -> tuple[int, str]:
-    """Where a codec stands, and its field; whether values suit it the model says."""
+    """The place of a codec, and its field. The model checks whether it can encode the values."""
     if name in CODECS and "codec" in fields and not (name == "raw" and last >= 2):
-        allowed = [each for each in get_args(fields["codec"].annotation) if each != "auto"]
+        allowed = [codec for codec in get_args(fields["codec"].annotation) if codec != "auto"]
         if name in CODECS.builtin and name not in allowed:
             lacking = f"{kind} has no chunks for {name} to count in" if name == "chunked" else ""
             raise ValueError(f"{lacking or f'{name} cannot follow {kind}'}: choose {', '.join(allowed)}")
@@ -134,7 +134,7 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
 
 
 def expand(value: Any) -> Any:
-    """A line as the dictionary that it stands for; anything else as it is."""
+    """Parses a line; returns anything else as it is."""
     return parse(value) if isinstance(value, str) else value
 
 
@@ -148,16 +148,16 @@ _ADAPTER: TypeAdapter[Method] = TypeAdapter(CompressorConfig)
 
 
 def read_config(value: Any) -> Method:
-    """The method that a model, a dictionary or a line stands for.
+    """Reads a method from its model, its dictionary or its line.
 
     Raises:
-        pydantic.ValidationError: it is none; the message names the field or the link.
+        pydantic.ValidationError: it is not valid; the message names the field or the link.
     """
     return _ADAPTER.validate_python(value)
 
 
 def chain(*links: BaseModel | str) -> Method:
-    """One method from its links in their order.
+    """A method from its links, in their order.
 
     `chain(WholeGradient(tau=1e-3), Quantile(), "golomb_rice")` is
     `chain("wgt(tau=1e-3) | quantile | golomb_rice")`.
@@ -166,11 +166,11 @@ def chain(*links: BaseModel | str) -> Method:
         links: a method's model, perhaps a quantizer's, then names of codecs; or text as in a line.
 
     Raises:
-        ValueError: they do not fit one another (pydantic.ValidationError where a field is at fault).
+        ValueError: they cannot be combined (pydantic.ValidationError where a field is not valid).
     """
     if not links:
         raise ValueError("a chain without links")
-    return read_config(join([each for link in links for each in _links(link)]))
+    return read_config(join([part for link in links for part in _links(link)]))
 
 
 def _links(link: BaseModel | str) -> list[dict[str, Any] | str]:

@@ -1,7 +1,6 @@
-"""The base of all methods, and the methods that do not send our own messages.
+"""The base of all methods, and the methods without messages of their own: none and powersgd.
 
-A method is a lossy rule with all its options, the head of a chain. Those that send our own messages go on
-in `dense.py` and `sparse.py`.
+A method is a lossy rule with its options, the head of a chain; others are in `dense.py` and `sparse.py`.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -24,7 +23,7 @@ class Exempt(Group):
 
 
 class Method(Settings):
-    """Head of a chain; its text is the chain's line, and `chain` reads that."""
+    """Head of a chain; `str` gives the chain's line, which `chain` reads."""
 
     if TYPE_CHECKING:
         kind: str
@@ -37,13 +36,11 @@ class Method(Settings):
     def __repr__(self) -> str:
         return f"chain({str(self)!r})"
 
-    # What some kinds have a field for
-
     @property
     def quantizer(self) -> Quantizer | None:
         """The quantizer of the selected values."""
-        found: Quantizer | None = getattr(self, "quantize", None)
-        return found
+        quantizer: Quantizer | None = getattr(self, "quantize", None)
+        return quantizer
 
     @property
     def position_codec(self) -> str:
@@ -57,12 +54,12 @@ class Method(Settings):
 
     @property
     def own_momentum(self) -> float:
-        """Of a momentum correction; 0 for none."""
+        """The factor of momentum correction; 0: none."""
         return float(getattr(self, "momentum", 0.0))
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
-        """Why no quantizer can follow, where there is no field `quantize`."""
+        """The reason why no quantizer can follow."""
         why = "only what a sparse rule selected whole can be quantized"
         return f"{quantizer} cannot follow {cls.line_name()}: {why}"
 
@@ -106,7 +103,7 @@ class PowerSGD(Method):
 
 
 class CompressedMethod(_Common):
-    """Methods that send our own messages."""
+    """Methods that send messages (`wire`)."""
 
     rule: ClassVar[str | type]
     """The `rules.base.Rule`, or its address."""

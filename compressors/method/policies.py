@@ -154,7 +154,7 @@ Weight = Annotated[float, Field(ge=-100, le=100)]
 class Law(Settings):
     """constant + sum of weights x features of all gradients of the first iteration.
 
-    The features are natural logarithms, see `tau.by_law`. Weights are of past runs: `taugrad law`.
+    The features are natural logarithms, see `tau.by_law`. `taugrad law` fits the weights to past runs.
     """
 
     first_field = "constant"
@@ -182,11 +182,7 @@ class LawTau(Law, Policy):
 
 
 def threshold_of(policies: Mapping[str, Any]) -> Any:
-    """The type of a field that takes a number, one of some policies of ours, or another package's.
-
-    Args:
-        policies: by kind.
-    """
+    """The type of a field that takes a number, one of these policies (by kind), or a registered one."""
     tagged = [Annotated[policy, Tag(kind)] for kind, policy in policies.items()]
     union: Any = Union[(Annotated[Tau, Tag("number")], *tagged)]
     read = POLICIES.extended(Annotated[union, Discriminator(_kind)])
@@ -194,7 +190,7 @@ def threshold_of(policies: Mapping[str, Any]) -> Any:
 
 
 def _kind(value: Any) -> Any:
-    """Which of a number and the policies a value wants to be."""
+    """The tag of a value: number, or the kind of a policy."""
     if isinstance(value, dict):
         return value.get("kind")
     return getattr(value, "kind", "number")
@@ -226,10 +222,10 @@ class LayeredTau(Policy):
 
     @field_validator("default", "patterns")
     @classmethod
-    def _each_by_itself(cls, chosen: Any) -> Any:
-        for each in chosen.values() if isinstance(chosen, dict) else (chosen,):
-            if isinstance(each, Policy) and not each.by_itself:
-                raise ValueError(f"{each.kind} decides for all parameters together, it cannot be one layer's")
+    def _by_themselves(cls, chosen: Any) -> Any:
+        for tau in chosen.values() if isinstance(chosen, dict) else (chosen,):
+            if isinstance(tau, Policy) and not tau.by_itself:
+                raise ValueError(f"{tau.kind} decides for all parameters together, it cannot be one layer's")
         return chosen
 
 

@@ -35,11 +35,11 @@ class Family(Mapping[str, Any]):
     @property
     def registered(self) -> dict[str, Any]:
         """Those of other packages (`registration.register`)."""
-        return {name: each for name, each in self._classes.items() if name not in self.builtin}
+        return {name: kind for name, kind in self._classes.items() if name not in self.builtin}
 
     def add_builtin(self, *classes: type) -> None:
         """Adds classes of this package."""
-        self._classes |= {_name_of(each): each for each in classes}
+        self._classes |= {_name_of(kind): kind for kind in classes}
         self.builtin = tuple(self._classes)
 
     def add(self, added: type) -> None:
@@ -106,22 +106,22 @@ def implementation_of(fields: type, attribute: str, base: type) -> Any:
     Raises:
         ValueError: there is none, or it cannot be imported or created.
     """
-    found = getattr(fields, attribute, None)
-    said = f"{fields.__name__}.{attribute} = {found!r}"
-    if isinstance(found, str):
-        module, _, name = found.partition(":")
+    implementation = getattr(fields, attribute, None)
+    field = f"{fields.__name__}.{attribute} = {implementation!r}"
+    if isinstance(implementation, str):
+        module, _, name = implementation.partition(":")
         try:
-            found = getattr(import_module(module), name)
+            implementation = getattr(import_module(module), name)
         except Exception as error:  # whatever another package's code raises
-            raise ValueError(f"{said}: cannot be imported: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"{said}: must be a subclass of {base.__module__}.{base.__name__}")
-    if problem := abstract_methods(found):
-        raise ValueError(f"{said}: {problem}")
-    return found
+            raise ValueError(f"{field}: cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(implementation, type) and issubclass(implementation, base)):
+        raise ValueError(f"{field}: must be a subclass of {base.__module__}.{base.__name__}")
+    if problem := abstract_methods(implementation):
+        raise ValueError(f"{field}: {problem}")
+    return implementation
 
 
 def abstract_methods(kind: type) -> str:
-    """What a class must still define; empty if nothing."""
+    """The abstract methods of a class, in a sentence; empty if there are none."""
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
     return f"{kind.__name__} lacks {', '.join(missing)}" if missing else ""

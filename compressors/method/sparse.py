@@ -37,7 +37,7 @@ else:
 
 
 class Clip(Group):
-    """Clips the residual now and then, so that no element's residual exceeds a few tau (DL4J)."""
+    """Clips the residual every few iterations to a few tau (DL4J)."""
 
     first_field: ClassVar[str] = "every"
 
@@ -63,7 +63,7 @@ class ThresholdedMethod(SparseMethod):
     first_field: ClassVar[str] = "tau"
     rule = "taugrad.compressors.rules.selection:ByThreshold"
     sends: ClassVar[ThresholdRule]
-    """What stands for an element."""
+    """How an element is sent."""
 
     tau: Threshold
     """The threshold: an element is sent once its residual reaches tau in magnitude. A number, or a policy
@@ -88,7 +88,7 @@ class ThresholdedMethod(SparseMethod):
 
     @classmethod
     def problem(cls) -> str:
-        lacking = f"{cls.__name__} needs sends, what stands for an element: wgt, bgt, qgt or strom"
+        lacking = f"{cls.__name__} needs sends, how an element is sent: wgt, bgt, qgt or strom"
         return super().problem() or ("" if hasattr(cls, "sends") else lacking)
 
     @classmethod
@@ -125,7 +125,7 @@ class WholeValues(SparseMethod):
 
 
 def symbols_wanted() -> str:
-    """What to do where symbols are wanted and there are floats."""
+    """Advice where a codec of symbols follows floats."""
     names = [name for name in QUANTIZERS.builtin if QUANTIZERS[name].has_symbols]
     return f"put {' or '.join(', '.join(names).rsplit(', ', 1))}"
 

@@ -114,8 +114,8 @@ class Rule(ABC):
         """What is remembered of the parameter of that name, or of all together (`tau.base.ALL`)."""
         return Memory
 
-    def turn(self, before: float, memories: Memories) -> None:  # noqa: B027 (few remember)
-        """Takes over what was remembered when another share was aimed at (`ThresholdPolicy.turn`)."""
+    def retarget(self, before: float, memories: Memories) -> None:  # noqa: B027 (stateless by default)
+        """Adapts memories from another target density (`ThresholdPolicy.retarget`)."""
 
     @abstractmethod
     def run(self, given: BucketInput) -> RuleOutput:

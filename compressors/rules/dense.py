@@ -61,9 +61,9 @@ class DenseRule(Rule):
         memories = [context.memories.setdefault(part.name, LawMemory()) for part in own]
         known = [memory for memory in memories if isinstance(memory, LawMemory)]  # all of them
         wanted = self.law.need_samples(own, iteration, known)
-        self.law.settle(known, iteration, cast("dict[str, LawMemory]", context.memories))
+        self.law.decide(known, iteration, cast("dict[str, LawMemory]", context.memories))
         looked = with_magnitudes(own, wanted, batch, given.ops)
-        told = [self.law.said(part, iteration, memory) for part, memory in zip(looked, known, strict=True)]
+        told = [self.law.number(part, iteration, memory) for part, memory in zip(looked, known, strict=True)]
         return [self.law.config.constant if number is None else number for number in told]
 
 

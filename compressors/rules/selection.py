@@ -26,8 +26,8 @@ class ByThreshold(SparseRule):
     def memory_of(self, name: str) -> type[Memory]:
         return self.policy.memory_of(name)
 
-    def turn(self, before: float, memories: Memories) -> None:
-        self.policy.turn(before, memories)
+    def retarget(self, before: float, memories: Memories) -> None:
+        self.policy.retarget(before, memories)
 
     def memories(self, parts: Sequence[Part], memories: Memories) -> list[Memory]:
         names = [ALL] * len(parts) if self.policy.together else [part.name for part in parts]
@@ -37,7 +37,7 @@ class ByThreshold(SparseRule):
         return [memories[name] for name in names]
 
     def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
-        self.policy.settle(known, context.iteration, context.memories)
+        self.policy.decide(known, context.iteration, context.memories)
         return self.policy.taus(parts, context.iteration, known)
 
     def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> Sequence[bool]:

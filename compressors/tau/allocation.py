@@ -258,16 +258,16 @@ class Allocated(TargetDensity[AllocatedMemory]):
     def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
         memory.elements = part.elements
 
-    def turn(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
-        """See `ThresholdPolicy.turn`: until the next decision each layer keeps its part of the budget."""
-        TargetDensity.turn(self, before, memories)
+    def retarget(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
+        """See `ThresholdPolicy.retarget`: until the next decision each layer keeps its part of the budget."""
+        TargetDensity.retarget(self, before, memories)
         for memory in memories.values():
             memory.sampled = memory.curve = None  # it was drawn around the old budget
             if memory.share is not None:
                 memory.share = min(1.0, memory.share * (self.config.density / before))
 
-    def settle(
-        self, turn: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
+    def decide(
+        self, due: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
     ) -> None:
         every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
         if iteration % every > 1 and (
@@ -278,7 +278,7 @@ class Allocated(TargetDensity[AllocatedMemory]):
         def waits(memory: AllocatedMemory) -> bool:
             return memory.sampled is not None and memory.sampled < iteration
 
-        if not any(map(waits, turn)):
+        if not any(map(waits, due)):
             return
         waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
         ready = [memory for memory in waiting if memory.curve is not None and memory.elements]

@@ -122,19 +122,19 @@ class ThresholdPolicy(ABC, Generic[M]):
             memories: theirs; may be changed.
         """
 
-    def settle(self, turn: Sequence[M], iteration: int, memories: Mapping[str, M]) -> None:
-        """Makes the decisions for all parameters at once; called before `taus`.
+    def decide(self, due: Sequence[M], iteration: int, memories: Mapping[str, M]) -> None:
+        """Makes joint decisions for all parameters; called before `taus`.
 
         It uses what earlier iterations left in the memories, never this iteration's gradients: a bucket is
         compressed before the gradients of the next one exist, and what is sent must not depend on buckets.
 
         Args:
-            turn: the memories of the parameters whose turn it is.
+            due: the memories of the parameters of this call.
             iteration: as for `taus`.
             memories: of all parameters; may be changed.
         """
 
-    def turn(self, before: float, memories: Mapping[str, M]) -> None:
+    def retarget(self, before: float, memories: Mapping[str, M]) -> None:
         """Adapts memories from another target density (`Settings.aimed_at`).
 
         Args:

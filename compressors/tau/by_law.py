@@ -1,7 +1,6 @@
-"""A tau, or a floor, computed by a law from the gradients of a run's first iteration, and then kept.
+"""A tau, or a floor, that a law computes from the gradients of a run's first iteration, and keeps.
 
-The same function of features serves a run that decides by a law, and the fit of a law to past runs
-(search/law).
+The fit of a law to past runs (search/law) uses the same features.
 """
 
 import math
@@ -14,12 +13,12 @@ from ..method.policies import Law
 from ..observe import statistics_of
 from .base import Memory, ThresholdPolicy, as_tau, magnitudes_of
 
-_FAINT = 1e-3
-"""A percentile counts as at least this part of the root mean square: where most elements are zero it is 0."""
+_SMALLEST_RATIO = 1e-3
+"""Lower bound of a percentile over the root mean square: it is 0 if most elements are zero."""
 
 
-class LayerSeen(NamedTuple):
-    """One layer's gradient."""
+class LayerStatistics(NamedTuple):
+    """Statistics of a layer's gradient."""
 
     elements: float
     rms: float
@@ -40,49 +39,50 @@ class Features(NamedTuple):
     """Of a layer's number of elements, mean over elements."""
 
 
-def features(layers: Sequence[LayerSeen]) -> Features | None:
-    """The features of a run's layers; None where no gradient is finite and other than zero."""
-    seen = [each for each in layers if 0 < each.rms < math.inf]
-    total = math.fsum(each.elements for each in seen)
+def features(layers: Sequence[LayerStatistics]) -> Features | None:
+    """The features of a run's layers; None if no gradient is finite and nonzero."""
+    seen = [layer for layer in layers if 0 < layer.rms < math.inf]
+    total = math.fsum(layer.elements for layer in seen)
     if not total:
         return None
 
     def mean(values: Sequence[float]) -> float:
-        return math.fsum(each.elements * value for each, value in zip(seen, values, strict=True)) / total
+        return math.fsum(layer.elements * value for layer, value in zip(seen, values, strict=True)) / total
 
     return Features(
-        0.5 * math.log(mean([each.rms**2 for each in seen])),
-        mean([math.log(max(each.p99 / each.rms, _FAINT)) for each in seen]),
-        mean([math.log(max(each.p999 / each.rms, _FAINT)) for each in seen]),
-        mean([math.log(each.elements) for each in seen]),
+        0.5 * math.log(mean([layer.rms**2 for layer in seen])),
+        mean([math.log(max(layer.p99 / layer.rms, _SMALLEST_RATIO)) for layer in seen]),
+        mean([math.log(max(layer.p999 / layer.rms, _SMALLEST_RATIO)) for layer in seen]),
+        mean([math.log(layer.elements) for layer in seen]),
     )
 
 
-def by_law(law: Law, found: Features) -> float:
+def by_law(law: Law, features: Features) -> float:
     """The law's number: a floor, or the natural logarithm of a tau."""
-    return law.constant + math.fsum(getattr(law, name) * value for name, value in found._asdict().items())
+    weighted = (getattr(law, name) * value for name, value in features._asdict().items())
+    return law.constant + math.fsum(weighted)
 
 
 @dataclass(slots=True)
 class LawMemory(Memory):
-    """Of one parameter, from its first gradient other than zero."""
+    """Of one parameter, from its first nonzero gradient."""
 
     rms: float | None = None
     p99: float = 0.0
     p999: float = 0.0
     elements: int = 0
     looked: int = 0
-    """In which iteration."""
+    """The iteration of that gradient."""
     alone: bool = False
-    """Whether it goes by itself yet, as it knew of no others."""
+    """Whether the law's number is of this parameter alone."""
     said: float = 0.0
     """The law's number."""
 
 
 class ByLaw(ThresholdPolicy[LawMemory]):
-    """One number for all layers; in the first iteration, when no layer knows of the others, each its own.
+    """One number for all layers; in the first iteration, one for each layer.
 
-    A layer is looked at in its first iteration with a gradient other than zero; no residual is there yet.
+    Features are of a layer's first nonzero gradient, before there is a residual.
     """
 
     memory = LawMemory
@@ -92,33 +92,35 @@ class ByLaw(ThresholdPolicy[LawMemory]):
         return memory.rms is None
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[LawMemory]) -> list[float]:
-        told = [self.said(part, iteration, memory) for part, memory in zip(parts, memories, strict=True)]
-        return [1.0 if said is None else as_tau(math.exp(min(said, 700.0))) for said in told]
+        numbers = [self.number(part, iteration, memory) for part, memory in zip(parts, memories, strict=True)]
+        return [1.0 if number is None else as_tau(math.exp(min(number, 700.0))) for number in numbers]
 
-    def said(self, part: Part, iteration: int, memory: LawMemory) -> float | None:
-        """The law's number for one parameter; None: there was no gradient yet."""
+    def number(self, part: Part, iteration: int, memory: LawMemory) -> float | None:
+        """The law's number for a parameter; None before its first gradient."""
         if memory.rms is None:
-            seen = statistics_of(magnitudes_of(part))
-            if not 0 < seen.rms < math.inf:
+            statistics = statistics_of(magnitudes_of(part))
+            if not 0 < statistics.rms < math.inf:
                 return None
-            memory.rms, memory.p99, memory.p999 = seen.rms, seen.p99, seen.p999
+            memory.rms, memory.p99, memory.p999 = statistics.rms, statistics.p99, statistics.p999
             memory.elements, memory.looked, memory.alone = part.elements, iteration, True
-            memory.said = self._of([memory])
+            memory.said = self._number_of([memory])
         return memory.said
 
-    def settle(self, turn: Sequence[LawMemory], iteration: int, memories: Mapping[str, LawMemory]) -> None:
-        """See `ThresholdPolicy.settle`: layers take the number of all that were looked at by then."""
-        alone = [memory for memory in turn if memory.alone and memory.looked < iteration]
+    def decide(self, due: Sequence[LawMemory], iteration: int, memories: Mapping[str, LawMemory]) -> None:
+        """See `ThresholdPolicy.decide`: layers take the number of all layers of earlier iterations."""
+        alone = [memory for memory in due if memory.alone and memory.looked < iteration]
         if not alone:
             return
-        said = self._of(
-            [each for each in memories.values() if each.rms is not None and each.looked < iteration]
-        )
+        earlier = [
+            memory for memory in memories.values() if memory.rms is not None and memory.looked < iteration
+        ]
+        number = self._number_of(earlier)
         for memory in alone:
-            memory.said, memory.alone = said, False
+            memory.said, memory.alone = number, False
 
-    def _of(self, seen: Sequence[LawMemory]) -> float:
-        layers = [LayerSeen(each.elements, each.rms or 0.0, each.p99, each.p999) for each in seen]
-        found = features(layers)
-        assert found is not None  # only layers with a gradient are remembered
-        return by_law(self.config, found)
+    def _number_of(self, memories: Sequence[LawMemory]) -> float:
+        of_run = features(
+            [LayerStatistics(one.elements, one.rms or 0.0, one.p99, one.p999) for one in memories]
+        )
+        assert of_run is not None  # memories are of layers with a gradient
+        return by_law(self.config, of_run)

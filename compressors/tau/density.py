@@ -122,8 +122,8 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
                 self._follow(part, count, memory)
 
-    def turn(self, before: float, memories: Mapping[str, D]) -> None:
-        """See `ThresholdPolicy.turn`: the next iteration finds every tau in a new sample."""
+    def retarget(self, before: float, memories: Mapping[str, D]) -> None:
+        """See `ThresholdPolicy.retarget`: the next iteration finds every tau in a new sample."""
         for memory in memories.values():
             memory.tau, memory.again = ASKS, None
             memory.forget_band()

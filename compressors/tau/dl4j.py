@@ -8,26 +8,26 @@ from ..method.policies import Dl4jTau
 from .base import Memory, ThresholdPolicy, as_tau
 
 COUNT = 64
-"""Iterations from one in which elements are counted to the next; a layer may come to be trained later."""
+"""Iterations between two counts of all elements: a layer may be trained later."""
 
 
 @dataclass(slots=True)
 class Dl4jMemory(Memory):
-    """Of all parameters together."""
+    """Shared by all parameters."""
 
     tau: float | None = None
     at: int = 0
-    """The iteration up to which it was settled."""
+    """The iteration of the latest decision."""
     elements: int = 0
-    """How many there are, the most that were seen in an iteration."""
+    """Of all parameters: the most that were seen in an iteration."""
     seen: int = 0
-    """How many have come in this iteration, where they are counted."""
+    """Elements seen in this iteration, if it counts them."""
     sent: int = 0
-    """How many of them were sent in it."""
+    """Elements sent in this iteration."""
 
 
 class Dl4j(ThresholdPolicy[Dl4jMemory]):
-    """tau goes down a step where the last update was too sparse, and up a step where it was too dense."""
+    """Decreases tau by a step if the last update was too sparse, and increases it if it was too dense."""
 
     memory = Dl4jMemory
     config: Dl4jTau
@@ -44,16 +44,16 @@ class Dl4j(ThresholdPolicy[Dl4jMemory]):
     def note(
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[Dl4jMemory]
     ) -> None:
-        """See `ThresholdPolicy.note`; it waits for the next iteration."""
+        """See `ThresholdPolicy.note`; `decide` uses it in the next iteration."""
         if memories:
             memories[0].sent += sum(sent)
 
-    def settle(self, turn: Sequence[Dl4jMemory], iteration: int, memories: Mapping[str, Dl4jMemory]) -> None:
-        """See `ThresholdPolicy.settle`: the share sent is that of the whole update before.
+    def decide(self, due: Sequence[Dl4jMemory], iteration: int, memories: Mapping[str, Dl4jMemory]) -> None:
+        """See `ThresholdPolicy.decide`: by the share of all elements that the last update sent.
 
-        What is held back, or did not come in that iteration, counts as elements that are not sent.
+        Parameters that were held back, or absent, count as elements that were not sent.
         """
-        memory = turn[0]
+        memory = due[0]
         if memory.tau is None or memory.at >= iteration:
             return
         memory.elements = max(memory.elements, memory.seen)

@@ -1,4 +1,4 @@
-"""A tau that was given: by iteration, or by parameter name."""
+"""tau by iteration, and by parameter name."""
 
 import bisect
 from collections.abc import Sequence
@@ -32,16 +32,12 @@ class Scheduled(ThresholdPolicy[Memory]):
 
 
 class Layered(ThresholdPolicy[Any]):
-    """The policy of the first pattern that fits, or the default.
-
-    All of them decide for each parameter by itself (`Policy.by_itself`): none has anything to
-    settle.
-    """
+    """The policy of the first pattern that matches, or the default; all are `Policy.by_itself`."""
 
     def __init__(self, config: LayeredTau, method: ThresholdedMethod) -> None:
         """See `ThresholdPolicy.__init__`."""
         super().__init__(config, method)
-        self.patterns = [(pattern, policy_of(each, method)) for pattern, each in config.patterns.items()]
+        self.patterns = [(pattern, policy_of(tau, method)) for pattern, tau in config.patterns.items()]
         self.default = policy_of(config.default, method)
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Any]) -> list[float]:
@@ -63,5 +59,5 @@ class Layered(ThresholdPolicy[Any]):
         return self._of(name).memory_of(name)
 
     def _of(self, name: str) -> ThresholdPolicy[Any]:
-        fitting = (policy for pattern, policy in self.patterns if fnmatchcase(name, pattern))
-        return next(fitting, self.default)
+        matches = (policy for pattern, policy in self.patterns if fnmatchcase(name, pattern))
+        return next(matches, self.default)

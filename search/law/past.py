@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from taugrad.compressors.tau.by_law import Features, LayerSeen, features
+from taugrad.compressors.tau.by_law import Features, LayerStatistics, features
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.experiments import every_run
@@ -159,7 +159,7 @@ def first_features(client: "MlflowClient", run: "Run") -> Features | None:
         ]
         known = [each for each in numbers if each is not None]
         if len(known) == len(numbers):
-            seen.append(LayerSeen(*known))
+            seen.append(LayerStatistics(*known))
     return features(seen)
 
 

@@ -225,7 +225,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (rule, "Mine needs rule, a Rule"),
     (lambda: rule(kind=None, rule="a:B"), "Mine needs a field such as kind"),
     (lambda: rule(rule="a:B", first_field="x"), "Mine.first_field = x is none of its fields"),
-    (lambda: rule(ThresholdedMethod), "Mine needs sends, what stands for an element"),
+    (lambda: rule(ThresholdedMethod), "Mine needs sends, how an element is sent"),
     (lambda: rule(Quantizer, makes="linear"), "Mine needs quantizes, a Quantization"),
     (lambda: rule(Quantizer, quantizes="a:B"), "Mine needs makes, the form of its values"),
     (lambda: rule(Policy), "Mine needs decides, a ThresholdPolicy"),

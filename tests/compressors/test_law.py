@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workbench import Worker, part_of, policy_of
 
-from taugrad.compressors.tau.by_law import LawMemory, LayerSeen, features
+from taugrad.compressors.tau.by_law import LawMemory, LayerStatistics, features
 
 SIZES = (300, 41, 128)
 
@@ -22,10 +22,10 @@ def layers_of(seed: int, scale: float = 0.01) -> list[torch.Tensor]:
     return [each * torch.randn(n, generator=generator) for n, each in zip(SIZES, scales, strict=True)]
 
 
-def seen(layer: torch.Tensor) -> LayerSeen:
+def seen(layer: torch.Tensor) -> LayerStatistics:
     magnitudes = np.abs(layer.double().numpy())
     p99, p999 = np.quantile(magnitudes, [0.99, 0.999], method="inverted_cdf")
-    return LayerSeen(magnitudes.size, math.sqrt(np.mean(magnitudes**2)), p99, p999)
+    return LayerStatistics(magnitudes.size, math.sqrt(np.mean(magnitudes**2)), p99, p999)
 
 
 def law_by_hand(layers: list[torch.Tensor], constant: float, rms: float, p99: float, layer: float) -> float:
@@ -54,13 +54,13 @@ def test_only_one_feature_follows_the_scale(seed: int, factor: float) -> None:
 
 def test_layers_without_a_gradient_do_not_count() -> None:
     some = [seen(each) for each in layers_of(0)]
-    assert features([*some, LayerSeen(10**6, 0.0, 0.0, 0.0)]) == features(some)
-    assert features([LayerSeen(5, 0.0, 0.0, 0.0)]) is None
+    assert features([*some, LayerStatistics(10**6, 0.0, 0.0, 0.0)]) == features(some)
+    assert features([LayerStatistics(5, 0.0, 0.0, 0.0)]) is None
     assert features([]) is None
 
 
 def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
-    found = features([LayerSeen(1000, 1.0, 0.0, 0.0)])
+    found = features([LayerStatistics(1000, 1.0, 0.0, 0.0)])
     assert found is not None
     assert found.p99 == pytest.approx(math.log(1e-3))
 
@@ -77,7 +77,7 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
         for i in order:
             part = part_of(layers[i], name=f"p{i}")
             memory = memories.setdefault(part.name, LawMemory())
-            policy.settle([memory], iteration, memories)
+            policy.decide([memory], iteration, memories)
             (found[i],) = policy.taus([part], iteration, [memory])
         taus.append(found)
     first = layers_of(0, scale=1.0)
@@ -98,7 +98,7 @@ def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
         found = []
         for name, gradient in (("early", early), ("late", late if iteration else torch.zeros_like(late))):
             memory = memories.setdefault(name, LawMemory())
-            policy.settle([memory], iteration, memories)
+            policy.decide([memory], iteration, memories)
             found += policy.taus([part_of(gradient, name=name)], iteration, [memory])
         taus.append(found)
     alone = math.sqrt(float(early.double().square().mean()))

@@ -135,7 +135,7 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on(
     for step in range(140):
         parts = layers[:1] if step < 3 else layers
         turn = [memory] * len(parts)
-        policy.settle(turn, step, {})
+        policy.decide(turn, step, {})
         taus.append(policy.taus(parts, step, turn)[0])
         policy.note(parts, [early] if step < 3 else sent, step, turn)
     ratios = [after / before for before, after in pairwise(taus)]

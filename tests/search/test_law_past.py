@@ -10,7 +10,7 @@ import pytest
 from specs import digits
 
 from taugrad import cli
-from taugrad.compressors.tau.by_law import LayerSeen, features
+from taugrad.compressors.tau.by_law import LayerStatistics, features
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking import names
@@ -135,7 +135,7 @@ def test_baselines_are_those_of_the_same_run_without_compression(settings):
 
 
 def test_features_are_those_of_the_first_iteration_of_any_run_around(settings):
-    by_hand = features([LayerSeen(*each) for each in FIRST.values()])
+    by_hand = features([LayerStatistics(*each) for each in FIRST.values()])
     assert settings[0].features == settings[2].features == by_hand
     assert settings[1].features is None  # what was recorded of it is of a later iteration
     total = 1024 * 0.02**2 + 10 * 0.3**2
