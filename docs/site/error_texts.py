@@ -31,6 +31,7 @@ GROUPS = {
         "WorkersDisagree",
         "KeyProblem",
         "compressors/exchange/keys",
+        "compressors/exchange/mesh",
         "compressors/exchange/buckets",
         "compressors/exchange/agreement",
     ),
@@ -56,7 +57,13 @@ GROUPS = {
     "store": ("TrackingError", "platform/tracking/"),
     "search": ("search/",),
     "views": ("dashboards/",),
-    "method": ("compressors/method/", "compressors/rules/", "compressors/tau/", "compressors/quantizers/"),
+    "method": (
+        "compressors/method/",
+        "compressors/registration",
+        "compressors/rules/",
+        "compressors/tau/",
+        "compressors/quantizers/",
+    ),
     "spec": (
         "platform/spec/",
         "platform/preflight",
