@@ -68,7 +68,7 @@ def train(options):
         if rank == 0 and step % 20 == 19:
             print(f"step {step + 1}: loss {loss.item():.3f}")
 
-    local.finish()  # new: what is not sent yet; all have the same weights then, but for what they owe
+    local.finish()  # new: what is not sent yet; all have the same weights then, except for unsent residuals
     if rank == 0:
         totals = local.totals
         print(f"sent {totals.wire_bytes / 1e6:.2f} MB by this worker, ", end="")

@@ -71,7 +71,7 @@ class _Arrived(NamedTuple):
 
 
 @dataclass
-class _OnItsWay:
+class _InFlight:
     """A fragment that was sent, and has not been merged."""
 
     merge_at: int
@@ -97,7 +97,7 @@ class Fragment:
     """By worker here, what its part was multiplied by at the last sending."""
     squares: list[list[float]] = field(default_factory=list)
     """By worker here and parameter, the sum of its gradients' mean squares since then."""
-    on_its_way: _OnItsWay | None = None
+    in_flight: _InFlight | None = None
     weights_at_sending: list[list[Tensor]] = field(default_factory=list)
     """By worker here and parameter, [numel]: while a fragment is on its way, where workers keep the steps
     that they take meanwhile."""
@@ -149,7 +149,7 @@ class LocalRounds:
             self._begin_anew(fragment)
         for local, worker in enumerate(self._workers):
             for fragment in self.fragments:
-                self.go_on(fragment, local)
+                self.load_agreed(fragment, local)
             self._load_buffers(worker)
 
     def _load_buffers(self, worker: LocalWorker) -> None:
@@ -207,7 +207,7 @@ class LocalRounds:
         for fragment in self.fragments:
             for local, number in enumerate(examples):
                 fragment.examples[local] += number
-            if fragment.on_its_way is not None and self.steps >= fragment.on_its_way.merge_at:
+            if fragment.in_flight is not None and self.steps >= fragment.in_flight.merge_at:
                 merged |= self._merge(fragment, step)
         # Where workers take unequal steps, what is due in one step of a worker is due in several of another.
         for fragment in sorted(self.fragments, key=_sendings):
@@ -257,7 +257,7 @@ class LocalRounds:
             if self.merging.exchange == "weights":
                 means = (math.sqrt(each / steps) if steps else 0.0 for each in squares)
                 pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
-            parts, weight = self.handed_in(fragment, local), fragment.weights[local]
+            parts, weight = self.pseudo_gradient(fragment, local), fragment.weights[local]
             weighed = parts if weight == 1 else [weight * each for each in parts]
             pending.append(averaging.begin(local, weighed))
         outcome: Future[Outcome] = Future()
@@ -271,7 +271,7 @@ class LocalRounds:
             examples, finished = side.examples if weighted else None, side.finished if left < 0 else None
             return _Arrived(result, examples, side.buffers, finished)
 
-        fragment.on_its_way = _OnItsWay(self.steps + self.merging.delay, arrived)
+        fragment.in_flight = _InFlight(self.steps + self.merging.delay, arrived)
         if self.merging.delay and self.merging.blend is None:
             workers = range(len(self._workers))
             fragment.weights_at_sending = [
@@ -282,7 +282,7 @@ class LocalRounds:
 
     def _merge(self, fragment: Fragment, step: Step) -> bool:
         """Waits for a fragment that is on its way, and lets the workers here continue from it."""
-        going, fragment.on_its_way = fragment.on_its_way, None
+        going, fragment.in_flight = fragment.in_flight, None
         if going is None:
             return False
         began = perf_counter()
@@ -300,7 +300,7 @@ class LocalRounds:
         self.apply(fragment, mean)
         self.agreed_buffers = dict(buffers) or self.agreed_buffers
         for local, worker in enumerate(self._workers):
-            self.go_on(fragment, local, late=bool(self.merging.delay))
+            self.load_agreed(fragment, local, late=bool(self.merging.delay))
             if buffers:
                 self._load_buffers(worker)
         fragment.weights_at_sending = []
@@ -309,17 +309,17 @@ class LocalRounds:
     # One round, in its parts.
 
     @torch.no_grad()
-    def handed_in(self, fragment: Fragment, local: int) -> list[Tensor]:
-        """A worker's weights, or those it went on from minus its own: a step along it leads to its own."""
+    def pseudo_gradient(self, fragment: Fragment, local: int) -> list[Tensor]:
+        """A worker's weights; or the base weights minus these, so that a step along it leads to them."""
         own = [each.reshape(-1) for each in self._own(fragment, local)]
         if self.merging.exchange == "weights":
             return own
-        starts = self.starts(fragment, local)
+        starts = self.base_weights(fragment, local)
         return [start - each.to(start.dtype) for start, each in zip(starts, own, strict=True)]
 
     @torch.no_grad()
-    def starts(self, fragment: Fragment, local: int) -> list[Tensor]:
-        """What a worker went on from after the last exchange, flat [numel], by parameter of a fragment."""
+    def base_weights(self, fragment: Fragment, local: int) -> list[Tensor]:
+        """The weights that local steps started from: agreed ones, less a part of the residual; flat [numel]."""
         agreed = [self.agreed[each].detach().reshape(-1) for each in fragment.ordinals]
         if not self.merging.unsent:
             return agreed
@@ -329,9 +329,9 @@ class LocalRounds:
         return [each - part * own for each, own in zip(agreed, kept, strict=True)]
 
     @torch.no_grad()
-    def go_on(self, fragment: Fragment, local: int, *, late: bool = False) -> None:
-        """A worker continues from what was agreed on, if that is late, with something of its own weights."""
-        starts, own = self.starts(fragment, local), self._own(fragment, local)
+    def load_agreed(self, fragment: Fragment, local: int, *, late: bool = False) -> None:
+        """Loads the agreed weights into a worker's model; late ones, blended with its own."""
+        starts, own = self.base_weights(fragment, local), self._own(fragment, local)
         if fragment.weights_at_sending:
             since = zip(starts, own, fragment.weights_at_sending[local], strict=True)
             starts = [start + (each.reshape(-1) - handed) for start, each, handed in since]
@@ -380,7 +380,7 @@ class LocalRounds:
                     "examples": list(each.examples),
                     "weights": list(each.weights),
                     "squares": [list(some) for some in each.squares],
-                    "on_its_way": each.on_its_way and _saved(each.on_its_way, each.averaging),
+                    "in_flight": each.in_flight and _saved(each.in_flight, each.averaging),
                     "weights_at_sending": [list(some) for some in each.weights_at_sending],
                     "unsent": each.averaging.own_state(),
                 }
@@ -404,13 +404,13 @@ class LocalRounds:
         """Takes over what `own_state` gave to the same workers; raises ValueError where it does not fit."""
         self.progress = float(own["progress"])
         for fragment, saved in zip(self.fragments, own["fragments"], strict=True):
-            if fragment.on_its_way is not None:
-                fragment.on_its_way.arrived()  # until then its rounds change what is not sent
+            if fragment.in_flight is not None:
+                fragment.in_flight.arrived()  # until then its rounds change what is not sent
             fragment.averaging.load(saved["unsent"])
             fragment.examples, fragment.weights = list(saved["examples"]), list(saved["weights"])
             fragment.squares = [list(each) for each in saved["squares"]]
-            going = saved["on_its_way"]
-            fragment.on_its_way = going and self._restored(fragment, going)
+            going = saved["in_flight"]
+            fragment.in_flight = going and self._restored(fragment, going)
             fragment.weights_at_sending = self._here(fragment, saved["weights_at_sending"])
 
     def _here(self, fragment: Fragment, weights: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -454,16 +454,16 @@ class LocalRounds:
             names = fragment.averaging.patterns[0].setting.names
             for local, rank in enumerate(self._runner.ranks):
                 fragment.squares[local] = list(by_rank[model_of(rank, former)]["squares"])
-                starts = self.starts(fragment, local)
+                starts = self.base_weights(fragment, local)
                 move = moves[rank] and [moves[rank][name] for name in names]  # a worker that joins has none
                 own = [start - each for start, each in zip(starts, move, strict=True)] if move else starts
                 copy_into(self._own(fragment, local), own)
                 if saved[0]["weights_at_sending"]:
                     fragment.weights_at_sending.append([each.clone() for each in starts])
-            if going := saved[0]["on_its_way"]:  # the mean is the same everywhere
+            if going := saved[0]["in_flight"]:  # the mean is the same everywhere
                 rank, processes = (self._runner.ranks[0], now) if self._runner.waits else (0, 1)
-                counts = [each["on_its_way"]["traffic"] for each in saved[rank::processes]]
-                fragment.on_its_way = self._restored(fragment, going, counts)
+                counts = [each["in_flight"]["traffic"] for each in saved[rank::processes]]
+                fragment.in_flight = self._restored(fragment, going, counts)
 
     def _moved(
         self,
@@ -493,7 +493,7 @@ class LocalRounds:
 
     def _restored(
         self, fragment: Fragment, saved: Mapping[str, Any], counts: Sequence[Mapping[str, Any]] | None = None
-    ) -> _OnItsWay:
+    ) -> _InFlight:
         """What was saved, or with what former processes counted that this one takes over."""
         traffic = Traffic(self._runner.workers)
         if counts is None:
@@ -503,7 +503,7 @@ class LocalRounds:
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
         records = [ExchangeRecord([PartTally(*tally) for tally in tallies]) for tallies in saved["tallies"]]
         arrived = _Arrived(Outcome(mean, traffic, 0.0, records), saved["examples"], saved["buffers"])
-        return _OnItsWay(int(saved["merge_at"]), lambda: arrived)
+        return _InFlight(int(saved["merge_at"]), lambda: arrived)
 
 
 def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
@@ -537,7 +537,7 @@ def _run(averaging: Averaging, pending: Sequence[PendingRounds], side: SideChann
 
 def _sendings(fragment: Fragment) -> int:
     """How often it was sent."""
-    return fragment.averaging.done + (fragment.on_its_way is not None)
+    return fragment.averaging.done + (fragment.in_flight is not None)
 
 
 def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -551,7 +551,7 @@ def _by_worker(saved: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _saved(going: _OnItsWay, averaging: Averaging) -> dict[str, Any]:
+def _saved(going: _InFlight, averaging: Averaging) -> dict[str, Any]:
     arrived = going.arrived()
     if isinstance(arrived.outcome.mean, RefusedUpdate):
         raise averaging.refusal(arrived.outcome.mean)

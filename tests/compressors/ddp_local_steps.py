@@ -247,7 +247,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     whole, again = Training(), Training()
     whole.go(0, 5)
     saved = through_a_file(whole.local.state_dict())
-    assert [each["on_its_way"] is not None for each in saved["rounds"]["fragments"]] == [False, True]
+    assert [each["in_flight"] is not None for each in saved["rounds"]["fragments"]] == [False, True]
     optimizer = through_a_file(whole.optimizer.state_dict())
     whole.go(5, STEPS)
     again.optimizer.load_state_dict(optimizer)
@@ -285,7 +285,7 @@ def fragments_under_way_weigh_by_their_own_examples_in_whatever_order_they_are_m
         state = through_a_file(local.state_dict()) if saves else None
         local.finish()
         if state is not None:
-            assert [each["on_its_way"]["merge_at"] for each in state["rounds"]["fragments"]] == [19, 15]
+            assert [each["in_flight"]["merge_at"] for each in state["rounds"]["fragments"]] == [19, 15]
             local.load_state_dict(state)
             local.finish()
         with local.agreed():
@@ -312,7 +312,7 @@ def a_round_under_way_is_over_when_a_state_is_loaded() -> None:
         saved = through_a_file(local.state_dict())
         train_step(model, optimizer, rank, step, 8)
         local.step()
-    under_way = local._rounds.fragments[0].on_its_way
+    under_way = local._rounds.fragments[0].in_flight
     assert under_way is not None
     local.load_state_dict(saved)
     under_way.arrived()

@@ -141,7 +141,7 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
     if isinstance(after.sync, LocalTraining):
         moves = [_moved(each.sync) for each in (before, after)]
         assert moves[0].any()  # the middle is not an exchange
-        assert [bool(each.sync.local.fragments[0].on_its_way) for each in (before, after)] == [
+        assert [bool(each.sync.local.fragments[0].in_flight) for each in (before, after)] == [
             "on their way" in name
         ] * 2
         torch.testing.assert_close(moves[1], moves[0], rtol=1e-5, atol=1e-7)

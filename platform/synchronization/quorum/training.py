@@ -140,7 +140,7 @@ class QuorumTraining(LocalTraining):
     def _update(self, local: int) -> list[Tensor]:
         """What a worker has learned and not handed in, flat [numel] for each parameter."""
         member = self._members[local]
-        update = self.local.handed_in(self._fragment, local)
+        update = self.local.pseudo_gradient(self._fragment, local)
         if member.pending is not None:
             update = [moved + kept for moved, kept in zip(update, member.pending, strict=True)]
         return update
@@ -208,7 +208,7 @@ class QuorumTraining(LocalTraining):
 
     def _continue(self, local: int) -> None:
         """Lets a worker continue from the agreed weights."""
-        self.local.go_on(self._fragment, local)
+        self.local.load_agreed(self._fragment, local)
         copy_into(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
 
     # What all do together.
