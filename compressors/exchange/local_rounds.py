@@ -319,7 +319,7 @@ class LocalRounds:
 
     @torch.no_grad()
     def base_weights(self, fragment: Fragment, local: int) -> list[Tensor]:
-        """The weights that local steps started from: agreed ones, less a part of the residual; flat [numel]."""
+        """The weights that local steps start from: agreed ones, less a part of the residual; flat [numel]."""
         agreed = [self.agreed[each].detach().reshape(-1) for each in fragment.ordinals]
         if not self.merging.unsent:
             return agreed
