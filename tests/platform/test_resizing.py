@@ -172,7 +172,7 @@ def _moved(sync: Any) -> torch.Tensor:
     sent = fragment.weights_at_sending
     ways = []
     for local, replica in enumerate(sync._replicas):
-        starts = sent[local] if sent else sync.local.starts(fragment, local)
+        starts = sent[local] if sent else sync.local.base_weights(fragment, local)
         own = zip(starts, replica.parameters, strict=True)
         ways.append(torch.cat([start.double() - p.detach().reshape(-1).double() for start, p in own]))
     return torch.stack(ways).mean(0)
