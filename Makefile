@@ -64,13 +64,15 @@ fuzz: $(READY)
 
 # Needs an NVIDIA GPU and only torch, CuPy, NumPy, numba, pydantic, pyzmq, isal, psutil, pytest and hypothesis: any Python
 # that has them will do.
-# compute-sanitizer, where it is found, looks for accesses out of range in a part of the tests.
+# compute-sanitizer, where it is found, looks for accesses out of range in a part of the tests. MINUTES=8 also trains a
+# GPT for as long, which goes on where it was stopped. WRITE=1 as above.
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/cuda tests/compressors/test_ops.py \
 		tests/compressors/test_ddp.py -m gpu --require-gpu
 	if command -v compute-sanitizer; then PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
 		--error-exitcode 1 $(PYTHON) -m pytest tests/cuda -m gpu --require-gpu -k same_payloads_as_on_the_cpu; fi
 	PYTHONPATH=src $(PYTHON) -m benchmarks.compress.gpu $(if $(WRITE),--write)
+	$(if $(MINUTES),PYTHONPATH=src MINUTES=$(MINUTES) $(PYTHON) -m benchmarks.papers.gpu_gpt $(if $(WRITE),--write))
 
 package: $(READY)
 	$(BIN)/python -m build
