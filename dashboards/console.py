@@ -18,7 +18,7 @@ from taugrad.platform.launching.launch import Watch
 from taugrad.platform.launching.run_status import News
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
-from taugrad.platform.terminal import SILENT_S, open_console, say, short
+from taugrad.platform.terminal import SILENT_S, SOON_S, open_console, say, short
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.store import home, output_folder, to_copy
@@ -172,10 +172,11 @@ class LiveRun:
         """Shows to `console`; titles are padded to `width`, so that several runs' lines align."""
         self._console, self._clock = console, clock
         self._title = title.ljust(width)
-        self._trains = self._told = False
-        self._stage = "starting"
+        self._trains = False
+        self._stage, self._told = "starting", ""
+        """The stage that the run is in, and the one that a log was told last."""
         self._latest: Progress | None = None
-        self._printed = clock()
+        self._printed = self._entered = clock()
         self._live = Live(self._waiting("starting"), console=console, refresh_per_second=4)
 
     def __enter__(self) -> Watch:
@@ -194,7 +195,7 @@ class LiveRun:
                 f"{self._title.strip()}: {notice}", style="yellow", markup=False, soft_wrap=True
             )
         for stage in news.stages:
-            self._stage, self._trains = stage, stage == TRAINING
+            self._stage, self._trains, self._entered = stage, stage == TRAINING, self._clock()
         self._latest = news.progress or self._latest
         if self._console.is_terminal:
             if news.progress is not None and self._trains:
@@ -202,18 +203,18 @@ class LiveRun:
             elif news.stages:
                 self._live.update(self._waiting(news.stages[-1]))
         else:
-            if news.stages and not self._told:
-                self._told = True
-                self._console.print(self._waiting(news.stages[0]), soft_wrap=True)
-                self._printed = self._clock()
             for progress in news.evaluations:
-                self._console.print(self._line(progress), soft_wrap=True)
-                self._printed = self._clock()
-            if self._clock() - self._printed >= SILENT_S:
+                self._print(self._line(progress))
+            now = self._clock()
+            untold = not self._trains and self._stage != self._told
+            if now - self._printed >= SILENT_S or (untold and now - self._entered >= SOON_S):
                 latest = self._latest if self._trains else None
-                line = self._waiting(self._stage) if latest is None else self._line(latest)
-                self._console.print(line, soft_wrap=True)
-                self._printed = self._clock()
+                self._print(self._waiting(self._stage) if latest is None else self._line(latest))
+                self._told = self._stage
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, soft_wrap=True)
+        self._printed = self._clock()
 
     def _waiting(self, what: str) -> Text:
         return Text.assemble((self._title, "bold"), f"  {what} {chr(0x2026)}")

@@ -52,7 +52,6 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     check_storage(spec, source, local=local)
     if workers.min_count is not None:
         check_present(spec, source)
-        _check_elastic_ray(workers.min_count, source)
     if local and (workers.min_count or spec.processes) * workers.cpus > cpus_here():
         fitting = f"--workers.count {max(1, int(cpus_here() // workers.cpus))}"
         sharing = f"--workers.cpus {int(100 * cpus_here() / workers.count) / 100}"
@@ -113,16 +112,6 @@ def usable_store() -> "MlflowClient":
         SpecError: it cannot be used.
     """
     return patient(answering_client())
-
-
-def _check_elastic_ray(min_count: int, source: str) -> None:
-    """Refuses a Ray whose groups of workers have one size."""
-    import ray  # noqa: PLC0415 - takes seconds
-    from ray.train import ScalingConfig  # noqa: PLC0415
-
-    if not hasattr(ScalingConfig, "elastic_resize_monitor_interval_s"):
-        problem = f"workers.min_count = {min_count}: Ray {ray.__version__} has no elastic training; update it"
-        raise SpecError(source, [problem])
 
 
 def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+SOON_S = 3.0
+"""After so long a log is told what is waited for."""
 SILENT_S = 20.0
 """After so long a log gets a line, even if there is no news; 30 s of silence look as if a command hung."""
 
@@ -27,12 +29,14 @@ def say(console: Console, text: str, style: str = "") -> None:
 
 @contextmanager
 def going_on(console: Console, what: str) -> Iterator[None]:
-    """Shows that something goes on: on a terminal at once, in a log whenever it was silent for long."""
+    """Shows that something goes on: on a terminal at once, in a log after `SOON_S`, and every `SILENT_S`."""
     ended = threading.Event()
 
     def tell() -> None:
-        while not ended.wait(SILENT_S):
+        pause = SOON_S
+        while not ended.wait(pause):
             say(console, f"{what} {chr(0x2026)}")
+            pause = SILENT_S
 
     telling = threading.Thread(target=tell, name="taugrad-going-on", daemon=True)
     with console.status(f"{what} {chr(0x2026)}"):

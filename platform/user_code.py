@@ -1,18 +1,15 @@
 """Calls a user's own functions, and says in one line what went wrong in them."""
 
 import inspect
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 from typing import Any
 
 from .data.placing import enter_folder
-from .spec import SpecError
 from .terminal import short
 
 TRACEBACK = "TAUGRAD_TRACEBACK"
@@ -25,24 +22,6 @@ _NOT_OWN = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 """Where code lies that users did not write: ours (theirs may stand beside it, in a clone), installed code."""
-_REQUIRED = ("mlflow", "numpy", "ray", "torch")
-
-
-def import_from_here() -> None:
-    """Makes the modules of the current folder importable, here as in Ray's workers, before all others.
-
-    Raises SpecError: a file there would be imported in place of a module of Python or of one that taugrad
-    requires. Ray's processes would not start, and say nothing.
-    """
-    here = str(Path.cwd())
-    for name in (*sorted(sys.stdlib_module_names), *_REQUIRED):
-        if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
-            continue  # these come before any folder
-        found = PathFinder.find_spec(name, [here])
-        if found is not None and found.origin is not None:
-            problem = f"would be imported in place of {'the' if name in _REQUIRED else 'the standard'} module"
-            raise SpecError(found.origin, [f"{problem} {name}, and Ray would not start; rename it"])
-    sys.path.insert(0, here)
 
 
 class UserCodeError(ValueError):

@@ -35,7 +35,7 @@ GROUPS = {
         "compressors/exchange/buckets",
         "compressors/exchange/agreement",
     ),
-    "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/user_code"),
+    "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/spec/allowing"),
     "data": ("DataError", "SpeechError", "platform/data/"),
     "law": ("LawError", "search/law/"),
     "plan": ("CannotPlan", "CalibrationError", "ProbeError", "search/plan/", "search/auto"),

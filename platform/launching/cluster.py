@@ -1,6 +1,7 @@
 """The Ray to run on: the one that RAY_ADDRESS names, or our own, which only this machine can reach."""
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -18,10 +19,12 @@ from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
 from ..spec import SpecError
 from ..watchdog import watched
-from .no_autoscaling import stand_in_for_autoscaling
 
 _OBJECT_STORE_BYTES = 256 * 2**20
 _ANSWER_S = 10.0
+_OTHERS = 3
+"""Actors of a run beside its workers: `RunStatus`, Ray Train's controller, and one that synchronizes them."""
+_AHEAD = re.compile(r"^(--(?:num_prestart_python_workers|maximum_startup_concurrency)=)\d+$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 
 
@@ -31,7 +34,7 @@ def is_local() -> bool:
 
 
 @contextmanager
-def ray_cluster(*, dashboard: bool = False) -> Iterator[None]:
+def ray_cluster(*, dashboard: bool = False, workers: int = 0) -> Iterator[None]:
     """Connects to Ray for as long as the context lasts, and starts one first if no RAY_ADDRESS is set.
 
     Our own Ray listens on 127.0.0.1 only, and ends with the context; others that run on this machine
@@ -40,6 +43,7 @@ def ray_cluster(*, dashboard: bool = False) -> Iterator[None]:
     Args:
         dashboard: have our own Ray run its dashboard, which Tune's clean-up of stopped trials asks. It costs
             seconds at the start.
+        workers: of the first run, whose processes our own Ray starts at once.
 
     Raises:
         SpecError: the cluster that RAY_ADDRESS names does not take us, or our own did not start.
@@ -53,12 +57,12 @@ def ray_cluster(*, dashboard: bool = False) -> Iterator[None]:
     # It warns that access needs a token, which is as it should be.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     with contextlib.ExitStack() as stack:
-        _connect(ray, stack, dashboard=dashboard)
+        _connect(ray, stack, dashboard=dashboard, workers=workers)
         stack.callback(ray.shutdown)
         yield
 
 
-def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool) -> None:
+def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool, workers: int) -> None:
     """Connects to the cluster, or starts our own Ray, which ends with this process however that ends."""
     handler = signal.getsignal(signal.SIGTERM)
     if is_local():
@@ -71,21 +75,21 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool) -> None:
         stack.callback(os.environ.pop, FOLDER, None)
         os.environ["RAY_API_SERVER_ADDRESS"] = f"http://{LOOPBACK}:{dashboard_port}"
         try:
-            ray.init(
-                address="local",
-                num_cpus=cpus_here(),
-                include_dashboard=dashboard,
-                dashboard_host=LOOPBACK,
-                dashboard_port=dashboard_port,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-                _node_ip_address=LOOPBACK,
-            )
+            with _few_processes(dashboard=dashboard, workers=workers):
+                ray.init(
+                    address="local",
+                    num_cpus=cpus_here(),
+                    include_dashboard=dashboard,
+                    dashboard_host=LOOPBACK,
+                    dashboard_port=dashboard_port,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    log_to_driver=False,
+                    logging_level=logging.WARNING,
+                    _node_ip_address=LOOPBACK,
+                )
         except Exception as error:
             # After half a minute on an overloaded machine, or with too little shared memory.
             raise SpecError("Ray", [f"it did not start on this machine: {_cause_of(error)}"]) from error
-        stand_in_for_autoscaling()
     else:
         try:
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
@@ -95,6 +99,41 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool) -> None:
     # Ray's own handler prints stacks instead of ending as Ctrl-C does.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def _few_processes(*, dashboard: bool, workers: int) -> Iterator[None]:
+    """Changes which processes `ray.init` starts on this machine, for which it has no options.
+
+    No autoscaler, no reader of logs, and without a dashboard neither its server nor its part of Ray's agent;
+    but those of a run, which otherwise start one after the other: the controller, then its workers.
+    """
+    from ray._private import node, parameter, services, utils  # noqa: PLC0415
+
+    start, count = services.start_ray_process, max(cpus_here(), workers + _OTHERS)
+    class_of_parameters: Any = parameter.RayParams  # whose types are not those of its documentation
+
+    def start_process(command: list[str], *arguments: Any, **options: Any) -> Any:
+        return start([_AHEAD.sub(rf"\g<1>{count}", word) for word in command], *arguments, **options)
+
+    parameters = functools.partial(class_of_parameters, no_monitor=True, include_log_monitor=False)
+    changes: list[tuple[Any, str, Any]] = [
+        (parameter, "RayParams", parameters),
+        (services, "start_ray_process", start_process),
+    ]
+    if not dashboard:
+        changes += [
+            (node.Node, "start_api_server", lambda *_, **__: None),
+            (utils, "get_dashboard_dependency_error", lambda: ImportError("not needed")),
+        ]
+    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+    try:
+        for change in changes:
+            setattr(*change)
+        yield
+    finally:
+        for change in before:
+            setattr(*change)
 
 
 def ray_lives() -> bool:
@@ -126,6 +165,11 @@ def import_ray() -> None:
         settings["RAY_worker_niceness"] = "0"
         # Nobody takes this machine away from its own Ray: a process less to start.
         settings["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
+        # What Ray Train would have in its controller's environment alone (see `ray_train`).
+        settings["RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"] = "0"
+        settings["RAY_preload_python_modules"] = "ray.train"
+        # Ray ends processes that are idle for a second: those that are started ahead, too.
+        settings["RAY_idle_worker_killing_time_threshold_ms"] = "60000"
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():

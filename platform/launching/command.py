@@ -87,7 +87,7 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
     finished: list[str] = []
     experiments = list(dict.fromkeys(spec.experiment for _, spec in specs))
     with ExitStack() as afterwards:
-        with _started(console) as client:
+        with _started(console, specs[0][1].processes) as client:
             say(
                 console,
                 f"{len(specs)} run{'s' * (len(specs) > 1)}, {workers} worker{'s' * (counts != [1])}"
@@ -141,7 +141,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
         with Hold(client, run_id) as hold:
             _check_checkpoints(folder, run_id)
             check(spec, f"run {run_id}", local=is_local())
-            with _started(display.console):
+            with _started(display.console, spec.processes):
                 client.update_run(run_id, status="RUNNING")
                 if workers:
                     keep_spec(client, run_id, spec)  # the next `--resume` goes on with these workers
@@ -153,13 +153,13 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
 
 
 @contextmanager
-def _started(console: Console) -> Iterator["MlflowClient"]:
+def _started(console: Console, workers: int) -> Iterator["MlflowClient"]:
     """Starts Ray, or connects to one, and meanwhile opens the store, which takes as long."""
     with ExitStack() as open_things:
         with going_on(console, "starting Ray"), ThreadPoolExecutor(1) as beside:
             import_ray()  # before MLflow: modules that import each other must not begin in two threads
             opening = beside.submit(usable_store)
-            open_things.enter_context(ray_cluster())
+            open_things.enter_context(ray_cluster(workers=workers))
             client = opening.result()
         yield client
 

@@ -5,6 +5,10 @@ from typing import Any
 
 def train_worker(config: dict[str, Any]) -> None:
     """The train loop that Ray Train calls in each worker, with `{"job": Job}`."""
+    from ray.train import get_context  # noqa: PLC0415
+
+    if get_context().get_world_rank() == 0:
+        config["job"].status.enter.remote("importing torch")
     from .worker import train  # noqa: PLC0415 - imports torch, which the controller does not need
 
     train(config["job"])

@@ -1,10 +1,18 @@
 """Ray Train's trainer, without the parts that runs here do not need."""
 
+import os
 from typing import Any
+
+import ray
 
 # TorchTrainer is this one with a process group, which the workers make themselves (see `process_group`): its
 # import alone has the controller, a process that trains nothing, load torch.
+from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, FixedScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from ..data.placing import FOLDER
 
 _CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
 
@@ -16,18 +24,76 @@ class _Trainer(DataParallelTrainer):
         """Does nothing: Ray Train's handler waits for the workers, and then ends the process with code 1."""
 
 
-class _ShortLivedTrainer(_Trainer):
-    """A trainer on a Ray that ends with the command, and takes its placement groups along.
+class _Unscaled:
+    """Base class of scaling policies on one machine, which cannot grow: they ask no autoscaler.
 
-    Ray Train's own clean-up of them is one more process to start, and without a dashboard to ask takes 12 s
-    to end. Its keeper of datasets is another, which workers that read their own data never ask.
+    Ray Train's are registered with one, an actor for which each run waits, and which imports Ray Data.
     """
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Does nothing: see above."""
+
+    def _maybe_send_resource_request(self) -> None:
+        """Does nothing: see above."""
+
+    def _get_reserved_resources(self) -> dict[str, dict[str, float]]:
+        """What a run whose number of workers may change can use: all of the machine."""
+        return {"this machine": ray.cluster_resources()}  # type: ignore[no-untyped-call]
+
+
+class _Fixed(_Unscaled, FixedScalingPolicy):
+    """A fixed number of workers."""
+
+
+class _Elastic(_Unscaled, ElasticScalingPolicy):
+    """As many workers as there is room for."""
+
+
+class _WorkerGroup(WorkerGroup):
+    """Workers without a runtime environment: they have the command's, and processes that wait already."""
+
+    @staticmethod
+    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+        return custom_runtime_env
+
+
+class _Controller(TrainController):
+    worker_group_cls = _WorkerGroup
+
+
+class _LocalTrainer(_Trainer):
+    """A trainer on the Ray that a command has started: its processes have the command's environment.
+
+    No process keeps data sets, which workers here read by themselves.
+    """
+
+    _NOT_NEEDED: tuple[str, ...] = (_DATASETS,)
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if type(each).__name__ not in (_CLEANER, _DATASETS)]
+        return [each for each in callbacks if type(each).__name__ not in self._NOT_NEEDED]
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        """As Ray Train's, without a runtime environment: a process that Ray has started ahead will do."""
+        scaling: Any = self.scaling_config
+        arguments["scaling_policy"] = (_Elastic if scaling.elasticity_enabled else _Fixed)(scaling)
+        controller: Any = ray.remote(num_cpus=0)(_Controller).remote(**arguments)
+        ray.get(controller.run.remote())
+        return ray.get(controller.get_result.remote())
+
+
+class _ShortLivedTrainer(_LocalTrainer):
+    """A trainer on a Ray that ends with the command, and takes its placement groups along.
+
+    Ray Train's clean-up of them is one more process to start, and without a dashboard to ask takes 12 s to
+    end.
+    """
+
+    _NOT_NEEDED = (_CLEANER, _DATASETS)
 
 
 def trainer_for(alone: bool) -> type[DataParallelTrainer]:
     """The trainer on a Ray that ends with the command, or on one that goes on."""
-    return _ShortLivedTrainer if alone else _Trainer
+    if alone:
+        return _ShortLivedTrainer
+    return _LocalTrainer if FOLDER in os.environ else _Trainer

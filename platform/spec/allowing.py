@@ -5,8 +5,11 @@ line or in the environment is their own already.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..data.config import CustomData
@@ -20,6 +23,24 @@ if TYPE_CHECKING:
 
 OPTION = "--allow-custom"
 VARIABLE = "TAUGRAD_ALLOW_CUSTOM"
+_REQUIRED = ("mlflow", "numpy", "ray", "torch")
+
+
+def import_from_here() -> None:
+    """Makes the modules of the current folder importable, here as in Ray's workers, before all others.
+
+    Raises SpecError: a file there would be imported in place of a module of Python or of one that taugrad
+    requires. Ray's processes would not start, and say nothing.
+    """
+    here = str(Path.cwd())
+    for name in (*sorted(sys.stdlib_module_names), *_REQUIRED):
+        if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
+            continue  # these come before any folder
+        found = PathFinder.find_spec(name, [here])
+        if found is not None and found.origin is not None:
+            problem = f"would be imported in place of {'the' if name in _REQUIRED else 'the standard'} module"
+            raise SpecError(found.origin, [f"{problem} {name}, and Ray would not start; rename it"])
+    sys.path.insert(0, here)
 
 
 def is_allowed() -> bool:

@@ -37,7 +37,6 @@ from .hooked import HookedGradients
 from .hybrid.mode import HybridTraining
 from .hybrid.parts import two_parts
 from .hybrid.worker import HybridConfig, HybridWorker
-from .islands import IslandGradients
 from .quorum.deadline import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.inbox import Inbox
@@ -89,6 +88,8 @@ class _Build:
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
         key = self._key() if mode.authenticated else None
         if isinstance(mode, AllGatherSync) and mode.island is not None:
+            from .islands import IslandGradients  # noqa: PLC0415 - FSDP2 takes a second
+
             islands = IslandGradients(spec, self.method, self.model, self.task, self.device, key)
             return islands, Randomness(spec.seed, islands.ranks)
         if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:

@@ -86,12 +86,12 @@ def _main(arguments: Sequence[str]) -> int:
         return WRONG_INPUT
     handler: Handler = options.handler
     from taugrad.platform.spec import SpecError  # noqa: PLC0415
-    from taugrad.platform.user_code import TRACEBACK, import_from_here  # noqa: PLC0415
+    from taugrad.platform.user_code import TRACEBACK  # noqa: PLC0415
 
     try:
         with ExitStack() as stack:
             if takes_fields:  # the others read no spec, and need not import its models
-                from taugrad.platform.spec.allowing import allowed  # noqa: PLC0415
+                from taugrad.platform.spec.allowing import allowed, import_from_here  # noqa: PLC0415
 
                 import_from_here()
                 stack.enter_context(allowed(options.allow_custom))

@@ -69,3 +69,12 @@ def test_a_log_is_never_silent_for_long():
     assert all("iteration  30/100" in line for line in told)
     gaps = [later - sooner for sooner, later in zip(log.told_at, log.told_at[1:], strict=False)]
     assert 15 < max(gaps) <= MOST_S
+
+
+def test_a_log_is_told_what_is_waited_for_after_three_seconds():
+    """A stage that is over sooner is not worth a line."""
+    log = Log()
+    assert log.go_on(2, News(stages=["starting the workers"])) == []
+    assert log.go_on(2, News(stages=["reading the data"])) == []
+    assert log.go_on(4, News(stages=["first iteration"])) == ["gpt  first iteration \u2026"]
+    assert log.go_on(10, News(progress(1), stages=[TRAINING])) == []

@@ -21,6 +21,7 @@ class Heard(io.StringIO):
 
 
 def test_a_log_hears_of_what_goes_on(monkeypatch):
+    monkeypatch.setattr(terminal, "SOON_S", 0.01)
     monkeypatch.setattr(terminal, "SILENT_S", 0.01)
     log = Heard()
     with terminal.going_on(Console(file=log), "checking data"):

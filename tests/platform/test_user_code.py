@@ -13,12 +13,12 @@ from cases import in_turn
 
 from taugrad import cli
 from taugrad.platform.data.placing import FOLDER
+from taugrad.platform.spec.allowing import import_from_here
 from taugrad.platform.user_code import (
     ImportPathError,
     UserCodeError,
     UserCodeRaised,
     call,
-    import_from_here,
     import_object,
     placing_errors,
 )

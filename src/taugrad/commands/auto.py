@@ -102,7 +102,8 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
     with ExitStack() as stack:
 
         def train(spec: "RunSpec") -> int:
-            stack.enter_context(ray_cluster())  # all trainings share the Ray of the first
+            # All trainings share the Ray of the first.
+            stack.enter_context(ray_cluster(workers=spec.processes))
             try:
                 return train_specs([(source, spec)])
             except KeyboardInterrupt as interrupt:

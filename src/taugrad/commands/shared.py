@@ -89,9 +89,12 @@ def refuse(problem: str) -> NoReturn:
 
 def train_specs(specs: "Sequence[tuple[str, RunSpec]]") -> int:
     """Trains specs, each with the name of its file, one after the other; returns an exit code."""
-    from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
-    from taugrad.platform.launching.command import train  # noqa: PLC0415
-    from taugrad.search.advice import warning_of  # noqa: PLC0415
+    from taugrad.platform.terminal import going_on, open_console  # noqa: PLC0415
+
+    with going_on(open_console(), "importing torch"):
+        from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
+        from taugrad.platform.launching.command import train  # noqa: PLC0415
+        from taugrad.search.advice import warning_of  # noqa: PLC0415
 
     if warning := warning_of(specs):
         warn_once(warning)
