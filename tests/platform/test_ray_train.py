@@ -1,10 +1,13 @@
 """Ray Train's trainer as far as it is changed, what it says of workers that failed, and what a cluster says
 that does not take us; test_preflight has one that wants a token."""
 
+import json
 import signal
+import sys
 
 import pytest
 import ray
+from waiting import said_by
 
 from taugrad.compressors.errors import CorruptMessage, PeerLost
 from taugrad.platform.launching.cluster import ray_cluster
@@ -70,3 +73,49 @@ def test_what_ray_says_is_told_in_one_line(raised, said, monkeypatch):
     assert (refused.value.source, len(refused.value.problems)) == ("RAY_ADDRESS", 1)
     assert refused.value.problems[0].startswith("10.0.0.1:6379: ")
     assert refused.value.problems[0].endswith(said)
+
+
+START = """
+import json, os, time
+from pathlib import Path
+import psutil
+from ray.train import RunConfig, ScalingConfig
+from taugrad.platform.launching.cluster import ray_cluster
+from taugrad.platform.launching.ray_train import trainer_for
+
+def lines():
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            found[process.pid] = " ".join(process.cmdline())
+        except psutil.Error:
+            pass
+    return found
+
+def train(config):
+    Path(config["folder"], str(os.getpid())).touch()
+
+with ray_cluster(workers=2):
+    while len(ahead := [pid for pid, line in lines().items() if line.startswith("ray::IDLE")]) < 5:
+        time.sleep(0.2)
+    started, folder = list(lines().values()), os.getcwd()
+    Path("workers").mkdir()
+    trainer_for(alone=True)(
+        train,
+        train_loop_config={"folder": f"{folder}/workers"},
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        run_config=RunConfig(name="run", storage_path=folder),
+    ).fit()
+    print(json.dumps([started, ahead, [int(name) for name in os.listdir("workers")]]))
+"""
+
+
+@pytest.mark.ray
+def test_a_run_takes_processes_that_were_started_ahead(own_folder):
+    """All together with Ray, which starts nothing that no run needs."""
+    said = said_by([sys.executable, "-c", START])
+    started, ahead, workers = json.loads(said.splitlines()[-1])
+    assert len(workers) == 2
+    assert set(workers) <= set(ahead)
+    needless = ("dashboard.py", "monitor.py")  # log_monitor.py, too
+    assert [line for line in started if any(name in line for name in needless)] == []
