@@ -11,6 +11,7 @@ from time import perf_counter
 
 import torch
 import torch.distributed as dist
+from numba.core import event
 
 from taugrad.compressors import Totals
 from taugrad.compressors.spans import RECORDER
@@ -36,6 +37,8 @@ from .recording import Recording
 from .records import IterationRecord, averaged, epoch_metrics
 from .reporting import TRAINING, Listener, Progress
 
+_COMPILING = event.TimingListener()
+event.register("numba:compile", _COMPILING)
 _CHECKPOINTS_A_RUN = 5
 _SHOW_S = 5.0
 """Slow iterations are shown this often, without waiting for the next average over the workers."""
@@ -87,10 +90,10 @@ class Trainer:
         self._recording = Recording(spec.tracking.timeline if real else 0)
         self._epoch_began = Totals()
         self._seconds_before = 0.0
-        self._started = perf_counter()
-        self._shown = self._started
+        self._started = _clock()
+        self._shown = _clock()
         self._done_at_start = 0
-        self._first_done = self._started
+        self._first_done = self._shown
 
     @property
     def model(self) -> torch.nn.Module:
@@ -99,8 +102,11 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Training time so far, in this process and in those that the run continued from."""
-        return self._seconds_before + perf_counter() - self._started
+        """Training time so far, in this process and in those that the run continued from.
+
+        Without the time in which kernels are compiled, which happens once on a machine.
+        """
+        return self._seconds_before + _clock() - self._started
 
     def fit(self) -> None:
         """Trains to the end of the run, or until its metrics reach `training.until`.
@@ -110,7 +116,7 @@ class Trainer:
             taugrad.compressors.CorruptMessage: a worker received bytes that are not a valid message.
         """
         self.listener.stage("first iteration")
-        self._started, self._done_at_start = perf_counter(), self.done
+        self._started, self._done_at_start = _clock(), self.done
         if self.plan.needs_untrained:
             self._measure(self._evaluated())
         while self.done < self.plan.iterations and not self.reached:
@@ -125,7 +131,7 @@ class Trainer:
             for position in positions:
                 self._iterate(coming, position)
                 if self.done == self._done_at_start + 1:
-                    self._first_done = self._shown = perf_counter()
+                    self._first_done = self._shown = _clock()
                     self.listener.stage(TRAINING)
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
@@ -134,7 +140,7 @@ class Trainer:
                         self._show_own()
                     else:
                         self._flush()
-                elif self.rank == 0 and perf_counter() - self._shown >= _SHOW_S:
+                elif self.rank == 0 and _clock() - self._shown >= _SHOW_S:
                     self._show_own()
                 if self._is_checkpoint_due():
                     self.sync.sync_model()
@@ -235,17 +241,17 @@ class Trainer:
 
     def _iterate(self, coming: Iterator[list[Batch]], position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
-        started = perf_counter()
+        started = _clock()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
         moment = Moment(position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due)
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
                 batches = next(coming)
-            waited_s = perf_counter() - started
+            waited_s = _clock() - started
             iteration = self.sync.iterate(batches, moment)
         self.done += 1
         here = len(self.sync.ranks)
-        step_s = (perf_counter() - started) / here
+        step_s = (_clock() - started) / here
         self._records.append(IterationRecord(self.done, waited_s / here, step_s, iteration))
 
     def _flush(self, *, evaluated: bool = False) -> None:
@@ -314,12 +320,12 @@ class Trainer:
         self.listener.evaluated(self.done, metrics | totals_so_far)
 
     def _progress(self, latest: dict[str, float]) -> Progress:
-        self._shown = perf_counter()
+        self._shown = _clock()
         behind = self.done - self._done_at_start
         metric = self.task.metrics[0]
-        # The first iteration also compiles kernels, which takes as long as hundreds of others.
+        # The first iteration also loads kernels, which takes as long as many others.
         began, counted = (self._first_done, behind - 1) if behind > 1 else (self._started, behind)
-        pace = (perf_counter() - began) / counted if counted else 0.0
+        pace = (_clock() - began) / counted if counted else 0.0
         return Progress(
             epoch=self.plan.position(self.done - 1).epoch + 1,
             epochs=self.plan.epochs,
@@ -356,3 +362,8 @@ class Trainer:
                 "undelivered": self.listener.undelivered(),
             }
             save(shared, folder / SHARED)
+
+
+def _clock() -> float:
+    """Seconds on a clock that stands still while numba compiles a kernel."""
+    return perf_counter() - (_COMPILING.duration if _COMPILING.done else 0.0)

@@ -5,6 +5,7 @@ import math
 from functools import cache, partial
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import recorder
@@ -250,3 +251,28 @@ def test_slow_iterations_are_shown_before_they_are_averaged(sync, own_models, mo
     # Averages at checkpoints show some of them once more.
     assert list(dict.fromkeys(each.iteration for each in shown.progresses)) == list(range(1, 25))
     assert {each.own_models for each in shown.progresses} == {own_models}
+
+
+def test_compiling_kernels_takes_no_training_time(monkeypatch, alone):
+    """It happens once on a machine: the first run of a comparison looked slower than the others."""
+
+    class Slow(numba.core.compiler.CompilerBase):
+        def define_pipelines(self):
+            clock.append(clock[-1] + 100.0)
+            return [numba.core.compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)]
+
+    clock = [0.0]
+    monkeypatch.setattr(trainers, "perf_counter", lambda: clock[-1])
+    monkeypatch.setattr(numba.core.event, "timer", lambda: clock[-1])
+    kernel = numba.njit(pipeline_class=Slow)(lambda value: value + 1)
+    batch = Tensors.batch
+
+    def compiles(self, indices, draw):
+        seconds = kernel(1.0)
+        clock.append(clock[-1] + seconds)
+        return batch(self, indices, draw)
+
+    monkeypatch.setattr(Tensors, "batch", compiles)
+    trainer, _ = recorder.trained(SPEC)
+    assert 100 < clock[-1] < 1000
+    assert trainer.seconds == pytest.approx(clock[-1] - 100)
