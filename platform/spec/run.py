@@ -4,7 +4,6 @@ Each part of the platform owns its own branch; this module only joins them.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -23,9 +22,6 @@ from ..tasks.config import Classification, TaskConfig
 from ..tracking import names
 from ..training.config import TrainingConfig
 from .workers import WorkersConfig, check_elastic
-
-_BEFORE_CONNECTIONS = re.compile(r'"mode":"allgather","exchange":"\w+","sites":(null|\[\[.*?\]\])')
-"""Where `connections`, a field of earlier versions, stood in a spec's JSON."""
 
 
 def import_extensions(modules: Iterable[str]) -> None:
@@ -145,17 +141,13 @@ class RunSpec(Config):
     def fingerprint(self) -> str:
         """Twelve hex digits: equal for two specs that define the same computation, wherever it is kept."""
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
-        # What is recorded changes no result; nor do tags, and what is done when a run continues. Hashes stay
-        # what they were before there were these fields, and when there was `connections`.
-        needless = self._left_out | {"authenticated"}
-        excluded: dict[str, Any] = {
+        excluded: dict[str, Any] = {  # what changes no result
             "extensions": True,
             "tracking": {"timeline"},
             "workers": {"on_resize", "min_count"},
-            "sync": _in_sync(needless),
+            "sync": _in_sync({"authenticated"}),
         }
         text = defining.model_dump_json(exclude=excluded)
-        text = _BEFORE_CONNECTIONS.sub(r'\g<0>,"connections":1', text)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

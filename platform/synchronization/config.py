@@ -1,6 +1,5 @@
 """How the workers agree: who sends what to whom, and when."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -93,28 +92,9 @@ class _Mode(Config):
         return by_host and self.site_ranks is None
 
 
-class _WithRemovedFields(_Mode):
-    """Takes specs of earlier versions that leave removed fields at their defaults, as stored ones do."""
-
-    removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
-    """By field, its default, and what to do in place of it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, fields: Any) -> Any:
-        if not isinstance(fields, dict):
-            return fields
-        for name in cls.removed.keys() & fields.keys():
-            default, advice = cls.removed[name]
-            if fields[name] != default:
-                raise ValueError(f"{name} = {fields[name]}: there is no such field any more; {advice}")
-        return {name: value for name, value in fields.items() if name not in cls.removed}
-
-
-class AllGatherSync(_WithRemovedFields):
+class AllGatherSync(_Mode):
     """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
 
-    removed: ClassVar = {"connections": (1, "workers have one connection to each other; leave it out")}
     exchanges: ClassVar[Exchanged] = "buckets"
 
     mode: Literal["allgather"] = "allgather"
@@ -158,20 +138,13 @@ class _ThereAndBack(_Mode):
     as gradients are, without momentum."""
 
 
-class _Owned(_WithRemovedFields, _ThereAndBack):
-    removed: ClassVar = {
-        "buckets": (1, "an owner's elements are one range; leave it out"),
-        "overlap": (True, "the exchange follows the backward pass; leave it out"),
-    }
-
-
-class ParameterServerSync(_Owned):
+class ParameterServerSync(_ThereAndBack):
     """Worker 0 sums up what all send, and sends the sum back."""
 
     mode: Literal["parameter_server"] = "parameter_server"
 
 
-class ShardedSync(_Owned):
+class ShardedSync(_ThereAndBack):
     """Every worker sums up a part of the gradient: what a worker receives hardly grows with their number."""
 
     mode: Literal["sharded"] = "sharded"

