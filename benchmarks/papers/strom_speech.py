@@ -1,11 +1,10 @@
-"""Strom's tables 3 and 4 on speech that `taugrad data speech` makes: thresholds, also without waiting; nets.
+"""Strom's tables 3 and 4 on speech that `speech_data` makes: thresholds, also without waiting; nets.
 
     python -m benchmarks.papers.strom_speech [--quick] [--write]
 
 Can be stopped and continued: the speech and finished trainings are in build/.
 """
 
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ..harness.paired import interval
 from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import BUILD, Trainings, kept_in
 from ..platform.async_runs import Watching
+from .speech_data.__main__ import main as make_speech
 
 WORKERS, LOCAL_BATCH, EPOCHS, SEEDS = 8, 64, 4, 3
 TAUS = (0.5, 1.0, 2.0, 4.0, 6.0, 9.0)
@@ -96,9 +96,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def speak(size: Size) -> None:
     """Makes the speech; does nothing where it is there."""
-    command = [sys.executable, "-m", "taugrad", "data", "speech"]
-    command += ["--minutes", f"{size.minutes:g}", "--out", str(size.folder)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if make_speech(["--minutes", f"{size.minutes:g}", "--out", str(size.folder)]):
+        sys.exit(2)
 
 
 def all_specs(size: Size) -> list[RunSpec]:

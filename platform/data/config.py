@@ -118,7 +118,7 @@ class Cifar100(_Cifar):
 
 
 class Frames(Config):
-    """Frames of speech with a class each, as `taugrad data speech` makes them; windows around each frame."""
+    """Frames of speech with a class each, such as `docs/speech.md` makes; windows around each frame."""
 
     kind: Literal["frames"] = "frames"
     path: Path

@@ -60,7 +60,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}); taugrad data speech makes such a folder"
+            f"{path}: cannot be read ({error.strerror or error}); docs/data.md describes such a folder"
         ) from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from taugrad import __version__
 from taugrad.commands.auto import add_auto
-from taugrad.commands.data import add_data
 from taugrad.commands.doctor import add_doctor
 from taugrad.commands.plan import add_law, add_plan
 from taugrad.commands.search import add_search
@@ -51,7 +50,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_dashboard(commands)
     add_report(commands)
     add_doctor(commands)
-    add_data(commands)
     add_deliver(commands)
     return parser
 

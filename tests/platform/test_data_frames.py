@@ -132,5 +132,5 @@ def test_a_wrong_file_is_named(folder, name, content, said):
 
 
 def test_a_missing_folder_says_how_to_make_one(tmp_path):
-    with pytest.raises(DataError, match="taugrad data speech makes such a folder"):
+    with pytest.raises(DataError, match=r"docs/data\.md describes such a folder"):
         load(Frames(path=tmp_path / "nowhere"))

@@ -52,14 +52,11 @@ _Callback = ctypes.CFUNCTYPE(
 
 
 def loaded() -> ctypes.CDLL:
-    """The library; raises SpeechError where it is not installed, or cannot be loaded."""
+    """The library; raises SpeechError where it is not installed, OSError where it cannot be loaded."""
     found = ctypes.util.find_library("espeak-ng")
     if found is None:
         raise SpeechError(f"libespeak-ng is missing; on Debian: apt-get install {PACKAGES}")
-    try:
-        library = ctypes.CDLL(found)
-    except OSError as error:
-        raise SpeechError(f"{found} cannot be loaded ({error}); it needs {PACKAGES}") from error
+    library = ctypes.CDLL(found)
     library.espeak_Info.restype = ctypes.c_char_p
     return library
 
@@ -73,11 +70,8 @@ def version_of(library: ctypes.CDLL) -> str:
 class Speaker:
     """The library, of which a process has one.
 
-    It keeps something from each text to the next, so that the same texts give the same samples only in the
-    same order, from the start of a process.
-
-    Attributes:
-        rate: samples a second.
+    It keeps state from text to text: the same texts give the same samples only in the same order, from the
+    start of a process. `rate` is in samples a second.
     """
 
     def __init__(self) -> None:
@@ -93,12 +87,8 @@ class Speaker:
     def speak(self, text: str, voice: str, *, words_a_minute: int, pitch: int, pitch_range: int) -> Speech:
         """Speaks a text; raises SpeechError: there is no such voice, or the library failed.
 
-        Args:
-            text: what to say.
-            voice: a voice's name, with a variant such as `en-us+f3`.
-            words_a_minute: 80 to 450.
-            pitch: 0 to 100, 50 as the voice has it.
-            pitch_range: 0 (monotone) to 100.
+        `voice` is a voice's name with a variant, such as `en-us+f3`. 80 to 450 words a minute, pitch 0 to 100
+        (50: as the voice has it), and a range of it from 0 (monotone) to 100.
         """
         self._samples, self._phonemes = list[bytes](), list[tuple[str, int]]()
         self._must("voice", voice, self._library.espeak_SetVoiceByName(voice.encode()))
@@ -116,7 +106,7 @@ class Speaker:
 
     def _take(self, samples: Any, count: int, events: Any) -> int:
         """Keeps what the library hands over; 0 lets it go on."""
-        if samples and count:
+        if count:
             self._samples.append(ctypes.string_at(samples, count * ctypes.sizeof(ctypes.c_short)))
         number = 0
         while (event := events[number]).type != _END_OF_LIST:
@@ -127,7 +117,4 @@ class Speaker:
 
     def _must(self, what: str, value: object, code: int) -> None:
         if code:
-            version = version_of(self._library)
-            raise SpeechError(
-                f"espeak-ng {version} refuses {what} {value!r} (error {code}); it needs {PACKAGES}"
-            )
+            raise SpeechError(f"espeak-ng refuses {what} {value!r} (error {code}); it needs {PACKAGES}")

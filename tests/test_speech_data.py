@@ -7,11 +7,10 @@ import math
 
 import numpy as np
 import pytest
-
-from taugrad import cli
-from taugrad.platform.data.speech import command, espeak
-from taugrad.platform.data.speech.features import log_mel
-from taugrad.platform.data.speech.utterances import CLASSES, labels_at
+from benchmarks.papers.speech_data import __main__ as command
+from benchmarks.papers.speech_data import espeak
+from benchmarks.papers.speech_data.features import log_mel
+from benchmarks.papers.speech_data.utterances import CLASSES, labels_at
 
 try:
     espeak.loaded()
@@ -74,15 +73,16 @@ def test_classes_never_change_their_numbers():
 
 def test_without_espeak_the_packages_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ctypes.util, "find_library", lambda _: None)
-    assert cli.main(["data", "speech", "--out", str(tmp_path / "out")]) == 2
+    out = tmp_path / "out"
+    assert speech("--out", out) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "taugrad: command line: libespeak-ng is missing; on Debian: apt-get install espeak-ng libespeak-ng1"
+        f"--out {out}: libespeak-ng is missing; on Debian: apt-get install espeak-ng libespeak-ng1"
     ]
     assert list(tmp_path.iterdir()) == []
 
 
 def speech(*arguments):
-    return cli.main(["data", "speech", *map(str, arguments)])
+    return command.main([*map(str, arguments)])
 
 
 def contents(folder):
