@@ -29,7 +29,7 @@ _FILES = {"features": ("<f4", 2), "labels": ("<u2", 1), "offsets": ("<i8", 1)}
 """Of a part, each with its type and its number of dimensions."""
 
 
-class Manifest(BaseModel):
+class FramesManifest(BaseModel):
     """What frames.json says."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -53,11 +53,11 @@ class Part:
     """[utterances + 1], ascending, from 0 to the number of frames."""
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> FramesManifest:
     """Reads frames.json; raises DataError: it is missing, no JSON, of another version, or lacks something."""
     path = folder / MANIFEST
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return FramesManifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}); docs/data.md describes such a folder"
@@ -68,7 +68,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{path}: {what}{first['input']!r:.40}: {first['msg']}") from error
 
 
-def read_part(folder: Path, name: str, manifest: Manifest) -> Part:
+def read_part(folder: Path, name: str, manifest: FramesManifest) -> Part:
     """Maps the files of `train`, `validation` or `test`, after each was read once for its hash.
 
     Raises DataError: a file is missing, damaged, of another form, or does not fit the others.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ..training.manifest import (
     FILE,
     CheckpointError,
-    Choice,
     Manifest,
+    NewestCheckpoint,
     Read,
     Unfinished,
     folder_name,
@@ -71,7 +71,7 @@ class RunFolder:
         """A checkpoint's manifest; raises Unusable."""
         return Manifest.read(self.reader(iteration), self.run_id, iteration)
 
-    def check(self) -> Choice[Manifest]:
+    def check(self) -> NewestCheckpoint[Manifest]:
         """Looks for a good checkpoint, in every byte; raises CheckpointError: none of them is good."""
 
         def whole(iteration: int) -> Manifest:

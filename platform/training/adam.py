@@ -78,7 +78,7 @@ def _take_in(gradient: Tensor, state: _Entries, group: _Entries, freeze: float) 
     return mean, (square / (1 - beta2**counted)).sqrt_().add_(group["eps"])
 
 
-class Lamb(_Moments):
+class LambOptimizer(_Moments):
     """Adam whose step along a tensor is as long as the tensor's norm says (You et al. 2019, algorithm 2).
 
     At step t = 1, 2, ..., for each tensor w with gradient g:

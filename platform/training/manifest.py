@@ -154,18 +154,18 @@ def folder_name(iteration: int) -> str:
 
 
 @dataclass(frozen=True)
-class Choice(Generic[T]):
-    """What was found."""
+class NewestCheckpoint(Generic[T]):
+    """The newest checkpoint that can be used, and the newer ones that cannot."""
 
     good: T | None
-    """What an attempt came to; None: there is no checkpoint yet."""
+    """What was read from it; None: there is no checkpoint yet."""
     iteration: int
-    """Of it; 0 where there is none."""
+    """0 where there is none."""
     skipped: list[str]
-    """Newer ones, each with what is wrong with it."""
+    """The newer ones, with what is wrong with them."""
 
 
-def newest_good(iterations: Iterable[int], attempt: Callable[[int], T]) -> Choice[T]:
+def newest_good(iterations: Iterable[int], attempt: Callable[[int], T]) -> NewestCheckpoint[T]:
     """Tries checkpoints until one is good.
 
     Args:
@@ -182,10 +182,10 @@ def newest_good(iterations: Iterable[int], attempt: Callable[[int], T]) -> Choic
     whole = 0
     for iteration in iterations:
         try:
-            return Choice(attempt(iteration), iteration, skipped)
+            return NewestCheckpoint(attempt(iteration), iteration, skipped)
         except Unusable as error:
             skipped.append(f"{folder_name(iteration)}: {error}")
             whole += not isinstance(error, Unfinished)
     if whole or len(skipped) > 1:
         raise CheckpointError(f"no good checkpoint is left: {'; '.join(skipped)}. Nothing was deleted")
-    return Choice(None, 0, skipped)
+    return NewestCheckpoint(None, 0, skipped)

@@ -7,7 +7,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from . import config
-from .adam import FrozenAdam, Lamb
+from .adam import FrozenAdam, LambOptimizer
 
 
 def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Parameter]) -> Optimizer:
@@ -25,6 +25,6 @@ def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Param
 
             return pytorch_optimizer.LARS(parameters, trust_coefficient=settings.trust, **given)
         case config.Lamb():
-            return Lamb(parameters, betas=(0.9, 0.999), eps=1e-6, largest_norm=10.0, **given)
+            return LambOptimizer(parameters, betas=(0.9, 0.999), eps=1e-6, largest_norm=10.0, **given)
         case _:
             assert_never(settings)

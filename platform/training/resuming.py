@@ -5,14 +5,14 @@ from typing import TypeVar
 
 from taugrad.compressors.exchange.addresses import all_gather_bytes
 
-from .manifest import CheckpointError, Choice, Unfinished, Unusable, newest_good
+from .manifest import CheckpointError, NewestCheckpoint, Unfinished, Unusable, newest_good
 
 _KINDS: dict[str, type[CheckpointError]] = {"f": Unfinished, "u": Unusable, "c": CheckpointError}
 
 T = TypeVar("T")
 
 
-def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) -> Choice[T]:
+def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) -> NewestCheckpoint[T]:
     """`newest_good` on all workers together: a checkpoint is good if it is good for each of them.
 
     Args:
