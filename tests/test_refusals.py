@@ -50,14 +50,16 @@ def give(refuse: Refuse, command: str, text: str, words: list[str], said: str) -
 
 
 @pytest.mark.parametrize("table", ["files", "searches", "cannot_run"])
-def test_what_cannot_be_read_or_run(table, refuse):
+def test_what_cannot_be_read_or_run(table, refuse, subtests):
     command = "search" if table == "searches" else "train"
-    run_all((f"{each[0]} {each[1]}", partial(give, refuse, command, *each)) for each in TABLES[table])
+    calls = ((f"{each[0]} {each[1]}", partial(give, refuse, command, *each)) for each in TABLES[table])
+    run_all(calls, subtests)
 
 
-def test_specs_that_cannot_be(refuse):
+def test_specs_that_cannot_be(refuse, subtests):
     """Each of them for real workers; where a model has two parts for simulated ones, too."""
-    run_all((fields, partial(_specs, refuse, fields, said)) for fields, said in TABLES["specs"])
+    calls = ((fields, partial(_specs, refuse, fields, said)) for fields, said in TABLES["specs"])
+    run_all(calls, subtests)
 
 
 def _specs(refuse: Refuse, fields: str, said: str) -> None:
@@ -69,11 +71,11 @@ def _specs(refuse: Refuse, fields: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES["commands"], ids=lambda table: table["run"])
-def test_options(table, refuse):
+def test_options(table, refuse, subtests):
     for name in {"spec", "find"} & table.keys():
         Path(f"{name}.yaml").write_text(table[name])
     then = shlex.split(table.get("then", ""))
-    run_all(
+    calls = (
         (
             words,
             partial(
@@ -84,6 +86,7 @@ def test_options(table, refuse):
         )
         for words, said in table["said"]
     )
+    run_all(calls, subtests)
 
 
 def test_the_command_is_installed_beside_python_and_says_where_to_begin(capsys):

@@ -99,10 +99,11 @@ def read(text: str, folder: Path) -> None:
         raise problem
 
 
-def test_specs_are_valid(tmp_path):
+def test_specs_are_valid(tmp_path, subtests):
     found = [(block, text) for block in blocks("yaml") for text in documents(block.text)]
     assert len(found) > 30
-    run_all((f"{block.where}: {text[:60]}", lambda text=text: read(text, tmp_path)) for block, text in found)
+    calls = ((f"{block.where}: {text[:60]}", lambda text=text: read(text, tmp_path)) for block, text in found)
+    run_all(calls, subtests)
 
 
 def commands() -> Iterator[tuple[str, dict[str, str], list[str]]]:
@@ -142,15 +143,16 @@ def check(variables: dict[str, str], arguments: list[str], files: set[str]) -> N
             assert read_search(path, overrides) if search else read_spec(path, overrides)
 
 
-def test_commands_can_be_read(capsys):
+def test_commands_can_be_read(capsys, subtests):
     files = {block.file for block in blocks("yaml") if block.file} | {"theirs.yaml", "train.py"}
     found = list(commands())
-    every = {"train", "search", "auto", "plan", "law", "submit", "dashboard", "report", "doctor", "data"}
+    every = {"train", "search", "auto", "plan", "law", "submit", "dashboard", "report", "doctor"}
     assert {arguments[0] for _, _, arguments in found} >= {*every, "deliver"}
-    run_all(
+    calls = (
         (f"{where}: {' '.join(arguments)[:80]}", lambda v=variables, a=arguments: check(v, a, files))
         for where, variables, arguments in found
     )
+    run_all(calls, subtests)
 
 
 def imported(source: str) -> Iterator[tuple[str, list[str]]]:
@@ -170,10 +172,10 @@ def check_imports(source: str) -> None:
         assert not missing, f"{module} has no {', '.join(missing)}"
 
 
-def test_python_compiles_and_imports_what_there_is():
+def test_python_compiles_and_imports_what_there_is(subtests):
     found = list(blocks("python"))
     assert len(found) > 10
-    run_all((block.where, lambda text=block.text: check_imports(text)) for block in found)
+    run_all(((block.where, lambda text=block.text: check_imports(text)) for block in found), subtests)
 
 
 def test_paths_of_the_repository_are_there():

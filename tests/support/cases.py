@@ -1,4 +1,4 @@
-"""Many cases in one test: all of them run, and what fails is named. `--case TEXT` runs some of them alone.
+"""Many cases in one test, each of them a subtest. `--case TEXT` runs some of them alone.
 
 `in_turn` stands where `pytest.mark.parametrize` would stand if every case had to be a test of its own. Cases
 share the test's fixtures, so it is for tests that leave nothing behind in them.
@@ -21,36 +21,25 @@ Call = tuple[str, Callable[[], object]]
 """A case's name, and what runs it."""
 
 
-def run_all(calls: Iterable[Call]) -> None:
-    """Runs every case.
+def run_all(calls: Iterable[Call], subtests: pytest.Subtests) -> None:
+    """Runs every case as a subtest.
 
-    Raises:
-        Exception: the first failure; its notes name its case and all others that failed. A case that skips
-            itself is a failure: nobody would see that it did not run.
+    A case that skips itself is a failure: nobody would see that it did not run.
     """
-    failures: list[tuple[str, BaseException]] = []
     count = left_out = 0
     for name, call in calls:
         if only is not None and only not in name:
             left_out += 1
             continue
         count += 1
-        try:
-            call()
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
-            failures.append((name, error))
+        with subtests.test(name):
+            try:
+                call()
+            except pytest.skip.Exception as error:
+                raise AssertionError(f"the case skips itself: {error}") from None
     if left_out and not count:
         pytest.skip(f"no case is named {only}")
     assert count, "there are no cases"
-    if not failures:
-        return
-    (first, error), *others = failures
-    error.add_note(f"in the case {first} ({len(failures)} of {count} cases failed)")
-    for name, other in others:
-        error.add_note(f"failed too: {name}: {type(other).__name__}: {str(other).partition(chr(10))[0]}")
-    if isinstance(error, pytest.skip.Exception):
-        raise AssertionError(f"the case {first} skips itself: {error}")
-    raise error
 
 
 def _name_of(value: object) -> str:
@@ -81,8 +70,8 @@ def in_turn(
         assert taken <= set(signature.parameters), f"{function.__name__} takes no {taken}"
 
         @functools.wraps(function, updated=())
-        def folded(**fixtures: Any) -> None:
-            run_all(
+        def folded(subtests: pytest.Subtests, **fixtures: Any) -> None:
+            calls = (
                 (
                     "; ".join(name for name, _ in case),
                     functools.partial(
@@ -91,8 +80,10 @@ def in_turn(
                 )
                 for case in itertools.product(*dimensions)
             )
+            run_all(calls, subtests)
 
         left = [each for name, each in signature.parameters.items() if name not in taken]
+        left.append(inspect.Parameter("subtests", inspect.Parameter.KEYWORD_ONLY))
         folded.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         folded.pytestmark = list(getattr(test, "pytestmark", []))  # type: ignore[attr-defined]
         folded._in_turn = (dimensions, function)  # type: ignore[attr-defined]
