@@ -31,9 +31,9 @@ GROUPS = {
         "WorkersDisagree",
         "KeyProblem",
         "compressors/exchange/keys",
-        "compressors/exchange/mesh",
-        "compressors/exchange/buckets",
         "compressors/exchange/agreement",
+        "compressors/exchange/mesh",
+        "compressors/exchange/addresses",
     ),
     "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/spec/allowing"),
     "data": ("DataError", "SpeechError", "platform/data/"),
@@ -51,6 +51,7 @@ GROUPS = {
         "compressors/worker_state",
         "compressors/replica_state",
         "compressors/bucket/feedback",
+        "compressors/integrations/rank_files",
         "compressors/peers/powersgd",
     ),
     "cluster": ("platform/launching/", "platform/ports", "platform/deadline"),
@@ -74,7 +75,6 @@ GROUPS = {
         "platform/tasks/",
         "platform/training/",
         "platform/synchronization/hybrid/parts",
-        "compressors/wire/site_ranks",
     ),
 }
 """By group: names of errors, or parts of paths. The first group that fits is a message's."""
