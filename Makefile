@@ -42,6 +42,7 @@ docs-long: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.compress.hook $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.compress.gradients $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.compress.patches $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.platform.synchronization $(if $(WRITE),--write)
 
 # Over links of a rate and a delay, between network namespaces: needs root, and takes hours. Continues where it

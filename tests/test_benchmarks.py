@@ -136,6 +136,7 @@ TABLES = {
     "islands": 1,
     "language": 3,
     "oland_raj": 3,
+    "patches": 2,
     "strom_speech": 3,
     "synchronization": 2,
     "network_exchange": 2,

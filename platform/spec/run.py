@@ -56,6 +56,20 @@ class CheckpointConfig(Config):
     """Number of checkpoints to keep."""
 
 
+class PublishConfig(Config):
+    """Where the agreed weights are published as patches, for servers and others that follow a run."""
+
+    path: str = ""
+    """A folder, or a bucket's address; empty: weights are not published."""
+    every: int = Field(default=10, ge=1)
+    """Iterations between two publications, in the background; the last weights are always published. While
+    one is being written, others are left out."""
+    full_every: int = Field(default=50, ge=1)
+    """Patches from one whole snapshot to the next."""
+    keep: int | None = Field(default=None, ge=1)
+    """Number of snapshots to keep, with the patches that follow them; by default all."""
+
+
 class RunSpec(Config):
     """One training run."""
 
@@ -78,6 +92,7 @@ class RunSpec(Config):
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    publish: PublishConfig = PublishConfig()
     storage: Path = Path(names.RUNS)
     """Where to write checkpoints; a shared folder or bucket if workers are on several machines."""
 
@@ -123,6 +138,8 @@ class RunSpec(Config):
         left_out: dict[str, Any] = {"sync": _in_sync(self._left_out)}
         if not self.extensions:
             left_out["extensions"] = True
+        if not self.publish.path:
+            left_out["publish"] = True
         return dict(_flatten(self.model_dump(mode="json", exclude=left_out)))
 
     @property
@@ -143,6 +160,7 @@ class RunSpec(Config):
         defining = self.model_copy(update={"name": "", "experiment": "taugrad", "storage": Path()})
         excluded: dict[str, Any] = {  # what changes no result
             "extensions": True,
+            "publish": True,
             "tracking": {"timeline"},
             "workers": {"on_resize", "min_count"},
             "sync": _in_sync({"authenticated"}),

@@ -79,6 +79,16 @@ ADAPT_DELAY: Final = "adapt/delay_s"
 ADAPT_WAIT: Final = "adapt/wait_share"
 """The share of a step that workers waited for the network, 0 to 1, without waiting for slower workers."""
 
+# After each publication of weights (`publish`), at the iteration that they are of.
+PUBLISH_BYTES: Final = "publish/patch_bytes"
+"""Bytes of the patch from the weights published before; 0 for the first."""
+PUBLISH_SNAPSHOT_BYTES: Final = "publish/snapshot_bytes"
+"""Bytes of the snapshot that was written with it; 0 without one."""
+PUBLISH_CHANGED: Final = "publish/changed_share"
+"""Elements that changed since the weights published before, over all, 0 to 1."""
+PUBLISH_NUMBER: Final = "publish/number"
+"""The number under which readers find the weights."""
+
 # Per evaluation.
 EVAL_ACCURACY: Final = "eval/accuracy"
 """A fraction, 0 to 1."""

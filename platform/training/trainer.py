@@ -5,7 +5,7 @@ It uses torch.distributed and DDP, but neither Ray nor MLflow: it reports to a `
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -27,12 +27,14 @@ from ..synchronization.quorum.deadline import Decide
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
+from ..tracking.store import home
 from ..tracking.timeline import Timeline
 from .batch_plan import BatchPlan, Position
 from .checkpoint import SHARED, Saved, save, worker_file
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
+from .publishing import Publisher
 from .recording import Recording
 from .records import IterationRecord, averaged, epoch_metrics
 from .reporting import TRAINING, Listener, Progress
@@ -85,6 +87,7 @@ class Trainer:
         self.done = 0
         """Iterations that are done."""
         self.evaluation: Evaluation | None = None
+        self._publisher: Publisher | None = None
         self._records: list[IterationRecord] = []
         real = self.processes == self.sync.workers  # simulated workers do not work side by side
         self._recording = Recording(spec.tracking.timeline if real else 0)
@@ -119,8 +122,38 @@ class Trainer:
         self._started, self._done_at_start = _clock(), self.done
         if self.plan.needs_untrained:
             self._measure(self._evaluated())
-        while self.done < self.plan.iterations and not self.reached:
-            self._train_epoch()
+        with self._publishing():
+            while self.done < self.plan.iterations and not self.reached:
+                self._train_epoch()
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Publishes weights inside, and the last ones at the end."""
+        wanted = self.spec.publish
+        if not wanted.path:
+            yield
+            return
+        if self.rank == 0:
+            place = wanted.path if "://" in wanted.path else str(home() / Path(wanted.path).expanduser())
+            self._publisher = Publisher(place, wanted.full_every, wanted.keep)
+        try:
+            yield
+            self._publish(last=True)
+            self._log_published(wait=True)
+        finally:
+            if self._publisher is not None:
+                self._publisher.close()
+
+    def _publish(self, *, last: bool = False) -> None:
+        """Begins to write what the workers agreed on; all processes call this together."""
+        self.sync.sync_model()
+        self._log_published(wait=last)
+        if self._publisher is not None:
+            self._publisher.publish(self.done, self.model)
+
+    def _log_published(self, *, wait: bool) -> None:
+        for iteration, metrics in self._publisher.collect(wait=wait) if self._publisher else ():
+            self.listener.log(iteration, metrics)
 
     def _train_epoch(self) -> None:
         """The current epoch, or what is left of it."""
@@ -133,6 +166,8 @@ class Trainer:
                 if self.done == self._done_at_start + 1:
                     self._first_done = self._shown = _clock()
                     self.listener.stage(TRAINING)
+                if self.spec.publish.path and self.done % self.spec.publish.every == 0:
+                    self._publish()
                 if self.plan.is_evaluation_due(self.done):
                     self._evaluate()
                 elif len(self._records) % self.spec.tracking.flush_interval == 0:

@@ -1,13 +1,15 @@
 """Scripts of pages, put to use: the functions on the one about own scripts, and whole scripts by workers."""
 
+import os
 import re
+import signal
 
 import fences
 import forked
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from waiting import TIMEOUT_S
+from waiting import TIMEOUT_S, until
 
 from taugrad.compressors.optimizer_steps import MomentumTwice, OptimizerWatch
 from taugrad.platform.ports import free_port
@@ -108,3 +110,37 @@ def test_the_pages_example_trains_and_sends_less(page, name, workers, options, f
     first, *_, last = (float(each) for each in re.findall(r"loss ([\d.]+)", said))
     assert last < first < 5
     assert fewer[0] < float(re.findall(r"([\d.]+)x less", said)[0]) < fewer[1]
+
+
+def test_readers_and_trainers_of_the_page_may_be_killed(tmp_path):
+    """The script of the page about publishing: two readers end with the same outputs, whatever was killed."""
+    block = next(fences.blocks("docs/how-to/publish-weights.md"))
+    example = (fences.ROOT / "examples" / "publish_script.py").read_text(encoding="utf-8")
+    assert block.text == f"# examples/publish_script.py\n{example}"
+    script, place, logs = tmp_path / "script.py", tmp_path / "weights", []
+    script.write_text(block.text, encoding="utf-8")
+
+    def start(*options):
+        logs.append(tmp_path / f"{len(logs)}.log")
+        logs[-1].touch()
+        return forked.start(script, options, logs[-1], tmp_path / f"{len(logs)}.errors")
+
+    def said(log):
+        return [line.split()[:2] for line in log.read_text().splitlines() if not line.startswith("None")]
+
+    readers = [start("read", place, "--last", 60) for _ in range(2)]
+    trainer = start("train", place, "--steps", 1000)
+    until(lambda: len(said(logs[0])) > 3 and len(said(logs[1])) > 3)
+    for each in (readers.pop(), trainer):
+        os.kill(each.pid, signal.SIGKILL)
+        each.join(TIMEOUT_S)
+    readers += [start("read", place, "--last", 60)]
+    trainer = start("train", place, "--steps", 61)
+    for each in (*readers, trainer):
+        each.join(TIMEOUT_S)
+        assert each.exitcode == 0
+    one, again = dict(said(logs[0])), dict(said(logs[3]))
+    assert min(int([*each][-1]) for each in (one, again)) >= 60
+    both = one.keys() & again.keys()
+    assert len(both) > 3
+    assert all(one[number] == again[number] for number in both)

@@ -1,0 +1,165 @@
+"""Weight patches of a GPT: bits a parameter beside entropy and gaps through zstd, and GB/s.
+
+    python -m benchmarks.compress.patches [--quick] [--write]
+
+A GPT with float32 masters learns by AdamW; its weights are published in bf16. After a warm-up, the rate falls
+to each of several, and patches are made over 1 and over 10 steps.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import numpy as np
+import torch
+import zstandard
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from taugrad.compressors import apply_patch, make_patch
+from taugrad.platform.models.config import Gpt
+from taugrad.platform.models.gpt import GptNetwork
+
+from ..harness.report import Options, Spread, Table, publish, read_options, say, verdict
+
+RATES = (1e-6, 3e-6, 1e-5, 1e-4)
+SPANS = (1, 10)
+VOCABULARY = 2000
+INTRODUCTION = """A GPT of {parameters:,} parameters (width {width}, {layers} layers) learns a random text
+whose next token follows from the one before half of the time: float32 masters, AdamW with betas 0.9 and 0.95,
+{warm} steps at 1e-3, then at each rate 10 steps before those that are measured. What is published is the
+masters in bf16. Bits are those of a parameter. **Entropy** is that of positions, as independent events of
+the density of each tensor, and of the differences of bits in order, by their frequencies in it. **zstd** is
+what it makes at a level of gaps of 8 bits (with escapes) and the new values. Tables and checksums count."""
+
+
+def learner(quick: bool) -> tuple[GptNetwork, Callable[[float, int], None], int]:
+    """A model, what takes steps at a rate, and steps of the warm-up."""
+    torch.manual_seed(0)
+    config = Gpt(width=64 if quick else 384, layers=2 if quick else 6, heads=4)
+    model = GptNetwork(config, 64, VOCABULARY)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+    follows = torch.randperm(VOCABULARY)
+
+    def take(rate: float, steps: int) -> None:
+        optimizer.param_groups[0]["lr"] = rate
+        for _ in range(steps):
+            text = torch.randint(VOCABULARY, (8, 33))
+            for at in range(1, 33):
+                text[:, at] = torch.where(torch.rand(8) < 0.5, follows[text[:, at - 1]], text[:, at])
+            loss = cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return model, take, 5 if quick else 60
+
+
+def published(model: GptNetwork) -> dict[str, Tensor]:
+    return {name: parameter.detach().bfloat16() for name, parameter in model.named_parameters()}
+
+
+def entropy_bits(before: Tensor, after: Tensor) -> float:
+    """Of positions and differences of one tensor, which are NumPy's."""
+    old, new = (each.view(torch.int16).numpy().astype(np.int64) & 0xFFFF for each in (before, after))
+    ordered = [np.where(each >> 15, 0xFFFF - each, each + 0x8000) for each in (old, new)]
+    differences = (ordered[1] - ordered[0]).ravel()
+    counts = np.unique(differences[differences != 0], return_counts=True)[1]
+    return _surprise(np.array([differences.size - counts.sum(), counts.sum()])) + _surprise(counts)
+
+
+def _surprise(counts: np.ndarray) -> float:
+    used = counts[counts > 0]
+    return float((used * np.log2(used.sum() / used)).sum()) if used.size else 0.0
+
+
+def gaps_and_values(before: dict[str, Tensor], after: dict[str, Tensor]) -> bytes:
+    """What others send, before zstd: for each tensor gaps of 8 bits with escapes, then new values."""
+    gaps, values = list[bytes](), list[bytes]()
+    for name, old in before.items():
+        one, other = (each.view(torch.int16).numpy().ravel() for each in (old, after[name]))
+        found = np.flatnonzero(one != other)
+        gap = np.diff(found, prepend=-1) - 1
+        ends = np.cumsum(gap // 255 + 1) - 1
+        coded = np.full(int((gap // 255 + 1).sum()), 255, np.uint8)
+        coded[ends] = gap % 255
+        gaps.append(coded.tobytes())
+        values.append(other[found].tobytes())
+    return b"".join(gaps + values)
+
+
+def measure(options: Options) -> tuple[Table, str]:
+    """A row for each rate and span, and the introduction."""
+    model, take, warm = learner(options.quick)
+    say(f"warm-up: {warm} steps")
+    take(1e-3, warm)
+    saved = {name: each.clone() for name, each in model.state_dict().items()}
+    parameters, rows = sum(each.numel() for each in model.parameters()), list[tuple[str, ...]]()
+    for rate in RATES:
+        model.load_state_dict(saved)
+        take(rate, 10)
+        for span in SPANS:
+            say(f"rate {rate:g}, {span} steps")
+            before = published(model)
+            take(rate, span)
+            after = published(model)
+            patch = make_patch(before, after)
+            due = sum(entropy_bits(before[name], after[name]) for name in before) / parameters
+            plain = gaps_and_values(before, after)
+            zstd = [8 * len(zstandard.compress(plain, level)) / parameters for level in (1, 9)]
+            ours = 8 * len(patch) / parameters
+            share, least = f"{100 * patch.table.changed / parameters:.2f}", min(zstd)
+            over, ratio = f"{ours / due:.3f} ({verdict(ours / due, 1.08)})", f"{ours / least:.3f}"
+            ratio += f" ({verdict(ours / least, 0.6)})" if rate <= 1e-5 else ""
+            cells = f"{ours:.4f}", f"{due:.4f}", over, *(f"{each:.4f}" for each in zstd), ratio
+            rows.append((f"{rate:g}", str(span), share, *cells))
+    columns = ("lr", "steps", "changed %", "patch", "entropy", "patch / entropy", "zstd 1", "zstd 9")
+    introduction = INTRODUCTION.format(
+        parameters=parameters, width=model.tokens.embedding_dim, layers=len(model.blocks), warm=warm
+    )
+    table = Table("Bits a parameter", (*columns, "patch / the better zstd"), rows)
+    return table, introduction
+
+
+def speed(options: Options) -> Table:
+    """GB of weights a second, of weights larger than caches, at shares like those measured."""
+    generator, rows = torch.Generator().manual_seed(1), list[tuple[str, ...]]()
+    tensors = 4 if options.quick else 24
+    before = {
+        f"{i}": torch.randn(2048, 4096, generator=generator).mul_(0.02).bfloat16() for i in range(tensors)
+    }
+    size = sum(each.nbytes for each in before.values()) / 1e9
+    for share in (0.005, 0.035):
+        after = {}
+        for name, old in before.items():
+            chosen = torch.rand(old.shape, generator=generator) < share
+            up = torch.rand(old.shape, generator=generator) < 0.5
+            steps = torch.where(up, 1, -1) * torch.where(
+                torch.rand(old.shape, generator=generator) < 0.9, 1, 2
+            )
+            after[name] = (old.view(torch.int16) + chosen * steps.short()).view(torch.bfloat16)
+        for threads in (1, 2):
+            say(f"speed: {100 * share:g}%, {threads} threads")
+            making, applying = list[float](), list[float]()
+            for _ in range(2 if options.quick else 7):
+                began = perf_counter()
+                patch = make_patch(before, after, threads=threads)
+                making.append(size / (perf_counter() - began))
+                weights = {name: each.clone() for name, each in before.items()}
+                began = perf_counter()
+                apply_patch(weights, patch, threads=threads)
+                applying.append(size / (perf_counter() - began))
+            rows.append((f"{100 * share:g}", str(threads), str(Spread.of(making)), str(Spread.of(applying))))
+    columns = ("changed %", "threads", "making (goal: 1 a thread)", "applying (goal: 2 a thread)")
+    note = f"Medians; {size:.1f} GB of bf16 in {tensors} tensors; both digests, coding and checks included."
+    return Table("GB of weights a second", columns, rows, (note,))
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = read_options("compress.patches", "Bits and speed of weight patches.", arguments)
+    bits, introduction = measure(options)
+    publish("patches", options, introduction, [bits, speed(options)])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,53 @@
+"""Weights that a run publishes: what readers have is what the workers agreed on, and metrics say so."""
+
+from pathlib import Path
+
+import pytest
+import recorder
+import specs
+import torch
+
+from taugrad.compressors import PatchReader, PatchWriter
+
+
+def test_readers_have_what_the_workers_agreed_on(alone: None, tmp_path: Path) -> None:
+    publish = {"path": str(tmp_path / "weights"), "every": 7, "full_every": 3}
+    trainer, kept = recorder.trained(specs.digits(publish=publish))
+    weights = {name: torch.zeros_like(each) for name, each in trainer.model.state_dict().items()}
+    reader = PatchReader(tmp_path / "weights")
+    last = reader.update(weights)
+    assert all(weights[name].equal(each) for name, each in trainer.model.state_dict().items())
+    written = [(at, each) for at, each in kept.logged if "publish/number" in each]
+    assert written[0][0] == 7
+    assert written[-1][0] == trainer.done
+    assert [each["publish/number"] for _, each in written] == list(range(last + 1 if last else 0))
+    assert written[0][1]["publish/patch_bytes"] == 0 < written[0][1]["publish/snapshot_bytes"]
+    assert all(each["publish/patch_bytes"] > 0 for _, each in written[1:])
+    assert all(0 < each["publish/changed_share"] <= 1 for _, each in written)
+    again, _ = recorder.trained(specs.digits(publish=publish | {"every": 1000}))  # the place is free again
+    assert reader.update(weights) == (last or 0) + 1
+    assert all(weights[name].equal(each) for name, each in again.model.state_dict().items())
+
+
+def test_a_place_that_is_taken_ends_the_run_and_one_that_fails_does_not(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = specs.digits(publish={"path": str(tmp_path), "every": 10})
+    with PatchWriter(tmp_path), pytest.raises(FileExistsError, match="is written by process"):
+        recorder.trained(spec)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PatchWriter, "write", fail)
+    _, kept = recorder.trained(spec)
+    assert not kept.values("publish/number")
+    assert "were not published: [Errno 28] No space left on device" in caplog.text
+
+
+def test_publishing_changes_neither_hash_nor_params_of_runs_without_it() -> None:
+    plain = specs.digits()
+    assert not [name for name in plain.flat() if name.startswith("publish")]
+    other = specs.digits(publish={"path": "weights"})
+    assert other.fingerprint() == plain.fingerprint()
+    assert other.flat()["publish.path"] == "weights"
