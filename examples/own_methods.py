@@ -30,7 +30,7 @@ from taugrad.compressors.ops.readback import Pending
 from taugrad.compressors.quantizers.base import Given, Quantization, Quantized
 from taugrad.compressors.rules.base import BucketInput, Context
 from taugrad.compressors.rules.sparse import SparseRule
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy, as_tau, magnitudes_of
+from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy, as_tau, magnitudes_of
 from taugrad.compressors.wire.codec import Codec, Head, Section, Words
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.update import Update
@@ -52,7 +52,7 @@ class Stripes(SparseRule):
     has_tau = False
     config: "Rotating"
 
-    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
         """The first element of the stripe, for every part."""
         return [float(context.iteration % self.config.stripes)] * len(parts)
 
@@ -153,7 +153,7 @@ class Ternary(Quantizer):
 
 
 @dataclass(slots=True)
-class MeanMemory(Memory):
+class MeanMemory(PolicyMemory):
     """Of one parameter."""
 
     mean: float | None = None

@@ -12,7 +12,7 @@ from ..method.methods import CompressedMethod, Method
 from ..ops.array import Bytes
 from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
-from ..tau.base import ALL, Memory
+from ..tau.base import ALL, PolicyMemory
 from .compressor import Compressor, Incoming, Outgoing, compressor_for
 from .layout import Layout, MemoryOrder, ParameterSlice, Part
 
@@ -40,8 +40,8 @@ class Feedback:
         self._given = self.method = config
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
-        self.memories: dict[str, Memory] = {}
-        self.shard_memories: dict[int, dict[str, Memory]] = {}
+        self.memories: dict[str, PolicyMemory] = {}
+        self.shard_memories: dict[int, dict[str, PolicyMemory]] = {}
         self.slices: dict[str, ParameterSlice] = {}
         self.orders: dict[str, MemoryOrder] = {}
         self.lock = Lock()
@@ -141,15 +141,15 @@ class Feedback:
 
     def _restored(
         self, saved: Mapping[str, Mapping[str, Any]], like: Mapping[str, Tensor]
-    ) -> dict[str, Memory]:
+    ) -> dict[str, PolicyMemory]:
         """Memories by parameter, from their plain numbers; raises ValueError where they do not fit."""
-        memories: dict[str, Memory] = {}
+        memories: dict[str, PolicyMemory] = {}
         rule = rule_of(self._given) if isinstance(self._given, CompressedMethod) else None
         for name, memory in saved.items():
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
             try:
-                kind = Memory if rule is None else rule.memory_of(name)
+                kind = PolicyMemory if rule is None else rule.memory_of(name)
                 memories[name] = kind.from_plain(memory)
             except ValueError as problem:
                 raise ValueError(

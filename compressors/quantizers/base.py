@@ -1,4 +1,4 @@
-"""The interface of quantizers at work, from floats to symbols, and those with as many bits as fields say."""
+"""The interface of quantizers, from floats to symbols, and those of a fixed number of bits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from ..wire.forms import table_layout
 
 
 class Given(NamedTuple):
-    """Parameters to be quantized, and where."""
+    """Parameters to be quantized."""
 
     batch: Batch
-    """Of at least one element each, side by side. Residuals become what the symbols leave out."""
+    """At least one element per parameter, contiguous. Residuals become the quantization error."""
     ops: Ops
     """Where residuals and gradients are."""
     readback: Readback
@@ -26,7 +26,7 @@ class Given(NamedTuple):
     rms: Sequence[float | None] = ()
     """Of the loss's gradients, where something else is quantized in their place."""
     numbers: Sequence[float | None] = ()
-    """What a law says for each parameter, where the method has a law."""
+    """The law's numbers, if the method has a law."""
 
     def room(self, bits: int, block: int) -> Quantizing:
         """A pass over the parameters, with room for their symbols of at most so many bits."""
@@ -36,14 +36,14 @@ class Given(NamedTuple):
 
 @dataclass(slots=True)
 class Quantized:
-    """What passes over some parameters made; each parameter's stands behind that of the one before."""
+    """The quantized parameters, one after the other."""
 
     bits: Sequence[int]
-    """Of a symbol, or of a short float, of each parameter."""
+    """Bits of a symbol, or of a short float, by parameter."""
     values: Array
     """Symbols, uint8 where all have up to 8 bits, otherwise uint16; or the bits of 16-bit floats."""
     passed: Pending[Kept]
-    """Results of the passes. Where one was not finite, symbols and tables mean nothing."""
+    """Results of the passes. If one is not finite, its symbols and tables are undefined."""
     block: int = 0
     """Values that share tables, the last ones of a parameter may be fewer; 0: one block a parameter."""
     tables: tuple[Array, ...] = ()
@@ -54,16 +54,16 @@ class Quantization(ABC):
     """Quantizes the parameters of a bucket."""
 
     def __init__(self, config: Any) -> None:
-        """By a quantizer's fields."""
+        """Takes a quantizer's fields."""
         self.config = config
 
     @abstractmethod
     def apply(self, given: Given) -> Quantized:
-        """Quantizes residual + gradient of all parameters of a bucket, each for itself; there may be none."""
+        """Quantizes residual + gradient of the parameters of a bucket, which may be none, independently."""
 
 
 class FixedBits(Quantization):
-    """linear, quantile, fp8, fp16 and bf16 (Rae, section 2.3), in the blocks that the fields say."""
+    """linear, quantile, fp8, fp16 and bf16, in blocks (Rae, section 2.3)."""
 
     config: Quantizer
 
@@ -77,10 +77,10 @@ class FixedBits(Quantization):
 
 
 def quantization_of(quantizer: Quantizer) -> Quantization:
-    """The work by a quantizer's fields.
+    """The implementation of a quantizer.
 
     Raises:
-        ValueError: the address of its work leads to none.
+        ValueError: it cannot be imported or created.
     """
     made: Quantization = implementation_of(type(quantizer), "quantizes", Quantization)(quantizer)
     return made

@@ -1,4 +1,4 @@
-"""entropy: bins of equal width, as many as a layer's entropy or RMS gradient asks for (Oland-Raj)."""
+"""entropy: bins of equal width, their number by a layer's entropy or RMS gradient (Oland-Raj)."""
 
 import numpy as np
 
@@ -15,14 +15,14 @@ class EntropyBins(Quantization):
     config: Entropy
 
     def _floors(self, given: Given) -> list[float]:
-        """Of the parameters: the law's number for each, or that of all."""
+        """The floors of parameters: the law's numbers, or the one of all."""
         return [
             self.config.floor if number is None else min(max(number, LOWEST_FLOOR), HIGHEST_FLOOR)
             for number in given.numbers or [None] * len(given.batch)
         ]
 
     def apply(self, given: Given) -> Quantized:
-        """Oland-Raj, Algorithm 1: the bits of each layer first, then uniform bins over the whole layer."""
+        """Oland-Raj, Algorithm 1: the bits of a layer first, then uniform bins over the layer."""
         ops, m = given.ops, len(given.batch)
         if not m:
             return Quantized([], ops.empty(0, np.uint8), lambda: Kept(np.empty(0), np.empty(0, np.bool_)))
@@ -35,12 +35,14 @@ class EntropyBins(Quantization):
     def _bits_by_rms(self, given: Given, ranges: Ranges) -> list[int]:
         """Section 3.2; 1 where a range is not finite."""
         rms = list(given.rms or [None] * len(given.batch))
-        found = None if None not in rms else given.ops.exact_squares(given.batch, given.readback)
+        squares = None if None not in rms else given.ops.exact_squares(given.batch, given.readback)
         given.readback.fetch()
-        if found is not None:
+        if squares is not None:
             with np.errstate(invalid="ignore"):  # of what is not finite
-                own = np.sqrt(found() / given.batch.sizes).tolist()
-            rms = [mine if known is None else known for mine, known in zip(own, rms, strict=True)]
+                measured = np.sqrt(squares() / given.batch.sizes).tolist()
+            rms = [
+                of_batch if known is None else known for of_batch, known in zip(measured, rms, strict=True)
+            ]
         return [
             1 if broken else rms_bits(value or 0.0, c0=self.config.c0, c1=floor)
             for value, floor, broken in zip(rms, self._floors(given), ranges.nonfinite.tolist(), strict=True)

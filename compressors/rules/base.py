@@ -1,4 +1,4 @@
-"""The interface of lossy rules: what is sent of residual + gradient, and what is kept."""
+"""The interface of lossy rules, which split residual + gradient into an update and a new residual."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,19 +13,19 @@ from ..method.registry import implementation_of
 from ..ops.interface import Batch, Flags, Ops
 from ..ops.readback import Pending, Readback
 from ..ops.segments import Numbers, Segments
-from ..tau.base import Memory
+from ..tau.base import PolicyMemory
 from ..wire.update import Update
 
-Memories = dict[str, Memory]
-"""What a threshold policy remembers, by parameter name."""
+Memories = dict[str, PolicyMemory]
+"""Memories of a threshold policy, by parameter name."""
 
 
 @dataclass
 class Context:
-    """What a rule may use in addition to a bucket's parameters."""
+    """Inputs of a rule besides a bucket's parameters."""
 
     iteration: int = 0
-    """Backward passes before this one."""
+    """Steps before this one."""
     hold_back_zeros: bool = False
     """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
     that no worker used, so what was sent for them would be lost."""
@@ -34,7 +34,7 @@ class Context:
 
 @dataclass(slots=True)
 class RuleOutput:
-    """What a rule made of a bucket."""
+    """The update of a bucket."""
 
     update: Update
     """On the device of the gradients."""
@@ -75,22 +75,22 @@ class BucketInput:
 
     def batch(self) -> Batch:
         """The segments, for passes: kept with the parts."""
-        found: Batch | None = self.parts.laid_out.get(self.segments)
-        if found is None:
+        batch: Batch | None = self.parts.laid_out.get(self.segments)
+        if batch is None:
             segments, parts = self.segments, self.parts.of(self.segments)
             residuals, gradients = [part.residual for part in parts], [part.gradient for part in parts]
-            found = Batch.of(residuals, gradients, segments.sizes, segments.firsts)
-            self.parts.laid_out[segments] = found
-        return found
+            batch = Batch.of(residuals, gradients, segments.sizes, segments.firsts)
+            self.parts.laid_out[segments] = batch
+        return batch
 
     def squares_of(self, ordinals: Sequence[int]) -> Callable[[], None]:
-        """Notes what residuals come to that no pass has gone over, once that was fetched."""
+        """Sums the squares of residuals that no pass reads; returns what tallies them, once fetched."""
         if not ordinals:
             return lambda: None
-        found = self.ops.squares([self.parts[ordinal].residual for ordinal in ordinals], self.readback)
+        squares = self.ops.squares([self.parts[ordinal].residual for ordinal in ordinals], self.readback)
 
         def note() -> None:
-            self.tallies.residual_squares[ordinals] = found()
+            self.tallies.residual_squares[ordinals] = squares()
 
         return note
 
@@ -107,30 +107,29 @@ class Rule(ABC):
     """Whether it needs a residual even if nothing is kept in it."""
 
     def __init__(self, config: CompressedMethod) -> None:
-        """By a method's fields."""
+        """Takes a method's fields."""
         self.config = config
 
-    def memory_of(self, name: str) -> type[Memory]:
-        """What is remembered of the parameter of that name, or of all together (`tau.base.ALL`)."""
-        return Memory
+    def memory_of(self, name: str) -> type[PolicyMemory]:
+        """The class of the memory of a parameter, or of all together (`tau.base.ALL`)."""
+        return PolicyMemory
 
     def retarget(self, before: float, memories: Memories) -> None:  # noqa: B027 (stateless by default)
         """Adapts memories from another target density (`ThresholdPolicy.retarget`)."""
 
     @abstractmethod
     def run(self, given: BucketInput) -> RuleOutput:
-        """Adds gradients to residuals, takes out what is sent, keeps the rest.
+        """Adds gradients to residuals, and takes out the update, which it returns.
 
-        Returns:
-            What it sends. `given.tallies` gains those of its parameters.
+        Tallies of its parameters are in `given.tallies`.
         """
 
 
 def rule_of(method: CompressedMethod) -> Rule:
-    """The rule at work by a method's fields.
+    """The rule of a method.
 
     Raises:
-        ValueError: the address of its rule leads to none.
+        ValueError: its implementation cannot be imported or created.
     """
     rule: Rule = implementation_of(type(method), "rule", Rule)(method)
     return rule

@@ -8,7 +8,7 @@ from ..bucket.layout import Part
 from ..method.dense import DenseMethod
 from ..ops.interface import Batch
 from ..quantizers.base import Given, quantization_of
-from ..tau.base import Memory, with_magnitudes
+from ..tau.base import PolicyMemory, with_magnitudes
 from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import Update
 from .base import BucketInput, Rule, RuleOutput
@@ -24,15 +24,15 @@ class DenseRule(Rule):
         self.quantization = quantization_of(config)
         self.law = None if config.law is None else ByLaw(config.law, config)
 
-    def memory_of(self, name: str) -> type[Memory]:
-        return Memory if self.law is None else LawMemory
+    def memory_of(self, name: str) -> type[PolicyMemory]:
+        return PolicyMemory if self.law is None else LawMemory
 
     def run(self, given: BucketInput) -> RuleOutput:
         segments, numbers, tallies = given.segments, given.numbers, given.tallies
         whole, parts = given.batch(), given.parts.of(segments)
         batch = whole.select(numbers)
-        own = parts if batch is whole else [parts[number] for number in numbers]
-        laws, rms = self._numbers(own, batch, given), [part.rms for part in own]
+        active = parts if batch is whole else [parts[number] for number in numbers]
+        laws, rms = self._numbers(active, batch, given), [part.rms for part in active]
         quantized = self.quantization.apply(
             Given(_side_by_side(batch, whole), given.ops, given.readback, rms, laws)
         )
@@ -53,18 +53,18 @@ class DenseRule(Rule):
         update = Update(self.form, segments, None, counts, values, bits=bits, block=block, tables=tables)
         return RuleOutput(update, finish)
 
-    def _numbers(self, own: list[Part], batch: Batch, given: BucketInput) -> list[float | None]:
-        """What a law says for each parameter."""
+    def _numbers(self, parts: list[Part], batch: Batch, given: BucketInput) -> list[float | None]:
+        """The law's numbers for parameters."""
         if self.law is None:
-            return [None] * len(own)
+            return [None] * len(parts)
         context, iteration = given.context, given.context.iteration
-        memories = [context.memories.setdefault(part.name, LawMemory()) for part in own]
+        memories = [context.memories.setdefault(part.name, LawMemory()) for part in parts]
         known = [memory for memory in memories if isinstance(memory, LawMemory)]  # all of them
-        wanted = self.law.need_samples(own, iteration, known)
+        wanted = self.law.need_samples(parts, iteration, known)
         self.law.decide(known, iteration, cast("dict[str, LawMemory]", context.memories))
-        looked = with_magnitudes(own, wanted, batch, given.ops)
-        told = [self.law.number(part, iteration, memory) for part, memory in zip(looked, known, strict=True)]
-        return [self.law.config.constant if number is None else number for number in told]
+        pairs = zip(with_magnitudes(parts, wanted, batch, given.ops), known, strict=True)
+        numbers = [self.law.number(part, iteration, memory) for part, memory in pairs]
+        return [self.law.config.constant if number is None else number for number in numbers]
 
 
 def _side_by_side(batch: Batch, whole: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""Which elements of a parameter a sparse rule takes out: by a threshold, by rank, or by rank in a chunk."""
+"""Sparse rules, which select elements by a threshold, by rank, or by rank in a chunk."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from ..method.base import SMALLEST_TAU
 from ..method.sparse import ChunkedTopK, ThresholdedMethod, TopK
 from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
-from ..tau.base import ALL, Memory, policy_of, reached_by
+from ..tau.base import ALL, PolicyMemory, policy_of, reached_by
 from ..tau.density import density_at
 from ..wire.update import Chunks
 from .base import BucketInput, Context, Memories
@@ -23,31 +23,33 @@ class ByThreshold(SparseRule):
         super().__init__(config)
         self.policy = policy_of(config.tau, config)
 
-    def memory_of(self, name: str) -> type[Memory]:
+    def memory_of(self, name: str) -> type[PolicyMemory]:
         return self.policy.memory_of(name)
 
     def retarget(self, before: float, memories: Memories) -> None:
         self.policy.retarget(before, memories)
 
-    def memories(self, parts: Sequence[Part], memories: Memories) -> list[Memory]:
+    def memories(self, parts: Sequence[Part], memories: Memories) -> list[PolicyMemory]:
         names = [ALL] * len(parts) if self.policy.together else [part.name for part in parts]
         for name in names:
             if name not in memories:
                 memories[name] = self.policy.memory_of(name)()
         return [memories[name] for name in names]
 
-    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
         self.policy.decide(known, context.iteration, context.memories)
         return self.policy.taus(parts, context.iteration, known)
 
-    def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> Sequence[bool]:
+    def need_samples(
+        self, parts: Sequence[Part], iteration: int, known: Sequence[PolicyMemory]
+    ) -> Sequence[bool]:
         return self.policy.need_samples(parts, iteration, known)
 
-    def shares(self, parts: int, iteration: int, known: Sequence[Memory]) -> Sequence[float] | None:
+    def shares(self, parts: int, iteration: int, known: Sequence[PolicyMemory]) -> Sequence[float] | None:
         return self.policy.shares(iteration, known)
 
     def note(
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[Memory]
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[PolicyMemory]
     ) -> None:
         self.policy.note(parts, sent, iteration, known)
 
@@ -63,14 +65,16 @@ class ByRank(SparseRule):
     config: TopK
     sends = "wgt"
 
-    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
         """The density; the pass finds the magnitude that belongs to it."""
         return self.shares(len(parts), context.iteration, known)
 
-    def shares(self, parts: int, iteration: int, known: Sequence[Memory]) -> list[float]:
+    def shares(self, parts: int, iteration: int, known: Sequence[PolicyMemory]) -> list[float]:
         return [density_at(self.config.density, self.config.warmup, iteration)] * parts
 
-    def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> list[bool]:
+    def need_samples(
+        self, parts: Sequence[Part], iteration: int, known: Sequence[PolicyMemory]
+    ) -> list[bool]:
         return [self.config.sampled] * len(parts)
 
     def take(
@@ -95,7 +99,7 @@ class ByChunk(SparseRule):
         super().__init__(config)
         self.chunks = Chunks(config.chunk, config.keep)
 
-    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
         """None; any number does."""
         return [SMALLEST_TAU] * len(parts)
 

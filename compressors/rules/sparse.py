@@ -1,4 +1,4 @@
-"""What rules share that send some elements, and keep all of the others; `selection.py` has the rules."""
+"""The base of sparse rules, which send some elements and keep the others (`selection.py`)."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,19 +16,19 @@ from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
 from ..ops.segments import Numbers
 from ..quantizers.base import Given, Quantization, quantization_of
-from ..tau.base import Memory, with_magnitudes
+from ..tau.base import PolicyMemory, with_magnitudes
 from ..wire.forms import FORMS
 from ..wire.update import Chunks, Update
 from .base import BucketInput, Context, Memories, Rule, RuleOutput
 
 
 class SparseRule(Rule):
-    """Selects elements by residual + gradient, and perhaps quantizes what it selected."""
+    """Selects elements by residual + gradient, and may quantize them."""
 
     config: SparseMethod
     needs_residual = True
     sends: ThresholdRule
-    """What stands for an element."""
+    """How an element is sent."""
     has_tau = True
     chunks: Chunks | None = None
 
@@ -41,24 +41,26 @@ class SparseRule(Rule):
         self.form = self._selects if config.quantizer is None else config.quantizer.makes
 
     @abstractmethod
-    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[Memory]) -> list[float]:
-        """Decides a tau, or a density, for the pass of each part.
+    def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
+        """Decides the taus, or densities, of parts.
 
         Args:
             parts: of one bucket; with their magnitudes where they `need_samples`.
             context: of the bucket.
-            known: what is remembered of the parts (`memories`).
+            known: the memories of the parts.
         """
 
-    def memories(self, parts: Sequence[Part], memories: Memories) -> Sequence[Memory]:
-        """What is remembered of some parts, made where there is nothing yet; nothing by default."""
+    def memories(self, parts: Sequence[Part], memories: Memories) -> Sequence[PolicyMemory]:
+        """The memories of parts, created where there is none; empty by default."""
         return ()
 
-    def need_samples(self, parts: Sequence[Part], iteration: int, known: Sequence[Memory]) -> Sequence[bool]:
-        """Whether a sample of each part decides its tau, in `aims` or in `take`."""
+    def need_samples(
+        self, parts: Sequence[Part], iteration: int, known: Sequence[PolicyMemory]
+    ) -> Sequence[bool]:
+        """Whether `aims` or `take` need samples of the parts."""
         return [False] * len(parts)
 
-    def shares(self, parts: int, iteration: int, known: Sequence[Memory]) -> Sequence[float] | None:
+    def shares(self, parts: int, iteration: int, known: Sequence[PolicyMemory]) -> Sequence[float] | None:
         """See `ThresholdPolicy.shares`."""
         return None
 
@@ -66,18 +68,18 @@ class SparseRule(Rule):
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        """Starts the passes, whose results are there when `given.readback` was fetched.
+        """Starts the passes; their results are available once `given.readback` is fetched.
 
         Args:
             batch: some parameters.
             target: receives what is sent.
             parts: the same, as in `aims`.
-            aims: the tau or density of each one's pass.
+            aims: their taus or densities.
             given: the bucket.
         """
 
     def note(
-        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[Memory]
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[PolicyMemory]
     ) -> None:
         """Records what was sent of parts that were not held back."""
 
@@ -87,29 +89,30 @@ class SparseRule(Rule):
         whole, numbers = given.batch(), given.numbers
         parts = given.parts.of(segments)
         batch = whole.select(numbers)
-        own = parts if batch is whole else [parts[number] for number in numbers]
+        active = parts if batch is whole else [parts[number] for number in numbers]
         if self.config.momentum:
-            velocities = [part.velocity for part in own if part.velocity is not None]
+            velocities = [part.velocity for part in active if part.velocity is not None]
             batch = ops.apply_momentum(batch, velocities, self.config.momentum)
             whole = whole.replaced(numbers, batch)
         known = self.memories(parts, context.memories)
         wanted = self.need_samples(parts, context.iteration, known)
-        looked = with_magnitudes(parts, wanted, whole, ops, self.shares(len(parts), context.iteration, known))
-        aims = self.aims(looked, context, known)
+        shares = self.shares(len(parts), context.iteration, known)
+        sampled = with_magnitudes(parts, wanted, whole, ops, shares)
+        aims = self.aims(sampled, context, known)
         target = ops.target(self._room(batch.sizes, given), self.sends)
         aimed = np.array(aims, np.float32)
         if batch is not whole:
-            looked, aims = [looked[number] for number in numbers], [aims[number] for number in numbers]
+            sampled, aims = [sampled[number] for number in numbers], [aims[number] for number in numbers]
             known = [known[number] for number in numbers] if known else known
-        begun = self.take(batch, target, looked, aims, given)
+        pending = self.take(batch, target, sampled, aims, given)
         given.readback.fetch()
-        selected = begun()
-        clipped = self._clear_and_clip(batch, target, own, selected, given)
+        selected = pending()
+        clipped = self._clear_and_clip(batch, target, active, selected, given)
         taus = np.maximum(aimed, np.float32(SMALLEST_TAU))
         counts = np.zeros(len(segments), np.int64)
         taus[numbers], counts[numbers] = selected.taus, np.diff(selected.ends, prepend=0)
         self._tally(selected, numbers, counts, aimed, given)
-        self.note(own, counts[numbers].tolist(), context.iteration, known)
+        self.note(active, counts[numbers].tolist(), context.iteration, known)
         refused: list[int] = segments.places[numbers[selected.nonfinite]].tolist()
         notes = [clipped, given.squares_of(given.held_back)]
         update = self._update(target, counts, taus, given)
@@ -133,22 +136,22 @@ class SparseRule(Rule):
         return int(chunks.count(sizes).sum())
 
     def _clear_and_clip(
-        self, batch: Batch, target: Target, own: Sequence[Part], selected: Selected, given: BucketInput
+        self, batch: Batch, target: Target, parts: Sequence[Part], selected: Selected, given: BucketInput
     ) -> Callable[[], None]:
-        """What comes after the passes; returns what notes the squares of clipped residuals."""
-        if self.config.momentum and len(own):
+        """Clears velocities and clips residuals after the passes; returns what tallies their squares."""
+        if self.config.momentum and len(parts):
             # The momentum of an element that was sent would move it further in the old direction.
             rows = batch.rows.copy()
-            rows[:, 0] = [0 if part.velocity is None else part.velocity.data_ptr() for part in own]
+            rows[:, 0] = [0 if part.velocity is None else part.velocity.data_ptr() for part in parts]
             given.ops.add_words(target.words[: int(selected.ends[-1])], selected.ends, rows, None, None)
         clip = self.clip
         if clip is None or (given.context.iteration + 1) % clip.every:
             return lambda: None
         most = [clip.to * tau for tau in selected.taus.tolist()]
-        residuals = [residual_of(part) for part in own]
+        residuals = [residual_of(part) for part in parts]
         if residuals:
             torch._foreach_clamp_max_(residuals, most)
-            torch._foreach_clamp_min_(residuals, [-each for each in most])
+            torch._foreach_clamp_min_(residuals, [-limit for limit in most])
         return given.squares_of(given.segments.places[given.numbers].tolist())
 
     def _tally(
@@ -171,7 +174,7 @@ class SparseRule(Rule):
     def _update(
         self, target: Target, counts: Numbers, taus: NDArray[np.float32], given: BucketInput
     ) -> Update:
-        """What was selected."""
+        """The selected elements."""
         sent, form = int(counts.sum()), self._selects
         values = given.ops.empty(0, np.uint8) if form in ("bgt", "strom") else target.values[:sent]
         return Update(
@@ -187,9 +190,9 @@ class SparseRule(Rule):
     def _quantized(
         self, quantizer: Quantization, update: Update, batch: Batch, given: BucketInput
     ) -> tuple[Update, Callable[[], None]]:
-        """The quantizer's symbols instead of floats; the error goes back to where the element came from.
+        """Quantizes the values; the error goes back to the residual.
 
-        And what notes the tallies, once results were fetched.
+        Also returns what completes the tallies, once results are fetched.
         """
         ops, counts = given.ops, update.counts
         sent = np.flatnonzero(counts)
@@ -210,8 +213,8 @@ class SparseRule(Rule):
             given.tallies.residual_squares[ordinals] += quantized.passed().residual_squares
 
         coded = quantized.values, quantized.block, quantized.tables
-        found = replace(update, form=self.form, values=coded[0], bits=bits, block=coded[1], tables=coded[2])
-        return found, note
+        update = replace(update, form=self.form, values=coded[0], bits=bits, block=coded[1], tables=coded[2])
+        return update, note
 
 
 def residual_of(part: Part) -> Tensor:

@@ -1,4 +1,4 @@
-"""A tau for each layer: together they take the fewest bits at an error budget; decided every few iterations.
+"""A tau per layer, so that all take the fewest bits at an error budget; decided every few iterations.
 
 A layer's choices are on a curve: the share of its elements that is sent, the tau for it, and the error: the
 sum of squares of what is not sent. Curves come from a sample's magnitudes by cumulative sums over them in
@@ -76,7 +76,7 @@ def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRul
     # Rounded first, as 0.07 * 100 is a little more than 7.
     ranks = np.maximum(np.ceil(np.rint(shares * m * 1e6) / 1e6).astype(np.int64), 1)
     taus = np.clip(ascending[m - ranks], SMALLEST_TAU, LARGEST_TAU)
-    reached, squares = (np.append(0, np.cumsum(each)) for each in (ascending[::-1], ascending[::-1] ** 2))
+    reached, squares = (np.append(0, np.cumsum(values)) for values in (ascending[::-1], ascending[::-1] ** 2))
     unsent = squares[m] - squares[ranks]
     if rule in ("bgt", "strom"):
         unsent += squares[ranks] - 2 * taus * reached[ranks] + ranks * taus**2
@@ -100,8 +100,8 @@ def bits_per_element(sent: Floats, value_bits: float) -> Floats:
     p = np.clip(sent, 1e-12, 1 - 1e-12)
     empty = np.log1p(-p)
     b = np.maximum(0.0, np.ceil(np.log2(math.log(_GOLDEN - 1) / empty)))
-    each = b - 1 / np.expm1(2.0**b * empty)
-    return np.minimum(p * each, 1.0) + sent * value_bits
+    position_bits = b - 1 / np.expm1(2.0**b * empty)
+    return np.minimum(p * position_bits, 1.0) + sent * value_bits
 
 
 def allocate(curves: Curves, density: float, value_bits: float) -> tuple[Floats, Floats]:
@@ -125,7 +125,7 @@ def allocate(curves: Curves, density: float, value_bits: float) -> tuple[Floats,
 
 
 def cheapest(cost: Floats, error: Floats, given: int) -> NDArray[np.int64]:
-    """Which choice each layer takes, so that costs are low and errors no more than they would be otherwise.
+    """The choices of layers with low costs, and errors no larger than those of the choice given.
 
     Args:
         cost: float64 [L, C].
@@ -153,10 +153,10 @@ def cheapest(cost: Floats, error: Floats, given: int) -> NDArray[np.int64]:
             low = middle
         else:
             high = middle
-    found = minimizing(high)
-    if math.fsum(error[rows, found]) > allowed:  # errors differ by less than the multipliers reach
-        found = otherwise
-    chosen = _spend(cost, error, found, allowed)
+    cheap = minimizing(high)
+    if math.fsum(error[rows, cheap]) > allowed:  # errors differ by less than the multipliers reach
+        cheap = otherwise
+    chosen = _spend(cost, error, cheap, allowed)
     return chosen if math.fsum(cost[rows, chosen]) <= math.fsum(cost[rows, otherwise]) else otherwise
 
 
@@ -233,7 +233,7 @@ class AllocatedMemory(DensityMemory):
 
 
 class Allocated(TargetDensity[AllocatedMemory]):
-    """A density for each layer, kept to as `TargetDensity` does.
+    """A density per layer, which `TargetDensity` then holds.
 
     In an iteration in which densities are due every parameter's sample leaves its curve in its memory. The
     next iteration begins with the decision, whichever bucket comes first, and forgets the curves. Should
@@ -269,7 +269,7 @@ class Allocated(TargetDensity[AllocatedMemory]):
     def decide(
         self, due: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
     ) -> None:
-        every = self.config.every  # in most iterations there is nothing to decide, which is seen soonest so
+        every = self.config.every  # the shortest check: most iterations decide nothing
         if iteration % every > 1 and (
             iteration > every or not any(map(self.due, (iteration - 1, iteration)))
         ):
@@ -280,7 +280,7 @@ class Allocated(TargetDensity[AllocatedMemory]):
 
         if not any(map(waits, due)):
             return
-        waiting = [memories[each] for each in sorted(memories) if waits(memories[each])]
+        waiting = [memories[name] for name in sorted(memories) if waits(memories[name])]
         ready = [memory for memory in waiting if memory.curve is not None and memory.elements]
         if ready:
             taus, shares = allocate(_curves(ready), self.config.density, self.method.value_bits)

@@ -1,4 +1,4 @@
-"""The interface of threshold policies at work: what they remember of a parameter, what they decide."""
+"""The interface of threshold policies: their decisions, and their memory of a parameter."""
 
 import math
 import struct
@@ -20,18 +20,17 @@ from ..ops.interface import Batch, Ops
 from ..ops.readback import Readback
 
 ALL = ""
-"""The name under which a policy remembers what it remembers of all parameters together; none has it."""
+"""The key of a memory that all parameters share; no parameter has this name."""
 SAMPLE = 2**14
-"""Elements of a parameter that are looked at, at most."""
+"""Elements of a sample of a parameter, at most."""
 _FLOAT32 = struct.Struct("f")
 
 
 @dataclass(slots=True)
-class Memory:
-    """What a policy remembers of one parameter; each policy has its own.
+class PolicyMemory:
+    """Base of the records that policies keep of a parameter.
 
-    Its fields are numbers, lists of them, or None where there is nothing to remember yet. All have a
-    default: a new one remembers nothing.
+    Fields are numbers, lists of numbers, or None. All have a default.
     """
 
     def plain(self) -> dict[str, Any]:
@@ -45,7 +44,7 @@ class Memory:
         Raises:
             ValueError: a field is missing, unknown, or no number.
         """
-        names = [each.name for each in fields(cls)]
+        names = [field.name for field in fields(cls)]
         if missing := sorted(set(names) - set(plain)):
             raise ValueError(f"without {', '.join(missing)}")
         if unknown := sorted(set(map(str, plain)) - set(names)):
@@ -55,34 +54,34 @@ class Memory:
 
 def _number(name: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [_number(name, each) for each in value]
+        return [_number(name, item) for item in value]
     if value is not None and not isinstance(value, int | float):
         raise ValueError(f"{name} = {value!r} is not a number")
     return value
 
 
-M = TypeVar("M", bound=Memory)
+M = TypeVar("M", bound=PolicyMemory)
 
 
 class ThresholdPolicy(ABC, Generic[M]):
-    """Decides taus; automatic policies also learn from what they led to.
+    """Decides taus; automatic policies also follow how much they led to.
 
-    Several parameters are decided for in one call, a bucket's mostly: in most iterations there is little to
-    do for each, and a call for each would take longer than that. Which of them share a call, and in which
-    order, must not change the result: DDP rebuilds its buckets.
+    A call is about several parameters, mostly those of a bucket: in most iterations the work for a parameter
+    is less than a call. Which parameters share a call, and in which order, must not change the result: DDP
+    rebuilds its buckets.
     """
 
     together: ClassVar[bool] = False
-    """Whether all parameters have one memory between them, that of ALL."""
-    memory: ClassVar[type[Memory]] = Memory
-    """What it remembers of a parameter."""
+    """Whether all parameters share one memory, that of ALL."""
+    memory: ClassVar[type[PolicyMemory]] = PolicyMemory
+    """The class of its memory of a parameter."""
 
     def __init__(self, config: Any, method: Any) -> None:
-        """By the policy's fields, and those of the method that it decides for."""
+        """Takes the policy's fields, and those of its method."""
         self.config, self.method = config, method
 
-    def memory_of(self, name: str) -> type[Memory]:
-        """What it remembers of the parameter of that name."""
+    def memory_of(self, name: str) -> type[PolicyMemory]:
+        """The class of its memory of the parameter of that name."""
         return self.memory
 
     @abstractmethod
@@ -100,7 +99,7 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
     def needs_sample(self, part: Part, iteration: int, memory: M) -> bool:
-        """Whether `taus` is going to look at a part's magnitudes."""
+        """Whether `taus` needs a sample of a part's magnitudes."""
         return False
 
     def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[M]) -> Sequence[bool]:
@@ -109,15 +108,15 @@ class ThresholdPolicy(ABC, Generic[M]):
         return [self.needs_sample(part, iteration, memory) for part, memory in pairs]
 
     def shares(self, iteration: int, memories: Sequence[M]) -> Sequence[float] | None:
-        """The share of each sample whose smallest magnitude is all that `taus` looks at, if that is so."""
+        """The shares of samples whose smallest magnitudes are all that `taus` needs; None: it needs more."""
         return None
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[M]) -> None:
-        """Records how many elements of each parameter were sent with the last tau.
+        """Records how many elements of parameters were sent with the last tau.
 
         Args:
             parts: the parameters; none that was held back.
-            sent: how many of each one's elements.
+            sent: their elements that were sent.
             iteration: as for `taus`.
             memories: theirs; may be changed.
         """
@@ -143,25 +142,27 @@ class ThresholdPolicy(ABC, Generic[M]):
         """
 
 
-class Fixed(ThresholdPolicy[Memory]):
+class Fixed(ThresholdPolicy[PolicyMemory]):
     """The same tau always."""
 
     def __init__(self, value: float) -> None:
         """tau."""
         self.value = value
 
-    def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[bool]:
+    def need_samples(
+        self, parts: Sequence[Part], iteration: int, memories: Sequence[PolicyMemory]
+    ) -> list[bool]:
         return [False] * len(parts)
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[PolicyMemory]) -> list[float]:
         return [self.value] * len(parts)
 
 
 def policy_of(tau: float | Policy, method: ThresholdedMethod) -> ThresholdPolicy[Any]:
-    """What decides the thresholds that a method's field describes.
+    """The policy of a method's field `tau`.
 
     Raises:
-        ValueError: the address of the policy's work leads to none.
+        ValueError: its implementation cannot be imported or created.
     """
     if not isinstance(tau, Policy):
         return Fixed(as_tau(tau))
@@ -184,30 +185,30 @@ def with_magnitudes(
     ops: Ops,
     shares: Sequence[float] | None = None,
 ) -> list[Part]:
-    """Some parameters, which a batch is about; those that are wanted with a sample of their magnitudes.
+    """The parameters of a batch, the wanted ones with a sample of their magnitudes.
 
-    If no more is asked of them, only with what a share of the sample reaches (`Part.reached`). Waits once,
-    for all; twice with shares if something is not finite.
+    With shares, only with the magnitude that a share of the sample reaches (`Part.reached`). Waits once for
+    all; twice with shares if a sample is not finite.
     """
     numbers = np.flatnonzero(np.array(wanted, np.bool_))
-    found = list(parts)
+    with_samples = list(parts)
     if shares is not None and numbers.size:
-        looked = batch.select(numbers)
-        counts = np.minimum(looked.sizes, SAMPLE).tolist()
+        sampled = batch.select(numbers)
+        counts = np.minimum(sampled.sizes, SAMPLE).tolist()
         ranks = [
             rank_at(shares[number], count) for number, count in zip(numbers.tolist(), counts, strict=True)
         ]
-        reached, broken = ops.ranked_samples(looked, counts, ranks)
+        reached, broken = ops.ranked_samples(sampled, counts, ranks)
         for number, magnitude in zip(numbers.tolist(), reached.tolist(), strict=True):
-            found[number] = replace(parts[number], reached=magnitude)
+            with_samples[number] = replace(parts[number], reached=magnitude)
         numbers = numbers[broken]
     if numbers.size:
-        readback, looked = Readback(ops), batch.select(numbers)
-        samples = ops.samples(looked, np.minimum(looked.sizes, SAMPLE).tolist(), readback)
+        readback, sampled = Readback(ops), batch.select(numbers)
+        samples = ops.samples(sampled, np.minimum(sampled.sizes, SAMPLE).tolist(), readback)
         readback.fetch()
         for number, sample in zip(numbers.tolist(), samples(), strict=True):
-            found[number] = replace(parts[number], magnitudes=np.abs(sample[np.isfinite(sample)]))
-    return found
+            with_samples[number] = replace(parts[number], magnitudes=np.abs(sample[np.isfinite(sample)]))
+    return with_samples
 
 
 def reached_by(part: Part, share: float) -> float:

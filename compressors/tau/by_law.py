@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..bucket.layout import Part
 from ..method.policies import Law
 from ..observe import statistics_of
-from .base import Memory, ThresholdPolicy, as_tau, magnitudes_of
+from .base import PolicyMemory, ThresholdPolicy, as_tau, magnitudes_of
 
 _SMALLEST_RATIO = 1e-3
 """Lower bound of a percentile over the root mean square: it is 0 if most elements are zero."""
@@ -64,7 +64,7 @@ def by_law(law: Law, features: Features) -> float:
 
 
 @dataclass(slots=True)
-class LawMemory(Memory):
+class LawMemory(PolicyMemory):
     """Of one parameter, from its first nonzero gradient."""
 
     rms: float | None = None

@@ -1,4 +1,4 @@
-"""A target density: tau comes from a sample now and then, and is corrected in between by what was sent."""
+"""A target density: tau comes from a sample every few iterations, and in between from what was sent."""
 
 import math
 from abc import abstractmethod
@@ -9,43 +9,42 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.policies import DensityTau, Warmup
-from .base import Memory, ThresholdPolicy, as_tau, reached_by
+from .base import PolicyMemory, ThresholdPolicy, as_tau, reached_by
 
 BAND = 0.1
-"""How far off what is sent may be before tau moves: this part of what is expected, and what chance does."""
+"""Relative tolerance of the number of elements sent, in which tau stays."""
 CHANCE = 2
-"""That is so many times the square root of what is expected, and an element: in layers that send few, chance
-alone would move tau in most iterations."""
+"""Added tolerance: this times the square root of the expected number, plus 1. In layers that send few, chance
+alone would otherwise move tau in most iterations."""
 LOOK = 2
-"""Iterations from one look at what was sent to the next, counted from those in which samples are due: a
-correction costs time, and what it comes to shows only after it. What jumps up is seen in between, too."""
+"""Iterations between two comparisons with the band, counted from the last sample: a correction costs time,
+and shows only in the next iteration. The alarm is compared in every iteration."""
 OFF = 4
-"""How many times too many or too few elements call for a new sample at once."""
+"""Factor of too many or too few elements that causes a new sample at once."""
 ASKS = 0.0
-"""What stands in a memory instead of a tau that the next iteration finds in a new sample."""
+"""In place of tau: the next iteration takes a new sample."""
 STEADY = 8
-"""Elements expected below which what one iteration sent says little: as many are taken to have come in its
-place as were expected."""
+"""Smoothing count for small layers: as many expected elements are added to those that were sent."""
 
 
 @dataclass(slots=True)
-class DensityMemory(Memory):
-    """Of one parameter; at first its band holds nothing that can be sent."""
+class DensityMemory(PolicyMemory):
+    """Of one parameter; its band is empty at first."""
 
     tau: float = ASKS
     target: float = 0.0
     """The share of its elements to send."""
     again: float | None = None
-    """How many samples out of turn there may still be."""
+    """Extra samples that are still allowed."""
     least: float = 1.0
-    """The band: the fewest elements sent at which tau stays."""
+    """Lower end of the band: the fewest elements sent at which tau stays."""
     most: float = 0.0
-    """And the most."""
+    """Upper end of the band."""
     alarm: float = 0.0
-    """So many elements sent are seen in any iteration."""
+    """More elements than this change tau in any iteration."""
 
     def forget_band(self) -> None:
-        """Nothing that is sent lies in the band."""
+        """Empties the band."""
         self.least, self.most, self.alarm = 1.0, 0.0, 0.0
 
 
@@ -53,27 +52,27 @@ D = TypeVar("D", bound=DensityMemory)
 
 
 class _Renewed(Protocol):
-    """What the configurations of all these policies have."""
+    """The field that the configurations of all these policies have."""
 
     @property
     def every(self) -> int: ...
 
 
 class TargetDensity(ThresholdPolicy[D], Generic[D]):
-    """Finds tau in a sample every few iterations, and keeps to the target in between by what was sent.
+    """Finds tau in a sample every few iterations, and corrects it in between by what was sent.
 
-    A run begins with samples in its iterations 0, 1, 2, 4, 8, ...: residuals grow from nothing, and of some
-    runs, such as those that exchange weights now and then, the first few iterations are all.
+    A run begins with samples in its iterations 0, 1, 2, 4, 8, ...: residuals grow from zero, and some runs,
+    such as those that exchange weights every few steps, have few iterations.
 
-    The sample costs time and what was sent costs next to none: while it stays in a band, kept in the
-    memory, nothing is done. A layer whose scale drifts is followed by the correction; one whose scale jumps
-    is sampled in the next iteration, unless that did not help before.
+    A sample costs time, and counts of what was sent cost next to none: while they stay in a band, nothing
+    changes. The correction follows a layer whose scale drifts. A layer whose scale jumps is sampled in the
+    next iteration, unless that did not help before.
     """
 
     config: _Renewed
     again: ClassVar[int] = 8
-    """The largest number of such samples until the next one is due: if residuals lie just below an old tau,
-    each may call for another."""
+    """The largest number of extra samples until the next one is due: if residuals lie just below an old tau,
+    a sample may cause another."""
 
     @abstractmethod
     def target(self, iteration: int, memory: D) -> float:
@@ -84,7 +83,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         """The tau that memory.target of all elements reach, by a sample of the part."""
 
     def begin(self, part: Part, sent: int, memory: D) -> None:
-        """Takes note of what was first sent by a sample's tau."""
+        """Records what a sample's tau first led to."""
 
     def due(self, iteration: int) -> bool:
         """Whether every parameter is sampled in this iteration."""
@@ -116,7 +115,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         memory.forget_band()
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:
-        """See `ThresholdPolicy.note`; in most iterations, and of most parameters, there is nothing to do."""
+        """See `ThresholdPolicy.note`; for most parameters nothing changes."""
         looks = iteration % self.config.every % LOOK == 0
         for part, count, memory in zip(parts, sent, memories, strict=True):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
@@ -129,7 +128,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             memory.forget_band()
 
     def _follow(self, part: Part, sent: int, memory: D) -> None:
-        """Corrects tau where the band does not hold what was sent, or asks for a new sample."""
+        """Corrects tau if what was sent is outside the band, or requests a new sample."""
         fresh = memory.most < memory.least
         if fresh:
             self.begin(part, sent, memory)
@@ -140,7 +139,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         ratio = (sent + STEADY) / ((least + most) / 2 + STEADY)
         # What a new sample's tau is off by, the next one's would be, too.
         jumped = not fresh and not 1 / OFF < ratio < OFF
-        # A sample of nothing but zeros says nothing of what comes after them.
+        # A sample of zeros alone says nothing about the next gradients.
         if jumped and ((memory.again or 0) > 0 or (ratio > 1 and tau <= SMALLEST_TAU)):
             memory.tau = ASKS
         else:
@@ -169,8 +168,8 @@ class Density(TargetDensity[DensityMemory]):
             return TargetDensity.due(self, iteration)
         if TargetDensity.due(self, iteration):
             return True
-        stages = [each * warmup.stages // warmup.iterations for each in (iteration - 1, iteration)]
-        return stages[0] < stages[1]
+        before, now = (at * warmup.stages // warmup.iterations for at in (iteration - 1, iteration))
+        return before < now
 
 
 def aim_at(target: float, elements: float, memory: DensityMemory) -> None:

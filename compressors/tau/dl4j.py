@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from ..bucket.layout import Part
 from ..method.policies import Dl4jTau
-from .base import Memory, ThresholdPolicy, as_tau
+from .base import PolicyMemory, ThresholdPolicy, as_tau
 
 COUNT = 64
 """Iterations between two counts of all elements: a layer may be trained later."""
 
 
 @dataclass(slots=True)
-class Dl4jMemory(Memory):
+class Dl4jMemory(PolicyMemory):
     """Shared by all parameters."""
 
     tau: float | None = None

@@ -8,15 +8,15 @@ from typing import Any
 from ..bucket.layout import Part
 from ..method.policies import LayeredTau, ScheduledTau
 from ..method.sparse import ThresholdedMethod
-from .base import Memory, ThresholdPolicy, as_tau, policy_of
+from .base import PolicyMemory, ThresholdPolicy, as_tau, policy_of
 
 
-class Scheduled(ThresholdPolicy[Memory]):
+class Scheduled(ThresholdPolicy[PolicyMemory]):
     """tau by iteration, interpolated between points."""
 
     config: ScheduledTau
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Memory]) -> list[float]:
+    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[PolicyMemory]) -> list[float]:
         return [as_tau(self._at(iteration))] * len(parts)
 
     def _at(self, iteration: int) -> float:
@@ -55,7 +55,7 @@ class Layered(ThresholdPolicy[Any]):
         for part, count, memory in zip(parts, sent, memories, strict=True):
             self._of(part.name).note((part,), (count,), iteration, (memory,))
 
-    def memory_of(self, name: str) -> type[Memory]:
+    def memory_of(self, name: str) -> type[PolicyMemory]:
         return self._of(name).memory_of(name)
 
     def _of(self, name: str) -> ThresholdPolicy[Any]:

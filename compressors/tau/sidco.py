@@ -95,7 +95,7 @@ def gamma(mean: float, mean_log: float, share: float) -> float:
 # The policy
 
 LOOKS = 5
-"""Fits after which the number of stages is looked at again (the paper's Q)."""
+"""Fits between two decisions on the number of stages (the paper's Q)."""
 TOLERANCE = 0.2
 """By how much the mean density may miss the target before that number changes (the paper's epsilon)."""
 
@@ -106,13 +106,13 @@ class FittedMemory(DensityMemory):
 
     stages: int = 1
     looks: int = 0
-    """Fits since the number of stages was looked at."""
+    """Fits since the last decision on the number of stages."""
     ratios: float = 0.0
     """The sum of what they led to, in multiples of the target."""
     step: int = 1
     """Where more stages are wanted: 1 adds one, -1 takes one away."""
     ratio: float | None = None
-    """The mean of those before the last look."""
+    """Their mean at the last decision."""
 
 
 class Fitted(TargetDensity[FittedMemory]):

@@ -13,13 +13,13 @@ from workbench import Worker, part_of, policy_of
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU
 from taugrad.compressors.method.policies import Warmup
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy
+from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy
 from taugrad.compressors.tau.density import DensityMemory, density_at
 
 NOTHING = part_of(torch.zeros(4))
 
 
-def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: Memory | None = None) -> float:
+def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: PolicyMemory | None = None) -> float:
     memory = policy.memory_of(part.name)() if memory is None else memory
     (tau,) = policy.taus([part], iteration, [memory])
     assert type(tau) is float
@@ -43,7 +43,7 @@ BETWEEN = {
 @in_turn("between", BETWEEN)
 def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(between: str) -> None:
     policy = policy_of(f"schedule({{2: 0.1, 10: 0.2, 6: 0.4}}, between={between!r})")
-    memory = Memory()
+    memory = PolicyMemory()
     found = [tau_of(policy, NOTHING, iteration, memory) for iteration in range(13)]
     assert found == pytest.approx(BETWEEN[between], rel=1e-6)
     assert [found[2], found[6], found[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
@@ -171,7 +171,7 @@ def test_layers_may_have_policies_of_their_own() -> None:
     assert found["s"] == pytest.approx([0.1, 0.2, 0.4, 0.4], rel=1e-6)
     alone = policy_of("density(0.1)")
     assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0) for i in (0, 1, 2, 2)]
-    assert [type(memory) for memory in memories.values()] == [DensityMemory, Memory, Memory]
+    assert [type(memory) for memory in memories.values()] == [DensityMemory, PolicyMemory, PolicyMemory]
 
 
 # In a rule.

@@ -14,7 +14,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.interface import Batch, Ops
 from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import Memory, ThresholdPolicy, with_magnitudes
+from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy, with_magnitudes
 from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]
@@ -99,7 +99,7 @@ class Worker:
         ]
 
     @property
-    def memories(self) -> dict[str, Memory]:
+    def memories(self) -> dict[str, PolicyMemory]:
         return self.context.memories
 
     def residual(self, i: int) -> Floats:
@@ -108,7 +108,7 @@ class Worker:
         return np.zeros(self.sizes[i], np.float32) if kept is None else kept.cpu().numpy().copy()
 
     @property
-    def state(self) -> tuple[list[bytes | None], dict[str, Memory]]:
+    def state(self) -> tuple[list[bytes | None], dict[str, PolicyMemory]]:
         """Residuals and velocities as bytes, and what policies remember."""
         kept = [*self.residuals, *self.velocities]
         return [None if each is None else each.cpu().numpy().tobytes() for each in kept], self.memories
