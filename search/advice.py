@@ -68,14 +68,14 @@ class Setting:
         """The fields of `sync`."""
         if not self.every:
             return {"mode": "sharded"} if pattern == "sharded" else {"mode": "allgather"}
-        found: dict[str, Any] = {"mode": "weights", "every": self.every}
+        fields: dict[str, Any] = {"mode": "weights", "every": self.every}
         if self.unsent:
-            found["unsent"] = float(f"{1 / workers:.6g}")
+            fields["unsent"] = float(f"{1 / workers:.6g}")
         if pattern != "allgather":
-            found["pattern"] = pattern
+            fields["pattern"] = pattern
         if self.family == "diloco":  # arXiv 2311.08105
-            found["outer"] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
-        return found
+            fields["outer"] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+        return fields
 
 
 def _local(every: int, density: float, value: float) -> Setting:
@@ -184,15 +184,15 @@ class Advice:
 
 def spec_lines(fields: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> list[str]:
     """Fields of a spec, a line for each, with remarks behind them."""
-    found = []
+    lines = []
     for name, value in fields.items():
         text = f'"{value}"' if isinstance(value, str) and name == "compressor" and " " in value else value
         if not isinstance(value, str):
             text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
         line = f"{name}: {text}"
         note = (notes or {}).get(name)
-        found.append(f"{line:51} # {note}" if note else line)
-    return found
+        lines.append(f"{line:51} # {note}" if note else line)
+    return lines
 
 
 def local_steps(optimizer: str, lr: float, workers: int) -> dict[str, Any]:
@@ -310,9 +310,9 @@ WORTH_KNOWING = (
 def lines_of(advice: Sequence[Advice]) -> list[str]:
     """Advice as lines for a terminal: the case, why, and what to set."""
     lines = []
-    for each in advice:
-        lines += wrap(f"{each.when}: {each.because}.", _WIDTH)
-        lines += [f"    {line}" for line in each.use]
+    for case in advice:
+        lines += wrap(f"{case.when}: {case.because}.", _WIDTH)
+        lines += [f"    {line}" for line in case.use]
     return lines
 
 

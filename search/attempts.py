@@ -78,8 +78,8 @@ def missing(done: Sequence[Attempt], tolerance: float | None, metric: Metric) ->
 
 def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:
     """Proposes specs, whatever they lose."""
-    for each in specs:  # noqa: UP028 (a list takes no answers)
-        yield each
+    for spec in specs:  # noqa: UP028 (a list takes no answers)
+        yield spec
 
 
 def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None) -> Proposals:

@@ -21,18 +21,24 @@ from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import open_console, say
 
-from . import adaptive
 from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
-from .auto_specs import at_density, by_law, problems_of, without_compression
+from .auto_specs import (
+    MODERATE,
+    STEPS,
+    at_density,
+    by_law,
+    local_steps,
+    problems_of,
+    takes_local_steps,
+    without_compression,
+)
 from .costs import DENSEST, CannotEstimate, cost_of
-from .digits import rounded_down
-from .finished import finished
 from .law.fitting import SHIPPED, LawError, read_law
-from .measured import MetricError, common_metric
+from .measured import MetricError, common_metric, finished
 from .momentum import own_momentum
 from .objective import Outcome
 from .progress import times_smaller
-from .tables import printed
+from .tables import printed, rounded_down
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -140,7 +146,7 @@ def _ways(
     except LawError as error:
         if goal.law is not None:
             raise SpecError(source, [str(error)]) from None
-        if adaptive.applies(spec):
+        if takes_local_steps(spec):
             kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
             say(
                 console,
@@ -148,10 +154,10 @@ def _ways(
                 f"local steps at {times:.3g} times the learning rate, and their result meets the threshold",
             )
             local = [
-                _possible(lambda s=step: adaptive.local_steps(spec, *s), source)  # type: ignore[misc]
-                for step in adaptive.STEPS
+                _possible(lambda s=step: local_steps(spec, *s), source)  # type: ignore[misc]
+                for step in STEPS
             ]
-            return local[adaptive.MODERATE], one_after_the_other(local), 1 + len(local)
+            return local[MODERATE], one_after_the_other(local), 1 + len(local)
         say(console, f"by density: {error}")
         some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
         return some[0], one_after_the_other(some), 1 + len(some)
@@ -201,11 +207,11 @@ def _spend(
         say(console, f"  the highest density is {DENSEST:g}: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB")
     if train(chosen) != OK:
         return FAILED
-    found = finished(client, chosen, _metric(spec, source))
-    if found is None:
+    outcome = finished(client, chosen, _metric(spec, source))
+    if outcome is None:
         say(console, "MLflow has no result of this run: how much of the budget it used is not known")
         return FAILED
-    say(console, spent_line(found.wire_bytes / 1e6, budget))
+    say(console, spent_line(outcome.wire_bytes / 1e6, budget))
     return OK
 
 
@@ -246,7 +252,7 @@ def _approach(
     base = done[0].outcome
     amount = metric.amount(metric.margin(base.value) if tolerance is None else tolerance)
     if not missing(done, tolerance, metric) <= 0:
-        nearest = min(done[1:], key=lambda each: _order(metric.lost(each.outcome.value, base.value)))
+        nearest = min(done[1:], key=lambda attempt: _order(metric.lost(attempt.outcome.value, base.value)))
         over = missing([done[0], nearest], tolerance, metric)
         beyond = f"{over:.{metric.digits}f} {metric.difference_unit}".rstrip()
         say(
@@ -264,10 +270,10 @@ def _order(lost: float) -> float:
     return math.inf if math.isnan(lost) else lost
 
 
-def sureness(found: Outcome, base: Outcome, metric: Metric) -> str:
+def sureness(outcome: Outcome, base: Outcome, metric: Metric) -> str:
     """The uncertainty of a run's loss against the run without compression; both have one seed."""
-    examples = found.examples if found.examples == base.examples else None
-    change = difference({"": found.value}, {"": base.value}, examples, metric)
+    examples = outcome.examples if outcome.examples == base.examples else None
+    change = difference({"": outcome.value}, {"": base.value}, examples, metric)
     measured = f"measured: {_written(metric, change.lost)} {metric.difference_unit} lost".replace("  ", " ")
     if change.low is None or change.high is None:
         why = "the number of test examples is not known" if metric.is_share else "seeds were not repeated"
@@ -286,15 +292,15 @@ def _written(metric: Metric, lost: float) -> str:
 def _table(done: Sequence[Attempt], metric: Metric) -> Table:
     headings = ("compressor", metric.label, f"{metric.difference_unit} lost", "wire MB", "times smaller")
     base, rows = done[0].outcome, []
-    for each in done:
-        found = each.outcome
-        smaller = times_smaller(found, base)
+    for attempt in done:
+        outcome = attempt.outcome
+        smaller = times_smaller(outcome, base)
         rows.append(
             (
-                str(each.spec.compressor),
-                metric.shown(found.value),
-                _written(metric, metric.lost(found.value, base.value)),
-                f"{found.wire_bytes / 1e6:,.4g}",
+                str(attempt.spec.compressor),
+                metric.shown(outcome.value),
+                _written(metric, metric.lost(outcome.value, base.value)),
+                f"{outcome.wire_bytes / 1e6:,.4g}",
                 f"{smaller:,.4g}x",
                 f"{smaller / 2:,.4g}x",
             )

@@ -7,15 +7,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from taugrad.compressors.method import NoCompression, read_config
-from taugrad.compressors.method.policies import AllocatedTau
+from taugrad.compressors.method.policies import AllocatedTau, DensityTau
 from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
 
+from .advice import ADAPTIVE, local_rate
 from .law.fitting import FittedLaw, LawError
 from .momentum import in_compressor, in_optimizer, own_momentum
 
 METHOD = "strom(0.1) | golomb_rice"
 """The rule and codec where the spec has no rule with a threshold; the policy takes tau's place."""
+
+STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))
+"""Local steps between exchanges and the density of an exchange, the fewest bytes first."""
+MODERATE = 1
+"""The one of them that is used if nothing is compared."""
 
 _LAWFUL = {"strom": METHOD} | {kind: f"{kind}(0.1)" for kind in ("wgt", "bgt", "qgt")}
 """What takes the place of no compression, by the method that a law is for."""
@@ -57,15 +64,17 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
         method = None
     else:
         raise LawError(f"compressor.kind = {kind}: must be {law.kind}, which the law was fitted for, or none")
-    own = own_momentum(spec.compressor)
-    if own and law.momentum_in == "optimizer":
-        raise LawError(f"compressor.momentum = {own}: the law was fitted to runs where the optimizer had it")
+    momentum = own_momentum(spec.compressor)
+    if momentum and law.momentum_in == "optimizer":
+        raise LawError(
+            f"compressor.momentum = {momentum}: the law was fitted to runs where the optimizer had it"
+        )
     try:
         lawful = RunSpec.model_validate(with_method(spec, method))
-        if law.momentum_in == "compressor" and not own:
+        if law.momentum_in == "compressor" and not momentum:
             lawful = _momentum_moved(lawful)
-        said = law.of(lawful, tolerance).model_dump(mode="json")
-        return named(spec, with_method(lawful, None, {law.looked_for: said}))
+        threshold = law.of(lawful, tolerance).model_dump(mode="json")
+        return named(spec, with_method(lawful, None, {law.looked_for: threshold}))
     except ValidationError as error:
         raise LawError(problems_of(error)[0]) from None
 
@@ -87,9 +96,9 @@ def stricter(spec: RunSpec, lawful: RunSpec, ratio: float) -> RunSpec:
         looked_for, moved = "floor", -math.log2(ratio)
     else:
         looked_for, moved = "tau", math.log(ratio)
-    said = method[looked_for]
-    constant = float(f"{said['constant'] + moved:.4g}")
-    return named(spec, with_method(lawful, None, {looked_for: said | {"constant": constant}}))
+    threshold = method[looked_for]
+    constant = float(f"{threshold['constant'] + moved:.4g}")
+    return named(spec, with_method(lawful, None, {looked_for: threshold | {"constant": constant}}))
 
 
 def _momentum_moved(spec: RunSpec) -> RunSpec:
@@ -136,4 +145,40 @@ def named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
 
 def problems_of(error: ValidationError) -> list[str]:
     """What is wrong with a spec, a sentence for each."""
-    return [str(each["msg"]).removeprefix("Value error, ") for each in error.errors()]
+    return [str(problem["msg"]).removeprefix("Value error, ") for problem in error.errors()]
+
+
+def takes_local_steps(spec: RunSpec) -> bool:
+    """Whether local steps can replace the exchange of gradients of an adaptive optimizer."""
+    method = spec.compressor
+    return (
+        spec.training.optimizer.kind in ADAPTIVE
+        and real(spec.sync).mode == "allgather"
+        and isinstance(method, NoCompression | ThresholdedMethod)
+        and method.nonfinite == "refuse"
+        and spec.workers.count > 1
+    )
+
+
+def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
+    """The run with local steps instead of gradients.
+
+    The learning rate is that of local steps (`advice.local_rate`). A worker's own weights keep the part of
+    its residual that the residual will have in the workers' mean.
+
+    Args:
+        spec: the run; see `applies`.
+        every: steps between two exchanges.
+        density: of an exchange, 0 to 1.
+
+    Raises:
+        ValidationError: the method does not work with local steps.
+    """
+    method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
+    tau = DensityTau(target=density, every=1).model_dump(mode="json")
+    tree = with_method(spec, method, {"tau": tau})
+    mode = WeightsSync(every=every, unsent=1 / spec.workers.count)
+    tree["sync"] = in_mode(spec.sync, mode).model_dump(mode="json")
+    optimizer = tree["training"]["optimizer"]
+    optimizer["lr"] = local_rate(optimizer["lr"], spec.workers.count)
+    return named(spec, tree)

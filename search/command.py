@@ -26,7 +26,6 @@ from taugrad.platform.user_code import import_object
 from .advice import warning_of
 from .console import LiveSearch
 from .journal import FILE, Began, Journal, JournalError, WriteError, writing
-from .lost import run_all
 from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
 from .progress import Progress
@@ -34,7 +33,7 @@ from .run_trial import in_own_process
 from .search import Search, corner_specs
 from .tracked import Status, finish_parent, reconcile, reopen_parent, start_parent, tag_endings
 from .trial import Surroundings
-from .tune import reason_of, run_baseline, run_trials
+from .tune import reason_of, run_all, run_baseline, run_trials
 from .verdict import tell
 
 if TYPE_CHECKING:
@@ -149,15 +148,15 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
             import_object(evaluate)
     except ValueError as error:
         raise SpecError(search.source, [f"search.evaluate: {error}"]) from None
-    seen: set[str] = set()
+    checked: set[str] = set()
     for spec in [*corners, search.baseline()]:
         kept = {"task", "data", "model", "workers", "sync", "compressor"}
         tree = spec.model_dump(mode="json", include=kept)
         tau, exempt = tree["compressor"].get("tau"), tree["compressor"].get("exempt")
         tree["compressor"] = [list(tau.get("patterns", ())) if isinstance(tau, dict) else [], exempt]
         key = json.dumps(tree, sort_keys=True)
-        if key not in seen:
-            seen.add(key)
+        if key not in checked:
+            checked.add(key)
             check(spec, search.source, local=is_local())
     _check_metric(search, corners)
 

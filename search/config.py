@@ -1,11 +1,20 @@
-"""The section `search` of a spec: what to search, how, and at what cost."""
+"""The section `search` of a spec: its fields, read from a file, the environment and the command line."""
 
-from typing import Annotated, Literal
+import difflib
+import os
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from taugrad.platform.config import Config
 from taugrad.platform.data.config import ImportPath
+from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.allowing import is_allowed, refusal
+from taugrad.platform.spec.fields import FieldHelp, entered, type_name
+from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
+from taugrad.platform.spec.yaml_file import read_value
+
+_SECTION = "search"
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -54,18 +63,89 @@ class SearchConfig(Config):
     yields the value of the task's metric (an accuracy from 0 to 1) and the wire bytes so far, after each
     epoch or, with iterations, at each evaluation."""
 
-    @field_validator("objective", mode="before")
-    @classmethod
-    def _named_by_its_bytes(cls, value: object) -> object:
-        if value == "ratio":
-            raise ValueError(
-                "ratio is now called accuracy_per_wire_gb: the papers' ratio is over paper "
-                "bytes, but a search uses wire bytes"
-            )
-        return value
-
     @model_validator(mode="after")
     def _constraint_has_a_baseline(self) -> "SearchConfig":
         if self.objective == "constraint" and not self.baseline:
             raise ValueError("objective = constraint needs the baseline: leave baseline = true")
         return self
+
+
+class SearchSpec(RunSpec):
+    """Tells what the fields of a search's file hold; nobody makes one."""
+
+    search: SearchConfig
+
+
+def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> SearchConfig:
+    """Takes the section's fields out of what was given.
+
+    Args:
+        tree: a file's fields; the section is taken out.
+        given: the command line's values by field; those of the section are taken out.
+        source: the file's name, for messages.
+
+    Returns:
+        What the file says, over it the environment, over that the command line.
+
+    Raises:
+        SpecError: a field is wrong or unknown, or the file names code, which is not allowed.
+    """
+    section = tree.pop(_SECTION, None) or {}
+    if not isinstance(section, dict):
+        raise SpecError(source, [f"{_SECTION} = {section}: give its fields, {', '.join(_fields())}"])
+    in_section = [name for name in given if name.partition(".")[0] == _SECTION]
+    on_command_line = {
+        name.partition(".")[2]: _value(name.partition(".")[2], given.pop(name)) for name in in_section
+    }
+    environment = _environment()
+    try:
+        settings = SearchConfig.model_validate(section | environment | on_command_line)
+    except ValidationError as error:
+        raise SpecError(source, [_explain(problem) for problem in error.errors()]) from None
+    own_words = "evaluate" in environment or "evaluate" in on_command_line
+    if settings.evaluate is not None and not own_words and not is_allowed():
+        raise SpecError(source, [refusal(f"{_SECTION}.evaluate", settings.evaluate)])
+    return settings
+
+
+def search_fields() -> list[FieldHelp]:
+    """Every field of the section, for `--help`."""
+    return [
+        FieldHelp(
+            f"{_SECTION}.{name}",
+            type_name(info.annotation),
+            str(info.get_default()),
+            "",
+            " ".join((info.description or "").split()),
+        )
+        for name, info in SearchConfig.model_fields.items()
+    ]
+
+
+def _environment() -> dict[str, Any]:
+    prefix = f"{ENVIRONMENT_PREFIX}{_SECTION.upper()}__"
+    return {
+        (field := name.removeprefix(prefix).lower()): _value(field, value)
+        for name, value in os.environ.items()
+        if name.startswith(prefix)
+    }
+
+
+def _value(name: str, text: str) -> Any:
+    return read_value(text, entered([SearchConfig], name))
+
+
+def _explain(problem: Any) -> str:
+    if not problem["loc"]:
+        return f"{_SECTION}: {problem['ctx']['error']}"
+    field = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(field, _fields(), n=1)
+        hint = f"did you mean {_SECTION}.{close[0]}?" if close else f"there are {', '.join(_fields())}"
+        return f"{_SECTION}.{field}: no such field; {hint}"
+    problem_text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    return f"{_SECTION}.{field} = {problem['input']}: {problem_text[0].lower()}{problem_text[1:]}"
+
+
+def _fields() -> list[str]:
+    return list(SearchConfig.model_fields)

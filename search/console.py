@@ -88,13 +88,13 @@ def ending_line(progress: Progress, trial: Trial) -> str:
     reached = f"{metric.label} {metric.shown(point.mean)}"
     if point.interval is not None:
         reached += f" ({interval(point, metric)})"
-    on_front = any(each.number == trial.number for each in progress.front)
+    on_front = any(other.number == trial.number for other in progress.front)
     return f"{what}  {reached}, {point.wire_bytes / 1e6:.4g} MB{', on the front' * on_front}"
 
 
 def interval(point: Point, metric: Metric) -> str:
     """The 95% interval of a point's mean, `95.10 to 96.71`; empty where there is none."""
-    ends = [f"{metric.scale * each:.{metric.digits}f}" for each in point.interval or ()]
+    ends = [f"{metric.scale * end:.{metric.digits}f}" for end in point.interval or ()]
     return " to ".join(ends)
 
 
@@ -122,7 +122,7 @@ def front_table(progress: Progress, most: int | None = None) -> Table:
 def _cells(progress: Progress, point: Point) -> list[str]:
     metric, baseline = progress.metric, progress.baseline
     smaller = 0.0 if baseline is None else times_smaller(point, baseline)
-    times = [f"{each:,.4g}x" if each else "" for each in (smaller, smaller / 2)]
+    times = [f"{ratio:,.4g}x" if ratio else "" for ratio in (smaller, smaller / 2)]
     return [metric.shown(point.mean), interval(point, metric), f"{point.wire_bytes / 1e6:,.4g}", *times]
 
 

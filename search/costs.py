@@ -121,7 +121,9 @@ def cost_of(spec: RunSpec) -> Cost:
 
     data = load(spec.data)
     model = build(spec.model, data.shape)
-    sizes = {name: each.numel() for name, each in model.named_parameters() if each.requires_grad}
+    sizes = {
+        name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     layers, whole = _parameters(sizes, method)
     return Cost(
         layers=layers,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from taugrad.platform.tasks.metric import ACCURACY
 
@@ -37,18 +37,9 @@ def writing(path: Path) -> Iterator[None]:
         raise WriteError(f"cannot write {path}: {error.strerror}") from error
 
 
-_RENAMED = {"accuracy": "value", "epoch": "evaluation"}
-"""Fields of old journals, from before there were metrics other than accuracy."""
-
-
 class _Event(BaseModel):
     # A loss may be infinite, or NaN.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, tree: dict[str, Any]) -> dict[str, Any]:
-        return {_RENAMED.get(name, name): value for name, value in tree.items()}
 
 
 class Began(_Event):
@@ -103,8 +94,8 @@ class Reported(_Event):
     evaluation: int
     """The first seed's latest, counted from 1: one an epoch unless the spec says otherwise; 0 once that seed
     is done."""
-    share: float | None = None
-    """How much of its training was done then, up to 1; None in old journals, where epochs tell it."""
+    share: float
+    """The part of its training that was done then, up to 1."""
     value: float
     """Of the metric."""
     wire_bytes: float
@@ -149,7 +140,8 @@ class Trial:
         """None: it runs, or was interrupted."""
         self.reason = ""
         self.spent_bytes = 0.0
-        self._share: float | None = None
+        self.share = 0.0
+        """The part of the first seed's training that is done, up to 1."""
         self._spent_before = 0.0
         self._unfinished_bytes = 0.0
         """What the training that runs, or was interrupted, has sent."""
@@ -158,11 +150,6 @@ class Trial:
     def evaluation(self) -> int:
         """Evaluations of the first seed behind it."""
         return max(self.course, default=0)
-
-    @property
-    def share(self) -> float:
-        """How much of the first seed's training is behind it, up to 1."""
-        return self.evaluation / self.epochs if self._share is None else self._share
 
     def begin_again(self, *, goes_on: bool) -> None:
         """An interrupted trial is taken up, or one that failed; see `Started.goes_on`."""
@@ -174,7 +161,7 @@ class Trial:
         """Records its state."""
         if event.evaluation:
             self.course[event.evaluation] = Outcome(event.value, event.wire_bytes)
-            self._share = event.share
+            self.share = event.share
         self._unfinished_bytes = event.wire_bytes
         # A checkpoint may be older than what was reported last: what is sent anew is not counted twice.
         self.spent_bytes = max(self.spent_bytes, self._spent_before + event.spent_bytes)
@@ -182,7 +169,7 @@ class Trial:
     def trained(self, event: Trained) -> None:
         """Records that a training has finished."""
         self._unfinished_bytes = 0.0
-        if all(each.fingerprint != event.fingerprint for each in self.trainings):
+        if all(training.fingerprint != event.fingerprint for training in self.trainings):
             self.trainings.append(event)
 
 
@@ -205,8 +192,8 @@ class Record:
     @property
     def ended(self) -> list[Trial]:
         """Trials that came to an end, in the order of their numbers; without the baseline."""
-        found = [trial for trial in self.trials.values() if trial.ending and trial.number != BASELINE]
-        return sorted(found, key=lambda trial: trial.number)
+        trials = [trial for trial in self.trials.values() if trial.ending and trial.number != BASELINE]
+        return sorted(trials, key=lambda trial: trial.number)
 
     @property
     def interrupted(self) -> list[Trial]:

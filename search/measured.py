@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
@@ -9,6 +11,11 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from .objective import Outcome
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+_PAGE = 100
 
 
 class MetricError(ValueError):
@@ -27,9 +34,9 @@ def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
 
 
 def judged_by_accuracy(tags: Mapping[str, str]) -> bool:
-    """Whether a run's tags say that its accuracy counts; runs without tags predate other metrics."""
+    """Whether a run is judged by its accuracy, according to its tags."""
     text = tags.get(names.TAG_METRIC)
-    return text is None or Metric.from_json(text).name == ACCURACY.name
+    return text is not None and Metric.from_json(text).name == ACCURACY.name
 
 
 def common_metric(specs: list[RunSpec]) -> Metric:
@@ -40,10 +47,31 @@ def common_metric(specs: list[RunSpec]) -> Metric:
     """
     tasks = {(spec.task.model_dump_json(), spec.data.model_dump_json()): spec for spec in specs}
     try:
-        found = list(dict.fromkeys(counting_metric(spec) for spec in tasks.values()))
+        metrics = list(dict.fromkeys(counting_metric(spec) for spec in tasks.values()))
     except ValueError as error:
         raise MetricError(str(error)) from None
-    if len(found) > 1:
-        labels = " and ".join(each.label for each in found)
+    if len(metrics) > 1:
+        labels = " and ".join(metric.label for metric in metrics)
         raise MetricError(f"points have different metrics, {labels}; search over runs with one metric")
-    return found[0]
+    return metrics[0]
+
+
+def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Outcome | None:
+    """The latest finished run of the spec's experiment that computed the same.
+
+    Trials of a search are left out, because they may have used a user's own training.
+    """
+    experiment = client.get_experiment_by_name(spec.experiment)
+    if experiment is None or experiment.lifecycle_stage == "deleted":
+        return None
+    runs = client.search_runs(
+        [experiment.experiment_id],
+        f"tags.`{names.TAG_SPEC_HASH}` = '{spec.fingerprint()}' and attributes.status = 'FINISHED'",
+        order_by=["attributes.start_time DESC"],
+        max_results=_PAGE,
+    )
+    for run in runs:
+        outcome = outcome_of(run.data.metrics, metric)
+        if outcome is not None and names.TAG_TRIAL not in run.data.tags:
+            return replace(outcome, run_id=str(run.info.run_id))
+    return None

@@ -9,7 +9,7 @@ from typing import Any
 from taugrad.compressors.method import Method
 from taugrad.platform.spec import RunSpec
 
-from .digits import rounded
+from .tables import rounded
 
 _CARRIES_DECAY = ("sgd",)
 """Optimizers' kinds. LARS scales gradient and decay together, by a norm of both."""

@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 """Accuracies are quotients; a point exactly at a limit must not fall to rounding."""
 
 
-class Cost(Protocol):
+class Result(Protocol):
     """Anything with a value of the task's metric, and bytes sent."""
 
     @property
@@ -29,7 +29,7 @@ class Cost(Protocol):
         """Lower is better."""
 
 
-Point = TypeVar("Point", bound=Cost)
+Point = TypeVar("Point", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Objective:
             return ["max" if self.metric.more_is_better else "min", "min"]
         return ["min"] if self.kind == "constraint" else ["max"]
 
-    def values(self, point: Cost) -> list[float]:
+    def values(self, point: Result) -> list[float]:
         """A point as the sampler sees it: the metric's value and log10 of bytes, or one number.
 
         Under a constraint a point that breaks it counts worse than any that keeps it, by as many orders of
@@ -102,14 +102,14 @@ class Objective:
         sent = _HUGE_BYTES if self.baseline is None else self.baseline.wire_bytes
         return self.values(Outcome(self._worst_value, sent))
 
-    def missing(self, point: Cost) -> float:
+    def missing(self, point: Result) -> float:
         """By how much a point breaks the constraint, in the unit of tables; 0 or less if it keeps it."""
         if self.kind != "constraint" or self.baseline is None:
             return 0.0
         reference = self.baseline.value
         return self._lost(point, reference) - self.allowed(reference)
 
-    def _lost(self, point: Cost, reference: float) -> float:
+    def _lost(self, point: Result, reference: float) -> float:
         return self.metric.lost(point.value, reference) - _ROUNDING
 
     def best(self, points: Sequence[Point]) -> Point | None:
@@ -149,12 +149,12 @@ class Objective:
         return f"sends least within {self.metric.amount(self.allowed(reference))} of"
 
 
-def accuracy_per_wire_gb(point: Cost) -> float:
+def accuracy_per_wire_gb(point: Result) -> float:
     """Accuracy in percent over wire GB; the papers' Ratio is over paper GB."""
     return 100 * point.value / (max(point.wire_bytes, _LEAST_BYTES) / 1e9)
 
 
-def dominates(a: Cost, b: Cost, metric: Metric) -> bool:
+def dominates(a: Result, b: Result, metric: Metric) -> bool:
     """Whether a is as good as b in the metric and in bytes, and better in one of them."""
     no_worse = not metric.is_better(b.value, a.value) and a.wire_bytes <= b.wire_bytes
     return no_worse and (metric.is_better(a.value, b.value) or a.wire_bytes < b.wire_bytes)
@@ -168,7 +168,7 @@ def front(points: Sequence[Point], metric: Metric) -> list[Point]:
         metric: which way is better.
     """
     kept: list[Point] = []
-    for point in sorted(points, key=lambda each: (each.wire_bytes, -metric.sign * each.value)):
+    for point in sorted(points, key=lambda point: (point.wire_bytes, -metric.sign * point.value)):
         if not kept or metric.is_better(point.value, kept[-1].value):
             kept.append(point)
     return kept
@@ -179,6 +179,6 @@ def in_better_fronts(point: Point, others: Sequence[Point], metric: Metric) -> i
     left, taken = list(others), 0
     while any(dominates(other, point, metric) for other in left):
         outer = [a for a in left if not any(dominates(b, a, metric) for b in left)]
-        left = [each for each in left if each not in outer]
+        left = [point for point in left if point not in outer]
         taken += len(outer)
     return taken

@@ -70,17 +70,17 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
     specs = folder_of(name, experiment) / SPECS
     point = specs / f"{place}.yaml"
     if not point.exists():
-        there = sorted(int(each.stem) for each in specs.glob("*.yaml"))
-        said = f"the front of search {name} has points 1 to {there[-1]}" if there else (
+        points = sorted(int(path.stem) for path in specs.glob("*.yaml"))
+        problem = f"the front of search {name} has points 1 to {points[-1]}" if points else (
             f"search {name} has no front yet; run taugrad search {shlex.quote(str(path))} first"
         )  # fmt: skip
-        raise SpecError(COMMAND_LINE, [f"--pick {place}: {said}"])
+        raise SpecError(COMMAND_LINE, [f"--pick {place}: {problem}"])
     return str(point), read_spec(point, others)
 
 
 def front_csv(progress: Progress) -> str:
     """The front, from few bytes to many, and the baseline as point 0."""
-    names = [each.name for each in dimensions(progress.search.tree)]
+    names = [dimension.name for dimension in dimensions(progress.search.tree)]
     baseline, best = progress.baseline, progress.objective.best(progress.points)
     lines = [
         [
@@ -101,7 +101,7 @@ def front_csv(progress: Progress) -> str:
 
 def trials_csv(progress: Progress) -> str:
     """Every trial that has ended, in order."""
-    names, metric = [each.name for each in dimensions(progress.search.tree)], progress.metric
+    names, metric = [dimension.name for dimension in dimensions(progress.search.tree)], progress.metric
     header, lines = _shared(metric), []
     for trial in progress.record.ended:
         last = trial.course.get(trial.evaluation)
@@ -128,11 +128,13 @@ def _figures(progress: Progress, point: Point) -> list[str]:
     metric, baseline = progress.metric, progress.baseline
     smaller = None if baseline is None else times_smaller(point, baseline)
     low, high = point.interval or (None, None)
-    seen = [None if each is None else metric.scale * each for each in (point.mean, point.spread, low, high)]
-    numbers = [*seen, point.wire_bytes / 1e6, smaller, None if smaller is None else smaller / 2]
+    scaled = [
+        None if number is None else metric.scale * number for number in (point.mean, point.spread, low, high)
+    ]
+    numbers = [*scaled, point.wire_bytes / 1e6, smaller, None if smaller is None else smaller / 2]
     if metric == ACCURACY:
         numbers.append(accuracy_per_wire_gb(point))
-    return [_number(each) for each in numbers]
+    return [_number(number) for number in numbers]
 
 
 def _number(value: float | None) -> str:

@@ -15,7 +15,7 @@ from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
 from .journal import BASELINE, Ended, Ending, Journal, Reported, Started, Trained, Trial
-from .objective import Cost, Objective, Outcome, front
+from .objective import Objective, Outcome, Result, front
 from .search import Search
 from .trial import Task, summary
 
@@ -47,8 +47,8 @@ class Point:
     @classmethod
     def of(cls, trial: Trial, metric: Metric) -> "Point":
         """The point of a trial that ran in full."""
-        values, examples = [each.value for each in trial.trainings], trial.trainings[0].examples
-        judged = summary([each.outcome for each in trial.trainings], metric)
+        values, examples = [training.value for training in trial.trainings], trial.trainings[0].examples
+        judged = summary([training.outcome for training in trial.trainings], metric)
         return cls(
             trial.number,
             trial.params,
@@ -59,11 +59,11 @@ class Point:
             statistics.stdev(values) if len(values) > 1 else None,
             interval(values, examples, metric),
             examples,
-            tuple(each.run_id for each in trial.trainings),
+            tuple(training.run_id for training in trial.trainings),
         )
 
 
-def times_smaller(point: Cost, baseline: Cost) -> float:
+def times_smaller(point: Result, baseline: Result) -> float:
     """How many times smaller a point's bytes are than those of the run without compression (float32)."""
     return baseline.wire_bytes / max(point.wire_bytes, 1.0)
 
@@ -126,14 +126,14 @@ class Progress:
 
     def place(self, point: Point) -> int:
         """The place of a point on the front, from 1."""
-        return [each.number for each in self.front].index(point.number) + 1
+        return [other.number for other in self.front].index(point.number) + 1
 
     @property
     def objective(self) -> Objective:
         """The objective of the search."""
         baseline = self.baseline
-        found = Outcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
-        return Objective.of(self.settings, self.metric, found)
+        outcome = Outcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
+        return Objective.of(self.settings, self.metric, outcome)
 
     @property
     def left(self) -> int:
@@ -172,8 +172,8 @@ class Progress:
 
     def report(self, number: int, result: Mapping[str, Any]) -> None:
         """Records what a trial reports (see `trial.run_task`)."""
-        seen = {key: result[key] for key in _SEEN}
-        events: list[Any] = [Reported(number=number, seconds=self.seconds, **seen)]
+        fields = {key: result[key] for key in _SEEN}
+        events: list[Any] = [Reported(number=number, seconds=self.seconds, **fields)]
         if result.get("training"):
             events.append(Trained(number=number, **result["training"]))
         if result["full"]:
@@ -210,16 +210,16 @@ class Progress:
     def _start(self, number: int, label: str, params: Mapping[str, Any], spec: Callable[[], RunSpec]) -> Task:
         specs, problem = [], ""
         try:
-            found = spec()
+            valid = spec()
             # Trials may be on other machines, and in other folders.
-            found = found.model_copy(update={"storage": Path(storage_path(found))})
-            specs = self.search.seeds(found)
+            valid = valid.model_copy(update={"storage": Path(storage_path(valid))})
+            specs = self.search.seeds(valid)
         except SpecError as error:
             problem = str(error)
         method, epochs = (str(specs[0].compressor), specs[0].training.epochs) if specs else ("", 1)
-        prints = [each.fingerprint() for each in specs]
+        prints = [spec.fingerprint() for spec in specs]
         trained = self.record.trainings
-        first = next((each for each in prints if each not in trained), None)
+        first = next((fingerprint for fingerprint in prints if fingerprint not in trained), None)
         self.journal.add(
             Started(
                 number=number,
@@ -234,10 +234,16 @@ class Progress:
         return Task(
             number=number,
             label=label,
-            specs=[each.model_dump_json() for each in specs],
+            specs=[spec.model_dump_json() for spec in specs],
             problem=problem,
-            known={each: trained[each].outcome for each in prints if each in trained},
-            unfinished={each: self.unfinished[each] for each in prints if each in self.unfinished},
+            known={
+                fingerprint: trained[fingerprint].outcome for fingerprint in prints if fingerprint in trained
+            },
+            unfinished={
+                fingerprint: self.unfinished[fingerprint]
+                for fingerprint in prints
+                if fingerprint in self.unfinished
+            },
         )
 
 

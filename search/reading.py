@@ -11,8 +11,8 @@ from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides, pairs
 from taugrad.platform.spec.reading import import_named, read_tree
 from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
+from .config import SearchSpec, take_section
 from .search import Search, corner_specs
-from .section import SearchSpec, take_section
 from .space import RANGES, RangeError, corners, dimensions, find_ranges
 
 

@@ -141,8 +141,8 @@ def _frozen(progress: Progress, trial: Trial, objective: Objective) -> "optuna.t
         values = objective.values(Outcome(last.value, last.wire_bytes / trial.share))
     return optuna.trial.create_trial(
         values=values,
-        params={each.name: trial.params[each.name] for each in counted},
-        distributions={each.name: _distribution(each) for each in counted},
+        params={dimension.name: trial.params[dimension.name] for dimension in counted},
+        distributions={dimension.name: _distribution(dimension) for dimension in counted},
     )
 
 

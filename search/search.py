@@ -89,7 +89,7 @@ class Search:
 
     def identity(self) -> str:
         """Twelve hex digits, equal for searches over the same space, whatever their budgets are."""
-        spaces = sorted(repr(each) for each in _plain(self.tree))
+        spaces = sorted(repr(dimension) for dimension in _plain(self.tree))
         middle = [self.spec(self.middle).fingerprint(), self.settings.evaluate or ""]
         return hashlib.sha256(json.dumps([spaces, middle]).encode()).hexdigest()[:12]
 
@@ -118,8 +118,8 @@ def _shown(value: Any) -> str:
 
 def _plain(tree: Any) -> Iterator[tuple[Any, ...]]:
     """What defines the dimensions, as plain data."""
-    for each in dimensions(tree):
-        if hasattr(each, "alternatives"):
-            yield (each.name, *each.alternatives)
+    for dimension in dimensions(tree):
+        if hasattr(dimension, "alternatives"):
+            yield (dimension.name, *dimension.alternatives)
         else:
-            yield (each.name, each.low, each.high, each.log, each.whole)
+            yield (dimension.name, dimension.low, dimension.high, dimension.log, dimension.whole)

@@ -74,12 +74,12 @@ def find_ranges(tree: Mapping[str, Any]) -> dict[str, Any]:
         RangeError: a range is not valid, or is where nothing can be searched.
         ValueError: a method's line cannot be read.
     """
-    found = _read(tree, (), "")
-    assert isinstance(found, dict)
+    ranges = _read(tree, (), "")
+    assert isinstance(ranges, dict)
     for field in _NOT_SEARCHED:
-        for dimension in dimensions(found.get(field)):
+        for dimension in dimensions(ranges.get(field)):
             raise RangeError(f"{dimension.name}: {field} cannot be searched; give a value")
-    return found
+    return ranges
 
 
 def fill(tree: Any, decide: Decide) -> Any:
@@ -151,7 +151,7 @@ def corners(tree: Any) -> list[Params]:
         case dict() | list():
             parts = [corners(value) for value in (tree.values() if isinstance(tree, dict) else tree)]
             usual = {name: value for part in parts for name, value in part[0].items()}
-            others = (usual | each for part in parts for each in part[1:])
+            others = (usual | choice for part in parts for choice in part[1:])
             return [usual, *others]
     return [{}]
 
@@ -218,8 +218,8 @@ def _choice(name: str, shown: str, given: Any, path: tuple[str, ...], within: st
 
 def _heads(methods: Sequence[Any]) -> list[Any]:
     """Methods given as lines by their first link's kind alone."""
-    return [each.partition("|")[0].partition("(")[0].strip() if isinstance(each, str) else each
-            for each in methods]  # fmt: skip
+    return [method.partition("|")[0].partition("(")[0].strip() if isinstance(method, str) else method
+            for method in methods]  # fmt: skip
 
 
 def _label(value: Any, beside: Any) -> str:

@@ -1,5 +1,6 @@
-"""Tables for a terminal, and the same for a Markdown file."""
+"""Tables for a terminal and for Markdown files, and rounded numbers."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
@@ -35,10 +36,21 @@ def printed(
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Collection[int] = (0,)) -> str:
     """For a file, without a last line's end; see `printed`."""
     marks = ["---" if place in text else "---:" for place in range(len(headings))]
-    lines = ([cell.replace("|", r"\|") for cell in each] for each in (headings, marks, *rows))
+    lines = ([cell.replace("|", r"\|") for cell in row] for row in (headings, marks, *rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _in_two(heading: str) -> str:
     words = heading.split()
     return "\n".join(" ".join(part) for part in (words[: len(words) // 2], words[len(words) // 2 :]) if part)
+
+
+def rounded(value: float, digits: int) -> float:
+    """A number with this many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def rounded_down(value: float) -> float:
+    """A number above 0 with three significant digits, rounded down."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return rounded(math.floor(value / unit * (1 + 1e-12)) * unit, 3)

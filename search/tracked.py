@@ -39,9 +39,13 @@ def start_parent(client: "MlflowClient", search: Search, experiment: str) -> str
     run = client.create_run(open_experiment(client, experiment), tags=tags, run_name=f"search {search.name}")
     run_id = str(run.info.run_id)
     described = {f"search.{key}": str(value) for key, value in search.settings.model_dump().items()}
-    for each in dimensions(search.tree):
-        span = [each.low, each.high] if isinstance(each, Interval) else list(each.alternatives)
-        described[f"range.{_param_name(each.name)}"] = str(span)
+    for dimension in dimensions(search.tree):
+        span = (
+            [dimension.low, dimension.high]
+            if isinstance(dimension, Interval)
+            else list(dimension.alternatives)
+        )
+        described[f"range.{_param_name(dimension.name)}"] = str(span)
     client.log_batch(run_id, params=[Param(key, value[:500]) for key, value in described.items()])
     return run_id
 
@@ -87,8 +91,8 @@ def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resum
         number = BASELINE if trial == "baseline" else int(trial) if trial.isdecimal() else None
         outcome = outcome_of(run.data.metrics, metric) if status == "FINISHED" else None
         done = outcome is not None and math.isfinite(outcome.value)
-        told = print_ in journal.record.trainings or number not in journal.record.trials
-        if outcome is not None and done and not told:
+        journaled = print_ in journal.record.trainings or number not in journal.record.trials
+        if outcome is not None and done and not journaled:
             journal.add(
                 Trained(
                     number=number,
@@ -123,7 +127,9 @@ def tag_endings(client: "MlflowClient", journal: Journal) -> None:
             finish_run(client, str(run.info.run_id), "FAILED" if failed else "KILLED")
         if trial is None or trial.ending is None or run.data.tags.get(TAG_ENDING) == trial.ending:
             continue
-        if trial.ending == "full" and run.info.run_id not in {each.run_id for each in trial.trainings}:
+        if trial.ending == "full" and run.info.run_id not in {
+            training.run_id for training in trial.trainings
+        }:
             continue  # an attempt that was interrupted
         client.set_tag(run.info.run_id, TAG_ENDING, trial.ending)
         if trial.reason:

@@ -71,15 +71,15 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
     """
     if task.problem:
         raise ValueError(task.problem)
-    specs = [RunSpec.model_validate_json(each) for each in task.specs]
+    specs = [RunSpec.model_validate_json(spec) for spec in task.specs]
     client = open_client(surroundings.tracking_uri)
     values, metric = surroundings.objective.values, surroundings.objective.metric
     done, spent = list[Outcome](), 0.0
 
     def tell(outcome: Outcome, judged: Outcome, spent: float, **more: Any) -> None:
         sampled = dict(zip((FIRST_VALUE, SECOND_VALUE), values(judged), strict=False))
-        seen = {"value": outcome.value, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
-        report({"evaluation": 0, "share": 1.0, "full": False, **sampled, **seen, **more})
+        fields = {"value": outcome.value, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
+        report({"evaluation": 0, "share": 1.0, "full": False, **sampled, **fields, **more})
 
     for i, spec in enumerate(specs):
 
@@ -90,9 +90,9 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
             evaluation = here.evaluation if first else 0
             tell(now, judged, before + now.wire_bytes, evaluation=evaluation, share=here.share)
 
-        found = task.known.get(spec.fingerprint())
-        if found is not None:
-            outcome, run_id = found, found.run_id
+        known = task.known.get(spec.fingerprint())
+        if known is not None:
+            outcome, run_id = known, known.run_id
         else:
             run_id = _run(client, task, spec, surroundings.parent_run)
             outcome = train(spec, client, run_id, surroundings.evaluate, metric, on_evaluation)
@@ -113,11 +113,11 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
 
 def summary(outcomes: Sequence[Outcome], metric: Metric) -> Outcome:
     """Several seeds as one point: the mean made worse by its standard error, and the mean bytes."""
-    values = [each.value for each in outcomes]
+    values = [outcome.value for outcome in outcomes]
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return Outcome(
         statistics.fmean(values) - metric.sign * error,
-        statistics.fmean(each.wire_bytes for each in outcomes),
+        statistics.fmean(outcome.wire_bytes for outcome in outcomes),
         outcomes[0].examples,
     )
 

@@ -7,15 +7,17 @@ once; Tune's own checkpoints lag behind by many trials.
 import logging
 import os
 import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.metric import Metric
 
-from .lost import MOST
-from .objective import Outcome
+from .config import SearchConfig
+from .objective import Outcome, in_better_fronts
 from .progress import Progress
-from .pruning import Pruner
 from .run_trial import in_own_process
 from .sampling import make_sampler
 from .trial import FIRST_VALUE, SECOND_VALUE, Surroundings, Task, run_task
@@ -35,6 +37,10 @@ _HANDOVER, _HANDOVER_S = "TUNE_FUNCTION_THREAD_TIMEOUT_S", "120"
 next one. After Tune's own 2 s it would give the next one up, and tell no callback."""
 FAILURE = "failure"
 """In a report: why the trial failed."""
+MOST = 3
+"""How often a trial is started in one start of a search before it counts as failed."""
+_ENOUGH = 3
+"""The number of other trials at an evaluation that a median needs."""
 _TRIAL_MEMORY = 2.0**20
 """Bytes that a trial reserves while its workers do the work: Tune wants a trial to reserve something."""
 
@@ -69,6 +75,31 @@ def _reports(task: Task, surroundings: Surroundings) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
     run_task(task, surroundings, reports.append)
     return reports
+
+
+def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[], Mapping[str, str]]) -> None:
+    """Runs trials until each has ended, or a budget is used up.
+
+    Args:
+        progress: of the search.
+        run: one Ray Tune run of what is left.
+        resumable: makes MLflow and the journal agree after such a run; returns the runs that can continue.
+    """
+    begun = Counter[int]()
+    while progress.incomplete:
+        left = progress.left
+        run()
+        lost = progress.lose_all()
+        if progress.exhausted() or (progress.left == left and not lost):
+            return  # another run would do no more than this one
+        begun.update(lost)
+        for number in lost:
+            if begun[number] >= MOST:
+                progress.give_up(
+                    number, f"begun {MOST} times; its process died, or Ray Tune never told how it ended"
+                )
+        if lost:
+            progress.unfinished = dict(resumable())
 
 
 def run_trials(progress: Progress, surroundings: Surroundings, corners: list[RunSpec], storage: str) -> None:
@@ -228,8 +259,10 @@ def _resources(spec: RunSpec, evaluate: str | None) -> dict[str, float]:
 
 
 def _largest(corners: list[RunSpec], evaluate: str | None) -> dict[str, float]:
-    each = [_resources(spec, evaluate) for spec in corners]
-    return {name: max(one.get(name, 0) for one in each) for name in {key for one in each for key in one}}
+    resources = [_resources(spec, evaluate) for spec in corners]
+    return {
+        name: max(one.get(name, 0) for one in resources) for name in {key for one in resources for key in one}
+    }
 
 
 def _fitting(corners: list[RunSpec]) -> int:
@@ -241,3 +274,54 @@ def _fitting(corners: list[RunSpec]) -> int:
     room = have.get("CPU", 1) / cpus
     gpus = max(spec.processes if spec.workers.device == "cuda" else 0 for spec in corners)
     return max(1, int(min(room, have.get("GPU", 0) / gpus) if gpus else room))
+
+
+class Pruner:
+    """Remembers every trial at every evaluation. Decisions depend only on the points and their order."""
+
+    def __init__(self, settings: SearchConfig, metric: Metric) -> None:
+        """Takes the rules of a search whose trainings are judged by a metric."""
+        self._kind, self._grace, self._reduction = settings.pruning, settings.grace, settings.reduction
+        self._metric = metric
+        self._at: dict[int, dict[int, Outcome]] = {}
+        self._stopped: set[int] = set()
+
+    def remember(self, number: int, course: Mapping[int, Outcome], *, stopped: bool) -> None:
+        """Takes over a trial of an earlier start of the search.
+
+        Args:
+            number: the trial's.
+            course: where it stood at each evaluation, counted from 1.
+            stopped: whether it was stopped early.
+        """
+        if stopped:
+            self._stopped.add(number)
+        for evaluation, outcome in course.items():
+            self._at.setdefault(evaluation, {})[number] = outcome
+
+    def stops(self, number: int, evaluation: int, outcome: Outcome, *, last: bool = False) -> bool:
+        """Whether to stop a trial that stands so at an evaluation, counted from 1; at its last one: never."""
+        stops = self._judge(number, evaluation, outcome) and not last
+        if stops:
+            self._stopped.add(number)
+        return stops
+
+    def _judge(self, number: int, evaluation: int, outcome: Outcome) -> bool:
+        others = self._at.setdefault(evaluation, {})
+        others[number] = outcome
+        if self._kind == "none" or evaluation < self._grace:
+            return False
+        beside = [other_outcome for other, other_outcome in others.items() if other != number]
+        if self._kind == "median":
+            # Trials that were stopped earlier count as worse; else late evaluations have only good trials.
+            company = len(beside) + len(self._stopped - others.keys())
+            return company >= _ENOUGH and 2 * in_better_fronts(outcome, beside, self._metric) > company
+        if not self._is_rung(evaluation):
+            return False
+        return in_better_fronts(outcome, beside, self._metric) >= max(1.0, len(others) / self._reduction)
+
+    def _is_rung(self, evaluation: int) -> bool:
+        rung = self._grace
+        while rung < evaluation:
+            rung *= self._reduction
+        return rung == evaluation

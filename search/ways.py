@@ -95,9 +95,9 @@ def ways_of(spec: RunSpec, workers: int | None = None, *, sites: bool = False) -
     """
     count = spec.workers.count if workers is None else workers
     base = uncompressed(spec)
-    own = spec.model_copy(update={"sync": real(spec.sync)})
+    own_spec = spec.model_copy(update={"sync": real(spec.sync)})
     kind = spec.training.optimizer.kind
-    found = [Way(base, "exact")]
+    ways = [Way(base, "exact")]
     for setting in SETTINGS:
         if setting.is_per_step_sparse and kind in ADAPTIVE:
             continue
@@ -113,11 +113,11 @@ def ways_of(spec: RunSpec, workers: int | None = None, *, sites: bool = False) -
                 continue
             # No degrees: with momentum before the threshold more elements are not known to lose less.
             family = setting.line if setting.is_per_step_sparse else setting.family
-            found.append(Way(so, family, setting.degree, setting.value, setting == USUAL))
-    known = {way.spec.fingerprint() for way in found}
-    if left_out(spec) is None and own.fingerprint() not in known:
-        found.append(Way(own, OWN, value=value_like(own.compressor, real(own.sync), kind)))
-    return list({way.spec.fingerprint(): way for way in found}.values())
+            ways.append(Way(so, family, setting.degree, setting.value, setting == USUAL))
+    known = {way.spec.fingerprint() for way in ways}
+    if left_out(spec) is None and own_spec.fingerprint() not in known:
+        ways.append(Way(own_spec, OWN, value=value_like(own_spec.compressor, real(own_spec.sync), kind)))
+    return list({way.spec.fingerprint(): way for way in ways}.values())
 
 
 def left_out(spec: RunSpec) -> str | None:
@@ -202,12 +202,12 @@ def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, fast
         sync = {"mode": "allgather", "exchange": "hierarchical"}
     elif not setting.every and pattern == "allgather":
         sync = real(base.sync).model_dump(mode="json")
-    found = RunSpec.model_validate({**with_method(base, setting.line), "sync": sync})
+    run = RunSpec.model_validate({**with_method(base, setting.line), "sync": sync})
     if setting.family in ("local", "sparseloco") and faster and base.training.optimizer.kind in ADAPTIVE:
-        return with_rate(found, local_rate(base.training.optimizer.lr, workers))
+        return with_rate(run, local_rate(base.training.optimizer.lr, workers))
     if setting.is_per_step_sparse:
         try:
-            return RunSpec.model_validate(in_compressor(found))
+            return RunSpec.model_validate(in_compressor(run))
         except ValueError:
-            return found
-    return found
+            return run
+    return run

@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from taugrad.platform.spec.fields import FieldHelp, spec_fields, walk
 from taugrad.platform.spec.run import RunSpec
-from taugrad.search.section import search_fields
+from taugrad.search.config import search_fields
 
 SECTIONS = {
     "": ("The run", "Top-level fields."),

@@ -65,7 +65,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """What was found.
 
     Attributes:
@@ -117,7 +117,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     take: Take,
     tell: Callable[[str], None] = lambda _: None,
     late: Callable[[], bool] = lambda: False,
-) -> Choice:
+) -> Decision:
     """Probes what may win, in two halves.
 
     What the plan advises begins, then the fastest way a step. A way that could not win, were each of its
@@ -139,19 +139,19 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
 
     def without_probe(
         problem: str, others: Sequence[Prospect], *, learned: bool = True, judged: Sequence[Judged] = ()
-    ) -> Choice:
+    ) -> Decision:
         first = by_advice(exact, prospects)[0] if learned else exact
         best = known if first is exact else Judged(first, first.way.value)
-        left_out.extend(Dropped(each, problem) for each in others if each is not first)
-        tried = [each for each in judged or [known] if each is not best]
-        return Choice(best, known, (best, *tried), tuple(left_out), steps, learned, problem)
+        left_out.extend(Dropped(other, problem) for other in others if other is not first)
+        tried = [candidate for candidate in judged or [known] if candidate is not best]
+        return Decision(best, known, (best, *tried), tuple(left_out), steps, learned, problem)
 
     if not prospects:
-        return Choice(known, known, (known,), tuple(left_out), 0, learned=True)
-    fitting = [each for each in prospects if steps >= _least(each) * _every(each, run)]
-    for each in prospects:
-        if each not in fitting and fitting:
-            left_out.append(Dropped(each, _too_few(each)))
+        return Decision(known, known, (known,), tuple(left_out), 0, learned=True)
+    fitting = [prospect for prospect in prospects if steps >= _least(prospect) * _every(prospect, run)]
+    for prospect in prospects:
+        if prospect not in fitting and fitting:
+            left_out.append(Dropped(prospect, _too_few(prospect)))
     if not fitting:
         return without_probe(_too_few(prospects[0]), prospects)
     between = max(1, steps // _EVALUATIONS)
@@ -159,7 +159,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     best_run, rate = run.reference, 0.0
     tell(f"{run.reference.compressor} for {_AHEAD * steps} steps, as a reference")
     if run.tuned is not None:
-        curves = [(take(each, whole, between), each) for each in (run.reference, run.tuned)]
+        curves = [(take(spec, whole, between), spec) for spec in (run.reference, run.tuned)]
         best_run = min(curves, key=lambda pair: _end(pair[0]))[1]
         rate = best_run.training.optimizer.lr
         exact = replace(exact, way=replace(exact.way, spec=with_rate(exact.way.spec, rate)))
@@ -171,26 +171,31 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         return without_probe("the reference learned nothing in the probe", fitting, learned=False)
     advised = by_advice(exact, fitting)[0]
     probe = _Probe(run, steps, advised, reference, take, tell, late)
-    judged, others = [known], [Dropped(each, "") for each in fitting]
+    judged, others = [known], [Dropped(prospect, "") for prospect in fitting]
     begun = [known]
     while begun:  # again where what began well, and kept others from being tried, has fallen back
-        begun, others = probe.halves(judged, [each.prospect for each in others])
+        begun, others = probe.halves(judged, [other.prospect for other in others])
         judged += probe.wholes(judged, begun)
-    short = [found for found in judged if found is not known and not _is_judged(found, run)]
+    short = [judgement for judgement in judged if judgement is not known and not _is_judged(judgement, run)]
     if short and len(short) == len(judged) - 1:
         problem = _too_few(short[0].prospect, "in the time that there was")
-        return without_probe(problem, [each.prospect for each in short] + [each.prospect for each in others])
-    if len(judged) == 1 and any(each.why == NO_TIME for each in others):
-        return without_probe(NO_TIME, [each.prospect for each in others])
-    others += [Dropped(each.prospect, _too_few(each.prospect)) for each in short]
+        return without_probe(
+            problem, [other.prospect for other in short] + [other.prospect for other in others]
+        )
+    if len(judged) == 1 and any(other.why == NO_TIME for other in others):
+        return without_probe(NO_TIME, [other.prospect for other in others])
+    others += [Dropped(way.prospect, _too_few(way.prospect)) for way in short]
     judged = sorted(
-        (found for found in judged if found not in short), key=lambda found: (found.given_up, found.seconds)
+        (judgement for judgement in judged if judgement not in short),
+        key=lambda judgement: (judgement.given_up, judgement.seconds),
     )
     best = _chosen(judged, known)
-    unknown = next((each.why for each in others if each.prospect is advised and each.why != _CANNOT_WIN), "")
+    unknown = next(
+        (other.why for other in others if other.prospect is advised and other.why != _CANNOT_WIN), ""
+    )
     if best is known and unknown:  # what was judged is slower, and what the plan advises was not
-        return without_probe(unknown, [each.prospect for each in others], judged=judged)
-    return Choice(best, known, tuple(judged), (*left_out, *others), steps, learned=True, rate=rate)
+        return without_probe(unknown, [other.prospect for other in others], judged=judged)
+    return Decision(best, known, tuple(judged), (*left_out, *others), steps, learned=True, rate=rate)
 
 
 def _end(curve: Curve) -> float:
@@ -202,16 +207,20 @@ def _too_few(prospect: Prospect, when: str = "") -> str:
     return f"the probe has fewer than {_least(prospect)} of its exchanges{when and ' ' + when}"
 
 
-def _is_judged(found: Judged, run: Run) -> bool:
+def _is_judged(judgement: Judged, run: Run) -> bool:
     """Whether its probe says anything."""
-    return found.steps >= _least(found.prospect) * _every(found.prospect, run)
+    return judgement.steps >= _least(judgement.prospect) * _every(judgement.prospect, run)
 
 
 def _chosen(judged: Sequence[Judged], known: Judged) -> Judged:
     """What loses nothing, unless another one is clearly faster; of these, what computes most of its time."""
-    faster = [found for found in judged if not found.given_up and _GAIN * found.seconds < known.seconds]
-    close = [found for found in faster if found.seconds <= _CLOSE * _best(faster)]
-    return max(close, key=lambda found: found.prospect.step.utilization, default=known)
+    faster = [
+        judgement
+        for judgement in judged
+        if not judgement.given_up and _GAIN * judgement.seconds < known.seconds
+    ]
+    close = [judgement for judgement in faster if judgement.seconds <= _CLOSE * _best(faster)]
+    return max(close, key=lambda judgement: judgement.prospect.step.utilization, default=known)
 
 
 @dataclass(frozen=True)
@@ -232,26 +241,28 @@ class _Probe:
         """Half a probe of each that can still win, what the plan advises first; and the others."""
         half: list[Judged] = []
         others: list[Dropped] = []
-        for each in sorted(prospects, key=lambda each: (each is not self.advised, each.least)):
-            if each.least >= _best([*judged, *half]):
-                others.append(Dropped(each, _CANNOT_WIN))
+        for prospect in sorted(
+            prospects, key=lambda prospect: (prospect is not self.advised, prospect.least)
+        ):
+            if prospect.least >= _best([*judged, *half]):
+                others.append(Dropped(prospect, _CANNOT_WIN))
             elif self.late():
-                others.append(Dropped(each, NO_TIME))
+                others.append(Dropped(prospect, NO_TIME))
             else:
-                half.append(self._judge(each, self.steps // 2))
+                half.append(self._judge(prospect, self.steps // 2))
         return half, others
 
     def wholes(self, judged: Sequence[Judged], halves: Sequence[Judged]) -> list[Judged]:
         """The rest of the probe of those that are not far behind the best whole one, what was best first."""
         done: list[Judged] = []
-        for found in sorted(halves, key=lambda found: found.seconds):
-            behind = found.seconds > _DOUBT * _best([*judged, *done])
-            if behind and _is_judged(found, self.run):
-                done.append(replace(found, given_up=True))
+        for judgement in sorted(halves, key=lambda judgement: judgement.seconds):
+            behind = judgement.seconds > _DOUBT * _best([*judged, *done])
+            if behind and _is_judged(judgement, self.run):
+                done.append(replace(judgement, given_up=True))
             elif self.late():
-                done.append(found)
+                done.append(judgement)
             else:
-                done.append(self._judge(found.prospect, self.steps))
+                done.append(self._judge(judgement.prospect, self.steps))
         return done
 
     def _judge(self, prospect: Prospect, steps: int) -> Judged:
@@ -275,7 +286,7 @@ class _Probe:
 
 def _best(judged: Sequence[Judged]) -> float:
     """The least seconds for what an uncompressed step learns."""
-    return min(found.seconds for found in judged if not found.given_up)
+    return min(judgement.seconds for judgement in judged if not judgement.given_up)
 
 
 def _least(prospect: Prospect) -> int:
@@ -296,7 +307,7 @@ def probe_steps(run: Run, prospects: Sequence[Prospect], step_s: float, seconds:
         step_s: what a simulated uncompressed step takes, with its share of evaluations.
         seconds: for all probes together.
     """
-    longest = max((_every(each, run) for each in prospects), default=1)
+    longest = max((_every(prospect, run) for prospect in prospects), default=1)
     wanted = max(LEAST_STEPS, LEAST_EXCHANGES * longest, math.ceil(SHARE * run.iterations), 2 * run.warm_up)
     references = _AHEAD + (run.tuned is not None)
     affordable = int(seconds / (step_s * (references + _PROBES_EACH * _DEARER * len(prospects))))
@@ -318,12 +329,12 @@ def shortlist(
     Returns:
         What is probed, what is not, and the steps of a probe.
     """
-    ordered = [each for each in by_advice(exact, prospects) if each is not exact]
+    ordered = [prospect for prospect in by_advice(exact, prospects) if prospect is not exact]
     kept, dropped = ordered[:MOST_PROBED], list[Dropped]()
-    dropped += [Dropped(each, "others are more promising") for each in ordered[MOST_PROBED:]]
+    dropped += [Dropped(prospect, "others are more promising") for prospect in ordered[MOST_PROBED:]]
     while True:
         steps = probe_steps(run, kept, step_s, seconds)
-        unfit = [each for each in kept if steps < _least(each) * _every(each, run)]
+        unfit = [prospect for prospect in kept if steps < _least(prospect) * _every(prospect, run)]
         if not unfit or len(kept) == 1:
             return kept, dropped, steps
         kept.remove(unfit[-1])

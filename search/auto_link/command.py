@@ -17,13 +17,13 @@ from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 
 from ..advice import warning_of
-from ..finished import finished
+from ..measured import finished
 from ..plan.command import check_plannable, measured_link
 from ..plan.table import number
 from ..ways import Way, simulated, uncompressed
 from . import words
 from .finding import Found, find
-from .request import Request, refusal
+from .request import TargetRequest, refusal
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -39,7 +39,7 @@ Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
 
 
-def run_auto_link(spec: RunSpec, source: str, request: Request, train: Train) -> int:
+def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Train) -> int:
     """Chooses how to train a spec over a link, and trains it until it has reached a target.
 
     Args:
@@ -61,15 +61,15 @@ def run_auto_link(spec: RunSpec, source: str, request: Request, train: Train) ->
     reference = uncompressed(spec)
     client = None if request.plan_only else usable_store()
     check(simulated(reference) if request.plan_only else reference, source, local=is_local())
-    found, metric = _find(spec, source, request, console)
-    choice = found.choice
+    decision, metric = _find(spec, source, request, console)
+    choice = decision.choice
     chosen = _to_train(spec, choice.best.prospect.way, request)
-    rows = words.rows_of(choice, found.half)
-    why = words.reason(choice, found.link, spec.workers.count, found.half)
+    rows = words.rows_of(choice, decision.half)
+    why = words.reason(choice, decision.link, spec.workers.count, decision.half)
     console.print()
     console.print(words.shown(rows, f"To {metric.label} {metric.shown(request.value)}"))
-    for each in words.left_out(choice):
-        say(console, each, "dim")
+    for line in words.left_out(choice):
+        say(console, line, "dim")
     say(console, f"{why}.", "bold")
     if request.output is not None:
         _write(request.output, chosen, why)
@@ -79,7 +79,7 @@ def run_auto_link(spec: RunSpec, source: str, request: Request, train: Train) ->
     check(chosen, source, local=is_local())
     if train(chosen) != OK:
         return FAILED
-    return _conclude(client, chosen, metric, request, found, words.markdown(rows, [f"{why}."]), console)
+    return _conclude(client, chosen, metric, request, decision, words.markdown(rows, [f"{why}."]), console)
 
 
 def _check_run(spec: RunSpec, source: str) -> None:
@@ -91,7 +91,7 @@ def _check_run(spec: RunSpec, source: str) -> None:
         raise SpecError(source, ["workers.count = 1: nothing goes over a link; must be at least 2"])
 
 
-def _find(spec: RunSpec, source: str, request: Request, console: Console) -> tuple[Found, Metric]:
+def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) -> tuple[Found, Metric]:
     """The choice, and the target's metric."""
     from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
 
@@ -105,7 +105,7 @@ def _find(spec: RunSpec, source: str, request: Request, console: Console) -> tup
             say(console, f"measuring the link to {', '.join(request.hosts)} ...")
             link = measured_link(request.hosts)
             say(console, f"the slowest: {link}, as payload")
-        found = find(
+        decision = find(
             spec,
             source,
             link,
@@ -115,11 +115,11 @@ def _find(spec: RunSpec, source: str, request: Request, console: Console) -> tup
             calibration=request.calibration,
             sharing=request.sharing,
         )
-    return found, metric
+    return decision, metric
 
 
 def _check_target(
-    spec: RunSpec, source: str, request: Request, data: "Data", probe_runs: "ProbeRuns"
+    spec: RunSpec, source: str, request: TargetRequest, data: "Data", probe_runs: "ProbeRuns"
 ) -> Metric:
     """The target's metric; refuses what is none, what cannot be reached and what is reached already."""
     from taugrad.platform.tasks import build_task  # noqa: PLC0415 - torch takes seconds
@@ -141,7 +141,7 @@ def _check_target(
     return metric
 
 
-def _to_train(spec: RunSpec, way: Way, request: Request) -> RunSpec:
+def _to_train(spec: RunSpec, way: Way, request: TargetRequest) -> RunSpec:
     """The chosen way as a run until the target, simulated where the given one is."""
     tree = way.spec.model_dump(mode="json")
     tree["training"]["until"] = {request.metric: request.value}
@@ -163,8 +163,8 @@ def _conclude(
     client: "MlflowClient",
     spec: RunSpec,
     metric: Metric,
-    request: Request,
-    found: Found,
+    request: TargetRequest,
+    decision: Found,
     text: str,
     console: Console,
 ) -> int:
@@ -183,7 +183,7 @@ def _conclude(
             f"{metric.shown(known.value)}; train longer",
         )
         return FAILED
-    say(console, result_line(spec, metric, known.value, metrics, found.choice.best.prospect.seconds))
+    say(console, result_line(spec, metric, known.value, metrics, decision.choice.best.prospect.seconds))
     return OK
 
 
@@ -200,9 +200,9 @@ def result_line(
         predicted_s: of a step.
     """
     steps, seconds = metrics[names.TOTAL_ITERATIONS_TO_TARGET], metrics[names.TOTAL_SECONDS]
-    said = f"{metric.label} {metric.shown(value)} after {steps:,.0f} steps"
+    reached = f"{metric.label} {metric.shown(value)} after {steps:,.0f} steps"
     predicted = f"{number(steps * predicted_s)} s over the link, {number(predicted_s)} s a step"
     if spec.sync.is_simulated:
-        return f"{said}; predicted: {predicted} (workers were simulated: nothing went over it)"
+        return f"{reached}; predicted: {predicted} (workers were simulated: nothing went over it)"
     taken = f"{number(seconds)} s, {number(seconds / steps)} s a step with evaluations"
-    return f"{said}: {taken}; predicted, without evaluations: {predicted}"
+    return f"{reached}: {taken}; predicted, without evaluations: {predicted}"

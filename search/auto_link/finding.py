@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
 
-from ..busy import OthersWork, busy_now
 from ..plan.calibrated import HALF, Calibration
+from ..plan.calibration import OthersWork, busy_now
 from ..plan.command import calibrated
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..ways import left_out, tuned_references, ways_of
-from .choice import Choice, Run, Take, choose, shortlist
+from .choice import Decision, Run, Take, choose, shortlist
 from .shortlist import half_all_reduce, prospects_of, sift
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _TIMED_STEPS = 5
 class Found:
     """A choice, and what it was made for."""
 
-    choice: Choice
+    choice: Decision
     link: Link
     half: StepTime
     """By torch's own 16-bit all-reduce."""

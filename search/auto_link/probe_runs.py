@@ -133,8 +133,8 @@ class ProbeRuns:
         recorder = _Recorder(run, steps, late)
         trainer = Trainer(part, self._data, torch.device("cpu"), recorder, resumes=run.done > 0)
         if run.done:
-            shared, own = (unpack((run.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
-            trainer.resume(Saved(shared, own))
+            shared, worker = (unpack((run.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
+            trainer.resume(Saved(shared, worker))
         else:
             run.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
         with suppress(_Enough):

@@ -13,7 +13,7 @@ PROBE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Request:
+class TargetRequest:
     """What to reach, and over which link.
 
     Attributes:
@@ -50,7 +50,7 @@ class Request:
         calibration: Path | None = None,
         plan_only: bool = False,
         output: Path | None = None,
-    ) -> "Request":
+    ) -> "TargetRequest":
         """The request that a command line gives; the arguments are as above, `target` is METRIC=NUMBER.
 
         Raises:

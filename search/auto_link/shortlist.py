@@ -68,12 +68,12 @@ class Dropped:
 
 def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, workers: int) -> list[Prospect]:
     """Predicts all ways, the fastest first; for errors see `planning.plan`."""
-    found = [
+    prospects = [
         Prospect(way, predict(calibration, way.planned, link, workers).step)
         for way in ways
         if is_for(way.planned, link, workers)
     ]
-    return sorted(found, key=lambda each: each.seconds)
+    return sorted(prospects, key=lambda prospect: prospect.seconds)
 
 
 def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
@@ -90,24 +90,26 @@ def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[
     Returns:
         The fastest one that loses nothing; those that may be faster to a target, the fastest first; the rest.
     """
-    exact = next(each for each in prospects if each.way.is_exact)
+    exact = next(prospect for prospect in prospects if prospect.way.is_exact)
     kept: list[Prospect] = []
     dropped: list[Dropped] = []
-    for each in prospects:
-        if each is exact:
+    for prospect in prospects:
+        if prospect is exact:
             continue
-        twin = next((other for other in (exact, *kept) if other.way.learns_like(each.way)), None)
-        finer = next((other for other in kept if other.way.loses_less_than(each.way)), None)
-        if not each.way.value:
-            dropped.append(Dropped(each, "an adaptive optimizer learns little with a threshold on gradients"))
+        twin = next((other for other in (exact, *kept) if other.way.learns_like(prospect.way)), None)
+        finer = next((other for other in kept if other.way.loses_less_than(prospect.way)), None)
+        if not prospect.way.value:
+            dropped.append(
+                Dropped(prospect, "an adaptive optimizer learns little with a threshold on gradients")
+            )
         elif twin is not None:
-            dropped.append(Dropped(each, f"learns like {twin.way}, which is faster"))
-        elif each.least >= exact.seconds:
-            dropped.append(Dropped(each, f"no faster than {exact.way}, which loses nothing"))
+            dropped.append(Dropped(prospect, f"learns like {twin.way}, which is faster"))
+        elif prospect.least >= exact.seconds:
+            dropped.append(Dropped(prospect, f"no faster than {exact.way}, which loses nothing"))
         elif finer is not None:
-            dropped.append(Dropped(each, f"no faster than {finer.way}, which loses less"))
+            dropped.append(Dropped(prospect, f"no faster than {finer.way}, which loses less"))
         else:
-            kept.append(each)
+            kept.append(prospect)
     return exact, kept, dropped
 
 
@@ -118,6 +120,8 @@ def by_advice(exact: Prospect, prospects: Sequence[Prospect]) -> list[Prospect]:
         exact: the fastest way that loses nothing; in its place.
         prospects: what may be faster.
     """
-    found = sorted((exact, *prospects), key=lambda each: each.to_target)
-    first = found.pop(advised([(each.to_target, each.way.usual) for each in found], exact.seconds))
-    return [first, *found]
+    ordered = sorted((exact, *prospects), key=lambda prospect: prospect.to_target)
+    first = ordered.pop(
+        advised([(prospect.to_target, prospect.way.usual) for prospect in ordered], exact.seconds)
+    )
+    return [first, *ordered]

@@ -30,7 +30,7 @@ class Curve:
 
     def upto(self, steps: int) -> "Curve":
         """Its beginning."""
-        count = sum(each <= steps for each in self.steps)
+        count = sum(step <= steps for step in self.steps)
         return Curve(self.steps[:count], self.losses[:count])
 
 
@@ -40,12 +40,12 @@ def falling(losses: Sequence[float]) -> NDArray[np.float64]:
     The mean of the least so far, which lies below a noisy curve, and the largest to come, which lies above.
     A single loss that both its neighbours contradict does not count.
     """
-    found = np.asarray(losses, dtype=np.float64)
-    if len(found) > 2:
-        inner = np.median(np.stack([found[:-2], found[1:-1], found[2:]]), axis=0)
-        found = np.concatenate([found[:1], inner, found[-1:]])
-    below = np.minimum.accumulate(found)
-    above = np.maximum.accumulate(found[::-1])[::-1]
+    values = np.asarray(losses, dtype=np.float64)
+    if len(values) > 2:
+        inner = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+        values = np.concatenate([values[:1], inner, values[-1:]])
+    below = np.minimum.accumulate(values)
+    above = np.maximum.accumulate(values[::-1])[::-1]
     return np.asarray((below + above) / 2)
 
 

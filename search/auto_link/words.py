@@ -11,14 +11,14 @@ from ..plan.step_model import StepTime
 from ..plan.table import number
 from ..tables import markdown as tabulated
 from ..tables import printed
-from .choice import NO_TIME, Choice, Judged
+from .choice import NO_TIME, Decision, Judged
 
 HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
 _TEXT = (0, 5)
 _REFERENCE = "fp16 all-reduce (torch's hook)"
 
 
-def rows_of(choice: Choice, half: StepTime) -> list[tuple[str, ...]]:
+def rows_of(choice: Decision, half: StepTime) -> list[tuple[str, ...]]:
     """A line for each way that was compared, under `HEADINGS`; the 16-bit all-reduce is the last.
 
     Args:
@@ -26,18 +26,18 @@ def rows_of(choice: Choice, half: StepTime) -> list[tuple[str, ...]]:
         half: a step by torch's own 16-bit all-reduce, whose steps are worth what uncompressed ones are.
     """
     rows = []
-    for found in choice.judged:
-        step = found.prospect.step
-        remark = "chosen" if found is choice.best else "given up" * found.given_up
-        if not found.steps and not found.prospect.way.is_exact:
+    for judgement in choice.judged:
+        step = judgement.prospect.step
+        remark = "chosen" if judgement is choice.best else "given up" * judgement.given_up
+        if not judgement.steps and not judgement.prospect.way.is_exact:
             remark += ", not probed"
         rows.append(
             (
-                str(found.prospect.way),
+                str(judgement.prospect.way),
                 number(step.seconds),
                 number(step.received / 1e3),
-                f"{found.worth:.2f}",
-                number(times_faster(found, half)),
+                f"{judgement.worth:.2f}",
+                number(times_faster(judgement, half)),
                 remark,
             )
         )
@@ -45,17 +45,17 @@ def rows_of(choice: Choice, half: StepTime) -> list[tuple[str, ...]]:
     return [*rows, reference]
 
 
-def left_out(choice: Choice) -> list[str]:
+def left_out(choice: Decision) -> list[str]:
     """What was not tried, a line for each reason."""
     reasons: dict[str, list[str]] = {}
-    for each in choice.dropped:
-        reasons.setdefault(each.why, []).append(str(each.prospect.way))
+    for way in choice.dropped:
+        reasons.setdefault(way.why, []).append(str(way.prospect.way))
     return [f"not tried: {why}: {', '.join(ways)}" for why, ways in reasons.items()]
 
 
-def times_faster(found: Judged, half: StepTime) -> float:
+def times_faster(judgement: Judged, half: StepTime) -> float:
     """To the target than the 16-bit all-reduce; 0 for what learns nothing."""
-    return half.seconds / found.seconds if math.isfinite(found.seconds) else 0.0
+    return half.seconds / judgement.seconds if math.isfinite(judgement.seconds) else 0.0
 
 
 def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
@@ -68,7 +68,7 @@ def markdown(rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
     return "\n\n".join([*sentences, tabulated(HEADINGS, rows, text=_TEXT)]) + "\n"
 
 
-def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
+def reason(choice: Decision, link: Link, workers: int, half: StepTime) -> str:
     """Why this way, in a sentence."""
     best, exact = choice.best, choice.exact
     where = f"At {link}, {workers} workers"
@@ -82,20 +82,20 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
             f"{best.prospect.way}, {number(best.prospect.seconds)} s a step, which {known}"
         )
     if best is exact:
-        said = f"{where}: {best.prospect.way}, {number(best.prospect.seconds)} s a step; "
-        others = [found for found in choice.judged if found is not exact]
+        text = f"{where}: {best.prospect.way}, {number(best.prospect.seconds)} s a step; "
+        others = [judgement for judgement in choice.judged if judgement is not exact]
         if not others:
-            return said + "no way that sends less saves more time than it loses"
-        next_best = min(others, key=lambda found: found.seconds)
+            return text + "no way that sends less saves more time than it loses"
+        next_best = min(others, key=lambda judgement: judgement.seconds)
         times = next_best.seconds / exact.seconds
         if times < 1:
-            return said + (
+            return text + (
                 f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, which is too little for a "
                 "probe to be sure of"
             )
         if math.isinf(times):
-            return said + "ways that send less learned nothing"
-        return said + (
+            return text + "ways that send less learned nothing"
+        return text + (
             "ways that send less take longer to the target: "
             f"{number(times)} times as long by {next_best.prospect.way}"
         )
@@ -114,13 +114,13 @@ def reason(choice: Choice, link: Link, workers: int, half: StepTime) -> str:
     )
 
 
-def _limits(choice: Choice) -> str:
+def _limits(choice: Decision) -> str:
     """What the numbers depend on."""
-    said = f". It is an estimate by a probe of {choice.best.steps} steps"
+    text = f". It is an estimate by a probe of {choice.best.steps} steps"
     if choice.rate:
-        said += (
+        text += (
             f"; the training without compression had lr {choice.rate:g}, the better of its own learning rate "
             "and that of local steps"
         )
-    left = sum(each.why == NO_TIME for each in choice.dropped)
-    return said + (f"; {left} more could not be compared: raise --probe-seconds" if left else "")
+    left = sum(way.why == NO_TIME for way in choice.dropped)
+    return text + (f"; {left} more could not be compared: raise --probe-seconds" if left else "")

@@ -16,13 +16,12 @@ from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.probe import answering_client
 
 from ..tables import printed
-from .best import best_value
-from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, fit, write_law
+from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, best_value, fit, write_law
 from .past import (
     BATCH,
     RATE,
     WORKERS,
-    Setting,
+    PastSetting,
     judged_otherwise,
     kinds_with_a_value,
     past_settings,
@@ -93,32 +92,36 @@ def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Exam
 
 def _nothing(client: "MlflowClient", ids: Sequence[str], kind: Kind) -> str:
     """What was looked for in vain, what is there, and what could be asked for."""
-    there = kinds_with_a_value(client, ids)
-    counted = ", ".join(f"{runs} of {each}" for each, (runs, _) in sorted(there.items()))
-    found = f"there are {counted}" if counted else "there is no finished run at all"
-    others = [f"--of {each}" for each, (_, numbers) in sorted(there.items()) if numbers and each != kind]
+    kinds = kinds_with_a_value(client, ids)
+    counted = ", ".join(f"{runs} of {method}" for method, (runs, _) in sorted(kinds.items()))
+    counts = f"there are {counted}" if counted else "there is no finished run at all"
+    others = [
+        f"--of {method}" for method, (_, numbers) in sorted(kinds.items()) if numbers and method != kind
+    ]
     asked = f"{' or '.join(others)} reads what is there, or " if others else ""
     param = value_param(kind)
-    return f"no finished run of {kind} has a number as {param}; {found}; {asked}search over {param} first"
+    return f"no finished run of {kind} has a number as {param}; {counts}; {asked}search over {param} first"
 
 
-def examples_of(settings: Sequence[Setting], kind: str) -> tuple[list[Example], list[str]]:
+def examples_of(settings: Sequence[PastSetting], kind: str) -> tuple[list[Example], list[str]]:
     """Settings with their best values at each tolerance, and remarks: why others have none."""
     examples, remarks = list[Example](), []
     for setting in settings:
         circumstances = [setting.number(param) for param in (BATCH, RATE, WORKERS)]
-        found = [(tolerance, best_value(setting, kind, tolerance)) for tolerance in TOLERANCES]
+        best_values = [(tolerance, best_value(setting, kind, tolerance)) for tolerance in TOLERANCES]
         if setting.features is None:
             remarks.append(f"left out: {title(setting)}: no gradients recorded in the first iteration")
-        elif any(math.isnan(each) for each in circumstances):
+        elif any(math.isnan(circumstance) for circumstance in circumstances):
             remarks.append(f"left out: {title(setting)}: batch, learning rate or workers are unknown")
-        elif all(best is None for _, best in found):
+        elif all(best is None for _, best in best_values):
             remarks.append(f"left out: {title(setting)}: every run lost more than {TOLERANCES[-1]:g} points")
         else:
-            examples += [Example(setting, tolerance, best) for tolerance, best in found if best is not None]
+            examples += [
+                Example(setting, tolerance, best) for tolerance, best in best_values if best is not None
+            ]
             tried = [run.value for run in setting.runs]
             extreme, edge = ("smallest", min(tried)) if kind == "entropy" else ("largest", max(tried))
-            at_edge = [tolerance for tolerance, best in found if best == edge]
+            at_edge = [tolerance for tolerance, best in best_values if best == edge]
             if at_edge:
                 remarks.append(
                     f"{title(setting)}: at {at_edge[0]:g} points the best is the {extreme} tried, "
@@ -127,7 +130,7 @@ def examples_of(settings: Sequence[Setting], kind: str) -> tuple[list[Example], 
     return examples, remarks
 
 
-def title(setting: Setting) -> str:
+def title(setting: PastSetting) -> str:
     """A setting for people."""
     params = setting.params
     model = " ".join(params[name] for name in _MODEL if name in params)
@@ -139,7 +142,7 @@ def title(setting: Setting) -> str:
 
 def _table(law: FittedLaw, judged: Sequence[Example]) -> Table:
     headings = ("setting", "runs", *(f"{tolerance:g} points: best / said" for tolerance in TOLERANCES))
-    rows = [(title(each), str(len(each.runs)), *cells) for each, cells in compared(law, judged)]
+    rows = [(title(setting), str(len(setting.runs)), *cells) for setting, cells in compared(law, judged)]
     table = printed(headings, rows)
     table.caption = (
         "best: the run that sent least within this many points; "
@@ -148,13 +151,17 @@ def _table(law: FittedLaw, judged: Sequence[Example]) -> Table:
     return table
 
 
-def compared(law: FittedLaw, judged: Sequence[Example]) -> list[tuple[Setting, list[str]]]:
+def compared(law: FittedLaw, judged: Sequence[Example]) -> list[tuple[PastSetting, list[str]]]:
     """For each setting, the best value and what the law says, as text, for each of TOLERANCES."""
-    rows: dict[int, tuple[Setting, list[str]]] = {}
-    for each in judged:
-        _, cells = rows.setdefault(id(each.setting), (each.setting, ["-"] * len(TOLERANCES)))
-        said = each.best * math.exp(each.missed) if law.looked_for == "tau" else each.best + each.missed
-        cells[TOLERANCES.index(each.tolerance)] = f"{each.best:.3g} / {said:.3g}"
+    rows: dict[int, tuple[PastSetting, list[str]]] = {}
+    for example in judged:
+        _, cells = rows.setdefault(id(example.setting), (example.setting, ["-"] * len(TOLERANCES)))
+        predicted = (
+            example.best * math.exp(example.missed)
+            if law.looked_for == "tau"
+            else example.best + example.missed
+        )
+        cells[TOLERANCES.index(example.tolerance)] = f"{example.best:.3g} / {predicted:.3g}"
     return list(rows.values())
 
 

@@ -1,9 +1,10 @@
 """Fits a law: a ridge regression from logarithms of the first iteration's gradients to the best value."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -17,9 +18,9 @@ from taugrad.platform.config import Config
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.yaml_file import dump_yaml, parse_yaml
 
-from ..digits import rounded
 from ..momentum import own_momentum
-from .past import BATCH, OPTIMIZER, RATE, WORKERS, Setting
+from ..tables import rounded
+from .past import BATCH, OPTIMIZER, RATE, WORKERS, PastSetting
 
 SHIPPED = Path(__file__).parent / "strom.yaml"
 """The law that comes with taugrad: for strom, by the searches of benchmarks/choose/auto_threshold.py."""
@@ -39,6 +40,12 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 Kind = Literal["wgt", "bgt", "qgt", "strom", "entropy"]
 """Methods with a tau, or a floor, that a law can give."""
 _FROM = {"batch": BATCH, "lr": RATE, "workers": WORKERS}
+
+
+WIDTH_TAU = math.log(1.5)
+"""Runs whose taus differ by this factor are still averaged, because a single accuracy is half chance."""
+WIDTH_FLOOR = 0.5
+"""The same for floors, in bits."""
 
 
 class LawError(ValueError):
@@ -99,8 +106,8 @@ class FittedLaw(Config):
         constant = self.constant + sum(self.weights[name] * math.log(known[name]) for name in _CIRCUMSTANCES)
         constant -= math.log1p(-own_momentum(spec.compressor))
         make = LawTau if self.looked_for == "tau" else LawFloor
-        seen = {name: rounded(self.weights[name], _DIGITS) for name in _SEEN}
-        return make(constant=rounded(constant, _DIGITS), **seen)
+        weights = {name: rounded(self.weights[name], _DIGITS) for name in _SEEN}
+        return make(constant=rounded(constant, _DIGITS), **weights)
 
     def describe(self) -> str:
         """The relation on one line."""
@@ -115,7 +122,7 @@ class FittedLaw(Config):
 class Example:
     """A setting with its best value."""
 
-    setting: Setting
+    setting: PastSetting
     tolerance: float
     best: float
     missed: float = math.nan
@@ -135,40 +142,40 @@ def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Exampl
     Raises:
         LawError: there are too few, or they are of two kinds.
     """
-    settings = len({id(each.setting) for each in examples})
+    settings = len({id(example.setting) for example in examples})
     if settings < FEWEST:
         have = "1 setting has" if settings == 1 else f"{settings} settings have"
         raise LawError(f"{have} a best value, and a law needs at least {FEWEST}")
     looked_for = _looked_for(kind)
     names, inputs = _inputs(examples)
     momentum_in = _whose_momentum(examples)
-    best = np.array([each.best for each in examples])
-    steady = np.array([1 - each.setting.own_momentum for each in examples])
+    best = np.array([example.best for example in examples])
+    steady = np.array([1 - example.setting.own_momentum for example in examples])
     targets = best if looked_for == "floor" else np.log(best * steady)
-    groups: list[str | int] = [each.setting.family for each in examples]
+    groups: list[str | int] = [example.setting.family for example in examples]
     if len(set(groups)) == 1:
-        groups = [id(each.setting) for each in examples]
-    model, said = _regression(inputs, targets, groups)
+        groups = [id(example.setting) for example in examples]
+    model, predicted = _regression(inputs, targets, groups)
     scaler, ridge = model[0], model[-1]
     slopes = ridge.coef_ / scaler.scale_
     weights = dict(zip(names, slopes.tolist(), strict=True))
-    missed = said - targets
+    missed = predicted - targets
     law = FittedLaw(
         kind=kind,
         looked_for=looked_for,
         constant=float(ridge.intercept_ - slopes @ scaler.mean_),
         weights={name: rounded(weight, _DIGITS) for name, weight in weights.items()},
-        optimizers=tuple(sorted({each.setting.params.get(OPTIMIZER, "sgd") for each in examples})),
+        optimizers=tuple(sorted({example.setting.params.get(OPTIMIZER, "sgd") for example in examples})),
         momentum_in=momentum_in,
         error=float(np.sqrt(np.mean(missed**2))),
         settings=settings,
     )
-    judged = [replace(each, missed=float(miss)) for each, miss in zip(examples, missed, strict=True)]
+    judged = [replace(example, missed=float(miss)) for example, miss in zip(examples, missed, strict=True)]
     return law, judged
 
 
 def _whose_momentum(examples: Sequence[Example]) -> Literal["optimizer", "compressor"]:
-    whose = {each.setting.momentum_in for each in examples}
+    whose = {example.setting.momentum_in for example in examples}
     if whose >= {"optimizer", "compressor"}:
         raise LawError(
             "some runs have compressor.momentum and others training.optimizer.momentum: a law holds for one "
@@ -184,10 +191,12 @@ def _looked_for(kind: Kind) -> Literal["tau", "floor"]:
 def _inputs(examples: Sequence[Example]) -> tuple[list[str], NDArray[np.float64]]:
     """Names of the inputs, and float64 [examples, inputs]."""
     rows = []
-    for each in examples:
-        features = each.setting.features
+    for example in examples:
+        features = example.setting.features
         assert features is not None
-        known = {"tolerance": each.tolerance} | {name: each.setting.number(_FROM[name]) for name in _FROM}
+        known = {"tolerance": example.tolerance} | {
+            name: example.setting.number(_FROM[name]) for name in _FROM
+        }
         logarithms = [math.log(known[name]) for name in _CIRCUMSTANCES]
         rows.append([*(getattr(features, name) for name in _SEEN), *logarithms])
     return [*_SEEN, *_CIRCUMSTANCES], np.array(rows)
@@ -212,8 +221,8 @@ def _regression(
         scoring="neg_mean_squared_error",
         cv=splits,
     ).fit(inputs, targets)
-    said = cross_val_predict(search.best_estimator_, inputs, targets, cv=splits)
-    return search.best_estimator_, said
+    predicted = cross_val_predict(search.best_estimator_, inputs, targets, cv=splits)
+    return search.best_estimator_, predicted
 
 
 def write_law(law: FittedLaw, path: Path, heading: str) -> None:
@@ -236,10 +245,46 @@ def read_law(path: Path) -> FittedLaw:
     except (yaml.YAMLError, UnicodeDecodeError):
         raise SpecError(str(path), ["does not contain a law: it is not valid YAML"]) from None
     except ValidationError as error:
-        raise SpecError(str(path), [_problem(each["loc"], each["msg"]) for each in error.errors()]) from None
+        problems = [_problem(problem["loc"], problem["msg"]) for problem in error.errors()]
+        raise SpecError(str(path), problems) from None
 
 
 def _problem(where: tuple[int | str, ...], text: str) -> str:
     """What is wrong with a file: by field, or as a whole."""
     field = ".".join(map(str, where)) or "does not contain a law"
     return f"{field}: {text.removeprefix('Value error, ')}"
+
+
+def scale_of(kind: str) -> tuple[Callable[[float], float], float]:
+    """On what scale a method's values are compared, and how wide accuracies are averaged on it."""
+    return ((lambda floor: floor), WIDTH_FLOOR) if kind == "entropy" else (math.log, WIDTH_TAU)
+
+
+def best_value(setting: PastSetting, kind: str, tolerance: float) -> float | None:
+    """The best value that a setting's runs show.
+
+    Args:
+        setting: what was run.
+        kind: the method's.
+        tolerance: percentage points of accuracy below the runs without compression, or where there are none,
+            below the best of these.
+
+    Returns:
+        None where all runs lost more.
+    """
+    scale, width = scale_of(kind)
+    smooth = smoothed(
+        [scale(run.value) for run in setting.runs], [run.outcome.value for run in setting.runs], width
+    )
+    reference = fmean(baseline.value for baseline in setting.baselines) if setting.baselines else max(smooth)
+    allowed = reference - tolerance / 100
+    within = [run for run, accuracy in zip(setting.runs, smooth, strict=True) if accuracy >= allowed]
+    return min(within, key=lambda run: run.outcome.wire_bytes).value if within else None
+
+
+def smoothed(places: Sequence[float], values: Sequence[float], width: float) -> list[float]:
+    """Each value's mean with those nearby, weighted by a normal density of that standard deviation."""
+    at = np.asarray(places)
+    weights = np.exp(-0.5 * ((at[:, None] - at) / width) ** 2)
+    means: list[float] = (weights @ np.asarray(values) / weights.sum(1)).tolist()
+    return means

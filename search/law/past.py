@@ -42,7 +42,7 @@ class PastRun:
 
 
 @dataclass
-class Setting:
+class PastSetting:
     """Runs that differ only in the value and the seed."""
 
     params: Mapping[str, str]
@@ -83,7 +83,7 @@ def value_param(kind: str) -> str:
     return f"{_METHOD}floor" if kind == "entropy" else names.PARAM_TAU
 
 
-def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str) -> list[Setting]:
+def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str) -> list[PastSetting]:
     """The settings in which runs of a method were made, trials of searches included.
 
     Args:
@@ -94,7 +94,7 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
     Returns:
         Those with a run at least, in the order of their first one; of runs that are judged by accuracy.
     """
-    settings: dict[str, Setting] = {}
+    settings: dict[str, PastSetting] = {}
     bare: dict[str, list[Outcome]] = {}
     looked_at: dict[str, list[Run]] = {}
     for run in _finished(client, experiments):
@@ -114,12 +114,12 @@ def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str)
         if params.get(names.PARAM_RULE) != kind or value is None:
             continue
         kept = {key: text for key, text in computed.items() if key != value_param(kind)}
-        setting = settings.setdefault(str(sorted(kept.items())), Setting(kept, around))
+        setting = settings.setdefault(str(sorted(kept.items())), PastSetting(kept, around))
         setting.runs.append(PastRun(value, outcome, str(run.info.run_id)))
     for setting in settings.values():
         setting.baselines = bare.get(setting.around, [])
-        found = (first_features(client, run) for run in looked_at[setting.around])
-        setting.features = next((each for each in found if each is not None), None)
+        recorded = (first_features(client, run) for run in looked_at[setting.around])
+        setting.features = next((features for features in recorded if features is not None), None)
     return list(settings.values())
 
 
@@ -140,33 +140,36 @@ def kinds_with_a_value(client: "MlflowClient", experiments: Sequence[str]) -> di
 
 def _around(params: Mapping[str, str]) -> str:
     """The params that a run shares with the same run without compression, with momentum in the optimizer."""
-    own = _number(params.get(OWN_MOMENTUM, ""))
+    momentum = _number(params.get(OWN_MOMENTUM, ""))
     kept = {key: value for key, value in params.items() if not key.startswith(_METHOD)}
     decay = _number(kept.get(_DECAY, ""))
-    if own and OPTIMIZER_MOMENTUM in kept and decay is not None:
-        kept |= {OPTIMIZER_MOMENTUM: str(own), _DECAY: str(decay_beside(own, decay, kept.get(OPTIMIZER, "")))}
+    if momentum and OPTIMIZER_MOMENTUM in kept and decay is not None:
+        kept |= {
+            OPTIMIZER_MOMENTUM: str(momentum),
+            _DECAY: str(decay_beside(momentum, decay, kept.get(OPTIMIZER, ""))),
+        }
     return str(sorted(kept.items()))
 
 
 def first_features(client: "MlflowClient", run: "Run") -> Features | None:
     """What a run recorded of its first iteration's gradients, which no threshold has changed yet."""
     layers = [match[1] for match in map(_LAYER.match, run.data.metrics) if match]
-    seen = []
+    statistics = []
     for layer in layers:
         numbers = [
             _first(client, str(run.info.run_id), f"layer/{layer}/{what}")
             for what in ("elements", "grad_rms", "grad_p99", "grad_p999")
         ]
-        known = [each for each in numbers if each is not None]
+        known = [number for number in numbers if number is not None]
         if len(known) == len(numbers):
-            seen.append(LayerStatistics(*known))
-    return features(seen)
+            statistics.append(LayerStatistics(*known))
+    return features(statistics)
 
 
 def _first(client: "MlflowClient", run_id: str, metric: str) -> float | None:
     """A metric's value in the first iteration, MLflow's step 1."""
     history = client.get_metric_history(run_id, metric)
-    return next((float(each.value) for each in history if each.step == 1), None)
+    return next((float(point.value) for point in history if point.step == 1), None)
 
 
 def _finished(client: "MlflowClient", experiments: Sequence[str]) -> "Iterator[Run]":

@@ -42,18 +42,24 @@ def bandwidth_tables(calibration: Calibration, comparisons: Sequence[Comparison]
         comparisons: what `plan` returned; ways are in the order of the first comparison of each table.
     """
     first: dict[tuple[Link, int], Comparison] = {}
-    for each in comparisons:
-        first.setdefault((_with_rate(each.link, MOST), each.workers), each)
+    for comparison in comparisons:
+        first.setdefault((_with_rate(comparison.link, MOST), comparison.workers), comparison)
     return [
         BandwidthTable(
-            each.link,
-            each.workers,
+            comparison.link,
+            comparison.workers,
             tuple(
-                (way, tuple(rate_for(calibration, way, each.link, each.workers, share) for share in SHARES))
-                for way in (prediction.candidate for prediction in each.predictions)
+                (
+                    way,
+                    tuple(
+                        rate_for(calibration, way, comparison.link, comparison.workers, share)
+                        for share in SHARES
+                    ),
+                )
+                for way in (prediction.candidate for prediction in comparison.predictions)
             ),
         )
-        for each in first.values()
+        for comparison in first.values()
     ]
 
 
@@ -75,8 +81,8 @@ def rate_for(
     """
 
     def suffices(rate: float) -> bool:
-        found = predict(calibration, candidate, _with_rate(link, rate), workers)
-        return found.step.utilization >= share
+        prediction = predict(calibration, candidate, _with_rate(link, rate), workers)
+        return prediction.step.utilization >= share
 
     low, high = 1.0, MOST
     if not suffices(high):

@@ -51,22 +51,22 @@ class MethodWork(Config):
     @property
     def compress_s(self) -> float:
         """Of all buckets."""
-        return sum(each.compress_s for each in self.buckets)
+        return sum(bucket.compress_s for bucket in self.buckets)
 
     @property
     def read_s(self) -> float:
         """Of one message about all buckets, and added."""
-        return sum(each.read_s for each in self.buckets)
+        return sum(bucket.read_s for bucket in self.buckets)
 
     @property
     def fill_s(self) -> float:
         """Of all buckets."""
-        return sum(each.fill_s for each in self.buckets)
+        return sum(bucket.fill_s for bucket in self.buckets)
 
     @property
     def nbytes(self) -> float:
         """Of one worker's messages about all buckets."""
-        return sum(each.nbytes for each in self.buckets)
+        return sum(bucket.nbytes for bucket in self.buckets)
 
 
 class Calibration(Config):

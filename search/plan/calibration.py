@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic, sleep
 
+import psutil
 from pydantic import ValidationError
 
 from taugrad.platform.data import token_cache
 from taugrad.platform.spec import RunSpec
 
-from ..busy import OthersWork, busy_now
 from .calibrated import Calibration
 
 _FORM = 3
@@ -31,6 +31,12 @@ _POLL_S = 0.05
 _LAST_LINES = 12
 _COMPUTED_BY = ("numba", "numpy", "torch")
 _MEASURED_FIELDS = ("task", "model", "data", "training", "seed")
+
+
+SHARE = 0.25
+"""Of the machine's processors: what other processes may take without a warning."""
+_LEAST_S, _LOOK_S = 0.4, 0.5
+"""Seconds that say anything; of a look before something is measured."""
 
 
 class CalibrationError(ValueError):
@@ -73,16 +79,16 @@ def calibrate(
     busy, others = busy_now(), OthersWork()
     if busy:
         tell(busy)
-    found = _measure(spec, missing, sharing, seconds)
+    measured = _measure(spec, missing, sharing, seconds)
     if not busy and (busy := others.warning()):
         tell(busy)
     if known is not None:
-        found = known.model_copy(update={"methods": {**known.methods, **found.methods}})
+        measured = known.model_copy(update={"methods": {**known.methods, **measured.methods}})
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(found.model_dump_json(indent=1))
+        file.write(measured.model_dump_json(indent=1))
     Path(file.name).replace(path)
-    return found
+    return measured
 
 
 def file_of(spec: RunSpec, sharing: int = 1) -> Path:
@@ -162,14 +168,14 @@ def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float
             for process in started:
                 process.kill()
                 process.wait()
-        told = (Path(folder) / "0.out").read_text(encoding="utf-8").strip()
-        if failed or not told:
+        output = (Path(folder) / "0.out").read_text(encoding="utf-8").strip()
+        if failed or not output:
             lines = (Path(folder) / "err").read_text(encoding="utf-8").strip().splitlines()
             raise CalibrationError("measuring failed:\n" + "\n".join(lines[-_LAST_LINES:]))
-    found = json.loads(told.splitlines()[-1])
-    if "problem" in found:
-        raise CalibrationError(found["problem"])
-    return Calibration.model_validate(found)
+    result = json.loads(output.splitlines()[-1])
+    if "problem" in result:
+        raise CalibrationError(result["problem"])
+    return Calibration.model_validate(result)
 
 
 def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
@@ -183,3 +189,48 @@ def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
             return False
         sleep(_POLL_S)
     raise CalibrationError(f"measuring took more than {_TIMEOUT_S} s")
+
+
+def _busy() -> float:
+    """Processor seconds that the whole machine has computed."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system + getattr(times, "nice", 0.0))
+
+
+def _own() -> float:
+    """Those of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+class OthersWork:
+    """What processes other than this one and its children compute from now on."""
+
+    def __init__(
+        self,
+        busy: Callable[[], float] = _busy,
+        used: Callable[[], float] = _own,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._busy, self._own, self._clock = busy, used, clock
+        self._began = busy() - used(), clock()
+
+    def warning(self) -> str:
+        """A line for people where they took a large share of the machine; else empty."""
+        seconds = self._clock() - self._began[1]
+        if seconds < _LEAST_S:
+            return ""
+        processors = (self._busy() - self._own() - self._began[0]) / seconds
+        count = os.cpu_count() or 1
+        if processors <= SHARE * count:
+            return ""
+        return (
+            f"warning: this machine is busy: other processes used {processors:.1f} of its {count} "
+            "processors, so measured seconds are too long; measure again when it is idle"
+        )
+
+
+def busy_now() -> str:
+    """The same of the next half second, in which this process does nothing."""
+    watch = OthersWork()
+    sleep(_LOOK_S)
+    return watch.warning()

@@ -35,7 +35,7 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
     def given(method: Method, sync: RealSync) -> Candidate:
         return Candidate(str(method), sync, value_like(method, sync, kind))
 
-    own = [given(spec.compressor, real(spec.sync))]
+    spec_way = [given(spec.compressor, real(spec.sync))]
     dense = [Candidate("none", exchange), Candidate(HALF, exchange)]
     if methods:
         others = [given(read_config(line), exchange) for line in methods]
@@ -47,20 +47,28 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
         others.append(given(read_config(POWERSGD), exchange))
     island = getattr(real(spec.sync), "island", None) or ("host" if sites else None)
     if island is not None:
-        plain = [each for each in (dense[0], *others) if each.sync == exchange and each.method != POWERSGD]
-        others += [replace(each, sync=AllGatherSync(island=island), family="") for each in plain]
-    known = {each.key: each for each in (*dense, *others)}
-    return list({each.key: known.get(each.key, each) for each in (*own, *dense, *others)}.values())
+        plain = [
+            candidate
+            for candidate in (dense[0], *others)
+            if candidate.sync == exchange and candidate.method != POWERSGD
+        ]
+        others += [replace(candidate, sync=AllGatherSync(island=island), family="") for candidate in plain]
+    known = {candidate.key: candidate for candidate in (*dense, *others)}
+    return list(
+        {
+            candidate.key: known.get(candidate.key, candidate) for candidate in (*spec_way, *dense, *others)
+        }.values()
+    )
 
 
 def measured_methods(candidates: Sequence[Candidate]) -> list[str]:
     """The lines of compressors that a calibration must contain."""
-    return sorted({each.method for each in candidates if each.method != HALF})
+    return sorted({candidate.method for candidate in candidates if candidate.method != HALF})
 
 
 def check_candidates(candidates: Sequence[Candidate]) -> None:
     """Refuses a method that cannot work in its mode, with a ValueError."""
-    for each in candidates:
-        if each.method != HALF:
-            method: Method = read_config(each.method)
-            check_method(each.sync, method)
+    for candidate in candidates:
+        if candidate.method != HALF:
+            method: Method = read_config(candidate.method)
+            check_method(candidate.sync, method)

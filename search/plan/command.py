@@ -30,7 +30,7 @@ Draw = Callable[[Sequence[Comparison], Path], None]
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanRequest:
     """What to plan for.
 
     Attributes:
@@ -58,7 +58,7 @@ class Request:
     output: Path | None = None
 
 
-def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
+def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> int:
     """Makes a plan and prints it.
 
     Args:
@@ -96,10 +96,10 @@ def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
     )
     comparisons = plan(calibration, candidates, links, workers)
     needed = bandwidth_tables(calibration, comparisons)
-    for each in comparisons:
+    for comparison in comparisons:
         console.print()
-        console.print(table.shown(each))
-        say(console, table.sentence(each), "bold")
+        console.print(table.shown(comparison))
+        say(console, table.sentence(comparison), "bold")
     for need in needed:
         console.print()
         console.print(table.needs_shown(need))
@@ -122,17 +122,17 @@ def run_plan(spec: RunSpec, source: str, request: Request, draw: Draw) -> int:
 def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison], *, sites: bool) -> None:
     """Prints what to set for what is advised, once where it is the same for several links."""
     printed = list[list[str]]()
-    for each in comparisons:
-        best, ways = each.best.candidate, ways_of(spec, each.workers, sites=sites)
-        found = next((way.spec for way in ways if str(way) == str(best)), None)
+    for comparison in comparisons:
+        best, ways = comparison.best.candidate, ways_of(spec, comparison.workers, sites=sites)
+        advised = next((way.spec for way in ways if str(way) == str(best)), None)
         if getattr(best.sync, "island", None) is not None:
             alike = (way.spec for way in ways if str(way) == best.method)
-            found = next((way.model_copy(update={"sync": best.sync}) for way in alike), None)
-        lines = [] if found is None else changes(spec, found)
+            advised = next((way.model_copy(update={"sync": best.sync}) for way in alike), None)
+        lines = [] if advised is None else changes(spec, advised)
         if lines and lines not in printed:
             printed.append(lines)
             console.print()
-            say(console, f"To set for {table.title_of(each)} ({PAGE} says why):", "bold")
+            say(console, f"To set for {table.title_of(comparison)} ({PAGE} says why):", "bold")
             say(console, "\n".join(f"    {line}" for line in lines))
 
 
@@ -144,7 +144,7 @@ def run_answer(port: int) -> int:
     """
     console = open_console()
     try:
-        answer(port, lambda found: say(console, f"answering on port {found}; end it with Ctrl-C"))
+        answer(port, lambda bound_port: say(console, f"answering on port {bound_port}; end it with Ctrl-C"))
     except OSError as error:
         raise SpecError(COMMAND_LINE, [f"--answer {port}: {error.strerror or error}"]) from None
     except OverflowError:
@@ -153,28 +153,28 @@ def run_answer(port: int) -> int:
 
 
 def _workers(text: str) -> list[int]:
-    counts = [each.strip() for each in text.split(",")]
-    for each in counts:
-        if not each.isdecimal() or not 1 <= int(each) <= MOST_WORKERS:
+    counts = [part.strip() for part in text.split(",")]
+    for count in counts:
+        if not count.isdecimal() or not 1 <= int(count) <= MOST_WORKERS:
             raise SpecError(
                 COMMAND_LINE,
-                [f"--workers {text}: {each!r} is none; write 1 to {MOST_WORKERS}, as in 4,16,64"],
+                [f"--workers {text}: {count!r} is none; write 1 to {MOST_WORKERS}, as in 4,16,64"],
             )
-    return sorted({int(each) for each in counts})
+    return sorted({int(count) for count in counts})
 
 
-def _links(request: Request) -> list[Link]:
+def _links(request: PlanRequest) -> list[Link]:
     if not request.links and not request.hosts:
         raise SpecError(
             COMMAND_LINE, ["--link: is missing; give one such as 100mbit,20ms, or --measure HOST"]
         )
     try:
-        return [Link.parse(each) for each in request.links]
+        return [Link.parse(link) for link in request.links]
     except ValueError as error:
         raise SpecError(COMMAND_LINE, [f"--link: {error}"]) from None
 
 
-def _trunk(request: Request) -> Trunk | None:
+def _trunk(request: PlanRequest) -> Trunk | None:
     if request.between is None:
         if request.sites is not None:
             raise SpecError(COMMAND_LINE, [f"--sites {request.sites}: needs --between, such as 50mbit,30ms"])
@@ -194,16 +194,16 @@ def measured_link(hosts: Sequence[str]) -> Link:
     Raises:
         SpecError: an address is not valid, or a machine does not answer.
     """
-    found = []
-    for each in hosts:
-        host, _, port = each.rpartition(":") if each.count(":") == 1 else (each, "", "")
+    links = []
+    for address in hosts:
+        host, _, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
         if port and not port.isdecimal():
-            raise SpecError(COMMAND_LINE, [f"--measure {each}: must be HOST or HOST:PORT"])
+            raise SpecError(COMMAND_LINE, [f"--measure {address}: must be HOST or HOST:PORT"])
         try:
-            found.append(measure(host, int(port or PORT)))
+            links.append(measure(host, int(port or PORT)))
         except (ProbeError, OverflowError) as error:
             raise SpecError(COMMAND_LINE, [f"--measure {error}"]) from None
-    return slowest(found)
+    return slowest(links)
 
 
 def check_plannable(spec: RunSpec, source: str) -> None:
@@ -272,16 +272,16 @@ def calibrated(
 
 def _given(path: Path, methods: Sequence[str]) -> Calibration:
     try:
-        found = Calibration.model_validate_json(path.read_text(encoding="utf-8"))
+        calibration = Calibration.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(COMMAND_LINE, [f"--calibration {path}: {error.strerror}"]) from None
     except ValidationError as error:
         raise SpecError(
             COMMAND_LINE, [f"--calibration {path}: is not a calibration: {error.errors()[0]['msg']}"]
         ) from None
-    missing, known = found.missing(methods), ", ".join(sorted(found.methods))
+    missing, known = calibration.missing(methods), ", ".join(sorted(calibration.methods))
     if missing:
         raise SpecError(
             COMMAND_LINE, [f"--calibration {path}: has not measured {missing[0]}; it knows {known}"]
         )
-    return found
+    return calibration

@@ -124,8 +124,10 @@ def in_an_island(link: Link, workers: int, size: int, nbytes: float, processing_
     """
     if size == 1 or link.trunk is None:
         return Exchange(0.0, 0.0 if size == 1 else processing_s, 0.0, 0.0)
-    own = link.model_copy(update={"trunk": None}) if size <= link.trunk.workers_of_site(workers) else link
-    return all_reduce(own, size, nbytes, processing_s)
+    island_link = (
+        link.model_copy(update={"trunk": None}) if size <= link.trunk.workers_of_site(workers) else link
+    )
+    return all_reduce(island_link, size, nbytes, processing_s)
 
 
 def between_islands(link: Link, workers: int, size: int, nbytes: float) -> Exchange:
@@ -173,13 +175,13 @@ def parameter_server(link: Link, workers: int, out: float, back: float) -> Excha
     others = workers - 1
     heads = in_a_round(link, workers, 0.0)
     crossing = 0 if link.trunk is None else workers - link.trunk.workers_of_site(workers)
-    there, returned = (_straight(link, others, each, crossing) for each in (out, back))
+    sent, returned = (_straight(link, others, part, crossing) for part in (out, back))
     mean = others / workers * (out + back)
     return Exchange(
-        2 * heads.link_s + there.link_s + returned.link_s,
-        there.wait_s + returned.wait_s,
+        2 * heads.link_s + sent.link_s + returned.link_s,
+        sent.wait_s + returned.wait_s,
         2 * heads.received + mean,
-        2 * heads.busiest + max(there.busiest, returned.busiest),
+        2 * heads.busiest + max(sent.busiest, returned.busiest),
     )
 
 

@@ -73,7 +73,7 @@ class Link(Config):
         if self.trunk is None or workers == 1:
             return self
         between = self.trunk.link
-        least = min(self, between, key=lambda each: each.rate * (1 - each.headers))
+        least = min(self, between, key=lambda link: link.rate * (1 - link.headers))
         return Link(
             rate=least.rate,
             delay=self.delay + between.delay,
@@ -85,8 +85,8 @@ class Link(Config):
         """As `parse` reads it, and what lies between sites."""
         unit = next(name for name in ("gbit", "mbit", "kbit") if self.rate >= _RATES[name] or name == "kbit")
         parts = [f"{self.rate / _RATES[unit]:.4g}{unit}", f"{1000 * self.delay:.4g}ms"]
-        own = ",".join([*parts, f"{100 * self.loss:.4g}%"] if self.loss else parts)
-        return own if self.trunk is None else f"{own}; {self.trunk.sites} sites, {self.trunk.link} between"
+        text = ",".join([*parts, f"{100 * self.loss:.4g}%"] if self.loss else parts)
+        return text if self.trunk is None else f"{text}; {self.trunk.sites} sites, {self.trunk.link} between"
 
 
 class Trunk(Config):
@@ -107,12 +107,12 @@ class Trunk(Config):
 
 def _fields(text: str) -> dict[str, float]:
     number = r"(\d+(?:\.\d+)?)"
-    found = re.fullmatch(
+    match = re.fullmatch(
         rf"{number}(kbit|mbit|gbit)(?:,{number}(us|ms|s))?(?:,{number}%)?", text.replace(" ", "").lower()
     )
-    if found is None:
+    if match is None:
         raise ValueError(f"link {text!r}: must be {_FORM}")
-    rate, rate_unit, delay, delay_unit, loss = found.groups()
+    rate, rate_unit, delay, delay_unit, loss = match.groups()
     fields = {
         "rate": float(rate) * _RATES[rate_unit],
         "delay": float(delay) * _TIMES[delay_unit] if delay else 0.0,

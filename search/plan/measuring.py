@@ -2,8 +2,8 @@
 
     python -m taugrad.search.plan.measuring RANK PROCESSES FILE
 
-FILE is the process group's file store. The standard input has a `Request`. Process 0 prints a `Calibration`,
-or `{"problem": ...}`, as JSON.
+FILE is the process group's file store. The standard input has a `MeasureRequest`. Process 0 prints a
+`Calibration`, or `{"problem": ...}`, as JSON.
 """
 
 import json
@@ -34,8 +34,7 @@ from taugrad.platform.training.batch_plan import BatchPlan
 from taugrad.platform.training.replica import Replica
 
 from .calibrated import HALF, Bucket, Calibration, MethodWork
-from .method_work import COMPRESSIONS, Gradient, Model, half_work, measured_work
-from .stopwatch import Stopwatch
+from .method_work import COMPRESSIONS, Gradient, Model, Stopwatch, half_work, measured_work
 
 _WARM_UP, _LEAST_STEPS, _MOST_STEPS = 3, 5, 40
 """Steps that are not counted; how many are."""
@@ -43,7 +42,7 @@ _KEPT = 4
 """The gradients of this number of steps are compressed again and again."""
 
 
-class Request(Config):
+class MeasureRequest(Config):
     """What to measure."""
 
     spec: RunSpec
@@ -75,7 +74,9 @@ class _Watch:
         return done
 
 
-def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGroup, rank: int) -> Calibration:
+def measure(
+    request: MeasureRequest, alone: dist.ProcessGroup, sharing: dist.ProcessGroup, rank: int
+) -> Calibration:
     """Measures the model and the methods; all processes must call this together.
 
     Args:
@@ -96,7 +97,7 @@ def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGro
     plan = BatchPlan(spec.training, len(data.train))
     batch = max(1, spec.training.batch_size // spec.workers.count)
     replica = Replica(model, task, spec.training, spec.workers.count)
-    names = {id(each): name for each, name in zip(replica.parameters, replica.names, strict=True)}
+    names = {id(parameter): name for parameter, name in zip(replica.parameters, replica.names, strict=True)}
     watch, stopwatch = _Watch(), Stopwatch(sharing)
     ddp = DistributedDataParallel(
         model, process_group=alone, find_unused_parameters=spec.training.find_unused_parameters
@@ -122,7 +123,10 @@ def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGro
             whole.append(took)
             ends.append(took - ended)
             ready.append(watch.ready)
-            kept = [*kept[1 - _KEPT :], [[_gradient(each) for each in bucket] for bucket in watch.buckets]]
+            kept = [
+                *kept[1 - _KEPT :],
+                [[_gradient(parameter) for parameter in bucket] for bucket in watch.buckets],
+            ]
             if stopwatch.anybody(has=perf_counter() > until and len(whole) >= _LEAST_STEPS):
                 break
         whole, ends = stopwatch.slowest(whole), stopwatch.slowest(ends)
@@ -132,7 +136,7 @@ def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGro
     gradients: list[Gradient] = []
     if rank < request.sharing:
         gradients = [
-            Gradient([names[id(each)] for each in bucket], [step[number] for step in kept])
+            Gradient([names[id(parameter)] for parameter in bucket], [step[number] for step in kept])
             for number, bucket in enumerate(watch.buckets)
         ]
         works[HALF] = half_work(gradients, stopwatch)
@@ -144,13 +148,13 @@ def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGro
         if rank < request.sharing:
             works[line] = measured_work(read_config(line), gradients, known)
     dist.barrier()
-    elements = sum(each.numel() for each in replica.parameters)
+    elements = sum(parameter.numel() for parameter in replica.parameters)
     assert dist.group.WORLD is not None
     everybody = Stopwatch(dist.group.WORLD)
     hops = 2 * (dist.get_world_size() - 1)  # each moves one of as many parts as there are processes
     moved = hops / dist.get_world_size()
     reduce_s, reduce_half_s = (
-        _all_reduced(everybody, elements, each) / moved for each in (torch.float32, torch.float16)
+        _all_reduced(everybody, elements, dtype) / moved for dtype in (torch.float32, torch.float16)
     )
     message_s = _all_reduced(everybody, 1, torch.float32) / (2 * hops)  # of readiness, and of what is sent
     if not gradients:
@@ -163,8 +167,8 @@ def measure(request: Request, alone: dist.ProcessGroup, sharing: dist.ProcessGro
         compute_s=median(whole),
         optimizer_s=median(ends),
         buckets=tuple(
-            Bucket(elements=each.elements, ready_s=median(step[number] for step in ready))
-            for number, each in enumerate(gradients)
+            Bucket(elements=gradient.elements, ready_s=median(step[number] for step in ready))
+            for number, gradient in enumerate(gradients)
         ),
         optimizer_bytes=float(_tensor_bytes(state)),
         reduce_s=reduce_s,
@@ -204,16 +208,16 @@ def main(arguments: Sequence[str]) -> None:
     """Measures, and prints the result."""
     rank, processes = int(arguments[0]), int(arguments[1])
     sys.path.insert(0, str(Path.cwd()))  # a user's own models and data
-    request = Request.model_validate_json(sys.stdin.read())
+    request = MeasureRequest.model_validate_json(sys.stdin.read())
     dist.init_process_group("gloo", init_method=f"file://{arguments[2]}", rank=rank, world_size=processes)
-    groups = [dist.new_group([each]) for each in range(processes)]
+    groups = [dist.new_group([rank_of_group]) for rank_of_group in range(processes)]
     computing = dist.new_group(list(range(request.sharing)))
     try:
-        told = measure(request, groups[rank], computing, rank).model_dump_json()
+        output = measure(request, groups[rank], computing, rank).model_dump_json()
     except ValueError as problem:  # on every process alike
-        told = json.dumps({"problem": str(problem)})
+        output = json.dumps({"problem": str(problem)})
     if rank == 0:
-        print(told, flush=True)
+        print(output, flush=True)
     dist.destroy_process_group()
 
 

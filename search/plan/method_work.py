@@ -1,6 +1,6 @@
 """How many seconds and bytes a method takes on a model's own gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
@@ -23,7 +23,6 @@ from taugrad.platform.tasks.base import Task
 from taugrad.platform.training.replica import Replica
 
 from .calibrated import BucketWork, MethodWork
-from .stopwatch import Stopwatch
 
 COMPRESSIONS, _COUNTED = 12, 6
 """How often gradients are compressed, so that residuals fill up, and how many of the last times count."""
@@ -31,6 +30,42 @@ _MESSAGES = 4
 """Numbers of messages that are read together, to find the time per message and the time per bucket."""
 _FACTORS_ALL_REDUCES = 3
 """PowerSGD's all-reduces for a bucket: one for what is not compressed, one for P, and one for Q."""
+
+
+_REPEATS = 5
+
+
+class Stopwatch:
+    """Measures in all processes of a group together; all must call it in the same order."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def together(self) -> None:
+        """Waits until all processes are here."""
+        if dist.get_world_size(self._group) > 1:
+            dist.barrier(self._group)
+
+    def anybody(self, *, has: bool) -> bool:
+        """Whether the condition holds for any process; the same answer on all."""
+        return bool(self.slowest([float(has)])[0])
+
+    def slowest(self, seconds: Sequence[float]) -> list[float]:
+        """For each of these seconds, the longest of all processes; all must pass the same number."""
+        most = torch.tensor(seconds, dtype=torch.float64)
+        if dist.get_world_size(self._group) > 1:
+            dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._group)
+        return [float(second) for second in most]
+
+    def seconds_of(self, do: Callable[[], object]) -> float:
+        """The median of a few times of the slowest process, after one that is not counted."""
+        taken = []
+        for _ in range(1 + _REPEATS):
+            self.together()
+            started = perf_counter()
+            do()
+            taken.append(perf_counter() - started)
+        return median(self.slowest(taken)[1:])
 
 
 @dataclass(frozen=True)
@@ -43,7 +78,7 @@ class Gradient:
     @property
     def elements(self) -> int:
         """Of all parameters."""
-        return sum(each.numel() for each in self.steps[0])
+        return sum(tensor.numel() for tensor in self.steps[0])
 
 
 @dataclass(frozen=True)
@@ -103,22 +138,23 @@ def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> 
     if not isinstance(method, CompressedMethod):
         return MethodWork(
             buckets=tuple(
-                BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=4 * each.elements) for each in gradients
+                BucketWork(compress_s=0, read_s=0, fill_s=0, nbytes=4 * gradient.elements)
+                for gradient in gradients
             ),
             all_reduces=1,
         )
     buckets, kept = [], 0
-    for each in gradients:
-        worker = FeedbackCompressor(method, each.names, each.steps[0], threads=torch.get_num_threads())
+    for bucket in gradients:
+        worker = FeedbackCompressor(method, bucket.names, bucket.steps[0], threads=torch.get_num_threads())
         seconds, sizes, payload = [], [], np.empty(0, np.uint8)
         for iteration in range(COMPRESSIONS):
-            step = [gradient.clone() for gradient in each.steps[iteration % len(each.steps)]]
+            step = [gradient.clone() for gradient in bucket.steps[iteration % len(bucket.steps)]]
             watch.together()
             started = perf_counter()
             payload = worker.compress(step, iteration).payload
             seconds.append(perf_counter() - started)
             sizes.append(payload.size)
-        total = torch.zeros(each.elements)
+        total = torch.zeros(bucket.elements)
         one = _read_seconds(watch, worker, payload, 1, total)
         many = _read_seconds(watch, worker, payload, _MESSAGES, total)
         read_s = max(0.0, (many - one) / (_MESSAGES - 1))
@@ -132,7 +168,7 @@ def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> 
         )
         feedback = worker.feedback
         kept += sum(
-            4 * each.numel() for each in [*feedback.residuals.values(), *feedback.velocities.values()]
+            4 * tensor.numel() for tensor in [*feedback.residuals.values(), *feedback.velocities.values()]
         )
     return MethodWork(buckets=tuple(buckets), kept_bytes=kept)
 
@@ -144,7 +180,7 @@ def _read_seconds(
 
     def read() -> None:
         incoming = [worker.read(payload) for _ in range(messages)]
-        assert not any(isinstance(each, NonFinite) for each in incoming)
+        assert not any(isinstance(update, NonFinite) for update in incoming)
         worker.compressor.total(incoming, messages, total)
 
     return watch.seconds_of(read)
@@ -153,15 +189,15 @@ def _read_seconds(
 def half_work(gradients: Sequence[Gradient], watch: Stopwatch) -> MethodWork:
     """torch's fp16 hook: cast, all-reduced, cast back."""
     buckets = []
-    for each in gradients:
-        whole = torch.cat(each.steps[-1])
+    for gradient in gradients:
+        whole = torch.cat(gradient.steps[-1])
         narrow = whole.to(torch.float16)
         buckets.append(
             BucketWork(
                 compress_s=watch.seconds_of(lambda whole=whole: whole.to(torch.float16).div_(2)),  # type: ignore[misc]
                 read_s=0,
                 fill_s=watch.seconds_of(lambda whole=whole, narrow=narrow: whole.copy_(narrow)),  # type: ignore[misc]
-                nbytes=2 * each.elements,
+                nbytes=2 * gradient.elements,
             )
         )
     return MethodWork(buckets=tuple(buckets), all_reduces=1, half=True)
@@ -170,8 +206,8 @@ def half_work(gradients: Sequence[Gradient], watch: Stopwatch) -> MethodWork:
 def _factors(method: PowerSGD, gradients: Sequence[Gradient], model: Model) -> MethodWork:
     """PowerSGD through its hook, with one worker; its time is divided among buckets by their elements."""
     _, compressing, state = model.hooked(method.model_copy(update={"start": 2}))
-    elements = sum(each.elements for each in gradients)
-    shares = [each.elements / elements for each in gradients]
+    elements = sum(gradient.elements for gradient in gradients)
+    shares = [gradient.elements / elements for gradient in gradients]
     compress_s, nbytes = median(compressing), state.last_step.wire_bytes
     return MethodWork(
         buckets=tuple(

@@ -8,8 +8,7 @@ from ..advice import CLEARLY, pattern_of
 from .calibrated import HALF, Calibration
 from .candidate import Candidate
 from .link import Link
-from .memory import worker_bytes
-from .step_model import StepTime, island_size, step_time
+from .step_model import StepTime, island_size, step_time, worker_bytes
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,21 @@ class Comparison:
     def of(self, method: str) -> Prediction:
         """The prediction of an all-reduce; raises StopIteration if it was not among the candidates."""
         return next(
-            each
-            for each in self.predictions
-            if each.candidate.method == method and each.candidate.mode == "all-reduce"
+            prediction
+            for prediction in self.predictions
+            if prediction.candidate.method == method and prediction.candidate.mode == "all-reduce"
         )
 
     @property
     def baseline(self) -> Prediction:
         """The faster of the all-reduces in float32 and in 16 bits."""
-        return min(self.of("none"), self.of(HALF), key=lambda each: each.seconds)
+        return min(self.of("none"), self.of(HALF), key=lambda prediction: prediction.seconds)
 
     @property
     def best(self) -> Prediction:
         """What is advised: the usual way, unless the all-reduce or another way is clearly ahead of it."""
-        found = [(each.to_target, each.candidate.usual) for each in self.predictions]
-        return self.predictions[advised(found, self.baseline.seconds)]
+        ways = [(prediction.to_target, prediction.candidate.usual) for prediction in self.predictions]
+        return self.predictions[advised(ways, self.baseline.seconds)]
 
     @property
     def pays(self) -> bool:
@@ -103,27 +102,29 @@ def plan(
     ]
 
 
-def advised(found: Sequence[tuple[float, bool]], exact: float) -> int:
-    """The place of what is advised among ways.
+def advised(ways: Sequence[tuple[float, bool]], exact: float) -> int:
+    """The index of the advised way.
 
     Args:
-        found: for each way its seconds for what an uncompressed step learns, and whether it is the usual one.
-        exact: the same of the fastest all-reduce.
+        ways: the seconds of each for what an uncompressed step learns, and whether it is the usual one.
+        exact: the seconds of the fastest all-reduce.
     """
-    places = range(len(found))
-    fastest = min(places, key=lambda place: found[place][0])
-    bound = min(exact, CLEARLY * found[fastest][0])
-    return next((place for place in places if found[place][1] and found[place][0] < bound), fastest)
+    places = range(len(ways))
+    fastest = min(places, key=lambda place: ways[place][0])
+    bound = min(exact, CLEARLY * ways[fastest][0])
+    return next((place for place in places if ways[place][1] and ways[place][0] < bound), fastest)
 
 
 def _compared(
     calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
 ) -> list[Prediction]:
     """The fastest first; of those by the advice that learn alike, one."""
-    fitting = [each for each in candidates if is_for(each, link, workers)]
-    made = sorted((predict(calibration, each, link, workers) for each in fitting), key=lambda p: p.seconds)
-    first = {each.candidate.twins: each for each in reversed(made)}
-    return [each for each in made if first[each.candidate.twins] is each]
+    fitting = [candidate for candidate in candidates if is_for(candidate, link, workers)]
+    made = sorted(
+        (predict(calibration, candidate, link, workers) for candidate in fitting), key=lambda p: p.seconds
+    )
+    first = {prediction.candidate.twins: prediction for prediction in reversed(made)}
+    return [prediction for prediction in made if first[prediction.candidate.twins] is prediction]
 
 
 def is_for(candidate: Candidate, link: Link, workers: int) -> bool:

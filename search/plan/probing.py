@@ -85,12 +85,12 @@ def measure(host: str, port: int = PORT) -> Link:
             while monotonic() < until:
                 connection.sendall(block)
             connection.shutdown(socket.SHUT_WR)
-            told = connection.recv(_WORD.size, socket.MSG_WAITALL)
+            answer_bytes = connection.recv(_WORD.size, socket.MSG_WAITALL)
     except OSError as error:
         raise ProbeError(
             f"{host}:{port}: does not answer ({error}); start `taugrad plan --answer {port}` there"
         ) from None
-    rate = _WORD.unpack(told)[0] if len(told) == _WORD.size else 0.0
+    rate = _WORD.unpack(answer_bytes)[0] if len(answer_bytes) == _WORD.size else 0.0
     if rate <= 0:
         raise ProbeError(f"{host}:{port}: sent no rate; the link is too slow to measure in {_STREAM_S:g} s")
     return Link(rate=rate, delay=median(trips) / 2, headers=0.0)
@@ -98,4 +98,4 @@ def measure(host: str, port: int = PORT) -> Link:
 
 def slowest(links: "list[Link]") -> Link:
     """The worst case of several links: the lowest rate and the longest delay."""
-    return Link(rate=min(each.rate for each in links), delay=max(each.delay for each in links), headers=0.0)
+    return Link(rate=min(link.rate for link in links), delay=max(link.delay for link in links), headers=0.0)

@@ -22,6 +22,9 @@ class CannotPlan(ValueError):
     """A way to train that is not modelled; the message names the field."""
 
 
+_FLOAT = 4
+
+
 @dataclass(frozen=True)
 class StepTime:
     """One step of training.
@@ -98,11 +101,11 @@ def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Li
     computed = free = 0.0
     arrivals: list[float] = []
     total = NOTHING
-    for bucket, each in zip(calibration.buckets, work.buckets, strict=True):
-        now += bucket.ready_s - computed + each.compress_s / size
+    for bucket, bucket_work in zip(calibration.buckets, work.buckets, strict=True):
+        now += bucket.ready_s - computed + bucket_work.compress_s / size
         now += inside(bucket.elements, 4) + inside(bucket.elements, width)
         computed = bucket.ready_s
-        exchange = _of_bucket(calibration, work, bucket.elements, each.nbytes, sync, link, workers)
+        exchange = _of_bucket(calibration, work, bucket.elements, bucket_work.nbytes, sync, link, workers)
         started = max(now, free)
         free = started + exchange.link_s
         arrivals.append(free + exchange.wait_s)
@@ -110,9 +113,9 @@ def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Li
         if work.blocks:
             now = arrivals[-1]
     now += calibration.backward_end_s - computed + work.hook_s
-    for arrived, each in zip(arrivals, work.buckets, strict=True):
+    for arrived, bucket_work in zip(arrivals, work.buckets, strict=True):
         messages = 0 if work.all_reduces else workers // size
-        now = max(now, arrived) + (each.fill_s + messages * each.read_s) / size
+        now = max(now, arrived) + (bucket_work.fill_s + messages * bucket_work.read_s) / size
     optimizer_s = calibration.optimizer_s / size
     return StepTime(
         now + optimizer_s, calibration.backward_end_s + optimizer_s, total.seconds, total.received
@@ -189,5 +192,48 @@ def _in_rounds(
 def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int) -> StepTime:
     """Nobody waits: a step takes as long as the processor, or as long as the link needs for its bytes."""
     exchange = model.to_all(link, workers, work.nbytes)
-    own = calibration.compute_s + work.compress_s + (workers - 1) * work.read_s + work.fill_s
-    return StepTime(max(own, exchange.link_s), calibration.compute_s, exchange.link_s, exchange.received)
+    processor_s = calibration.compute_s + work.compress_s + (workers - 1) * work.read_s + work.fill_s
+    return StepTime(
+        max(processor_s, exchange.link_s), calibration.compute_s, exchange.link_s, exchange.received
+    )
+
+
+def worker_bytes(
+    calibration: Calibration, work: MethodWork, sync: RealSync, workers: int, island: int = 1
+) -> float:
+    """Weights, gradients and DDP's buckets, the optimizer's state, residuals, and messages of all workers.
+
+    Args:
+        calibration: of the model.
+        work: of the method.
+        sync: the mode.
+        workers: how many.
+        island: how many of them share one copy of the model.
+    """
+    whole = _FLOAT * calibration.parameters
+    if island > 1:
+        # A shard of each: weights, gradients and the copy that is exchanged; and weights that are gathered.
+        messages = work.nbytes if work.all_reduces else workers // island * work.nbytes
+        return whole + (3 * whole + calibration.optimizer_bytes + work.kept_bytes + messages) / island
+    kept = 2 * whole + calibration.optimizer_bytes + work.kept_bytes
+    hooked = sync.exchanges == "buckets"
+    if hooked:
+        kept += whole  # the buckets
+    if sync.is_local:
+        kept += 2 * whole  # what was agreed on, and the difference to it
+        if sync.outer_momentum:
+            kept += whole
+    pattern = sync.pattern_name
+    if pattern in ("sharded", "parameter_server"):
+        # The sum's own residual: of all elements where worker 0 has it, of 1/N of them with shards.
+        share = 1 / workers if pattern == "sharded" else 1.0
+        kept += whole + share * work.kept_bytes
+    if work.all_reduces and hooked:
+        return kept + work.nbytes
+    if pattern == "ring":
+        messages = 2 * work.nbytes
+    elif pattern == "sharded":
+        messages = 3 * work.nbytes  # the parts, those of the others, and the sums
+    else:
+        messages = workers * work.nbytes
+    return kept + messages

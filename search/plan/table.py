@@ -37,16 +37,16 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
     """A line for each prediction, under `HEADINGS`."""
     return [
         (
-            each.candidate.method,
-            each.candidate.mode,
-            number(each.seconds),
-            number(comparison.times_faster(each)),
-            f"{each.candidate.value:.2f}",
-            number(100 * each.step.utilization),
-            number(each.step.received / 1e6),
-            number(each.memory / 1e6),
+            prediction.candidate.method,
+            prediction.candidate.mode,
+            number(prediction.seconds),
+            number(comparison.times_faster(prediction)),
+            f"{prediction.candidate.value:.2f}",
+            number(100 * prediction.step.utilization),
+            number(prediction.step.received / 1e6),
+            number(prediction.memory / 1e6),
         )
-        for each in comparison.predictions
+        for prediction in comparison.predictions
     ]
 
 
@@ -65,8 +65,8 @@ def needs_title(needed: BandwidthTable) -> str:
     given = f"{needed.workers} worker{'s' * (needed.workers != 1)}"
     if trunk is not None:
         whose = "site"
-        own = link.model_copy(update={"trunk": None})
-        given += f" with {own} at {trunk.sites} sites"
+        worker_link = link.model_copy(update={"trunk": None})
+        given += f" with {worker_link} at {trunk.sites} sites"
     lost = f", {100 * lies.loss:.4g}% lost" if lies.loss else ""
     return (
         f"Mbit/s of each {whose}'s link for this share of the time computing; "
@@ -88,13 +88,13 @@ def sentence(comparison: Comparison) -> str:
             f"At {title_of(comparison)}: {_named(best)} ({number(base.seconds / best.seconds)} times faster "
             f"than {base.candidate.method}; about {number(gain)} times faster to a target)."
         )
-    said = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
-    compressed = [each for each in comparison.predictions if each.candidate.compresses]
+    text = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
+    compressed = [prediction for prediction in comparison.predictions if prediction.candidate.compresses]
     if compressed:
-        fastest = min(compressed, key=lambda each: each.to_target)
+        fastest = min(compressed, key=lambda prediction: prediction.to_target)
         if math.isfinite(fastest.to_target):
-            said += f"; the fastest to a target that compresses is {_named(fastest)}"
-    return said + "."
+            text += f"; the fastest to a target that compresses is {_named(fastest)}"
+    return text + "."
 
 
 def shown(comparison: Comparison) -> Table:
@@ -110,11 +110,13 @@ def needs_shown(needed: BandwidthTable) -> Table:
 def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]) -> str:
     """All tables and sentences."""
     parts = [
-        f"## {title_of(each)}\n\n{sentence(each)}\n\n{tabulated(HEADINGS, rows_of(each), text=(0, 1))}\n"
-        for each in comparisons
+        f"## {title_of(comparison)}\n\n{sentence(comparison)}\n\n"
+        + tabulated(HEADINGS, rows_of(comparison), text=(0, 1))
+        + "\n"
+        for comparison in comparisons
     ]
     parts += [
-        f"## {needs_title(each)}\n\n{tabulated(NEEDS, needs_of(each), text=(0, 1))}\n" for each in needed
+        f"## {needs_title(table)}\n\n{tabulated(NEEDS, needs_of(table), text=(0, 1))}\n" for table in needed
     ]
     return "\n".join([*parts, LIMITS]) + "\n"
 
@@ -137,12 +139,17 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
         )
     )
     for comparison in comparisons:
-        for each in comparison.predictions:
-            step = each.step
-            numbers = (each.seconds, step.compute_s, step.exchange_s, step.received, each.memory)
+        for prediction in comparison.predictions:
+            step = prediction.step
+            numbers = (prediction.seconds, step.compute_s, step.exchange_s, step.received, prediction.memory)
             writer.writerow(
                 (
-                    *(comparison.link, comparison.workers, each.candidate.method, each.candidate.mode),
+                    *(
+                        comparison.link,
+                        comparison.workers,
+                        prediction.candidate.method,
+                        prediction.candidate.mode,
+                    ),
                     *(f"{number:.6g}" for number in numbers),
                 )
             )

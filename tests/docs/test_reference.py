@@ -13,7 +13,7 @@ from taugrad.platform import data, tasks
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.fields import spec_fields
 from taugrad.platform.tracking import names
-from taugrad.search.section import search_fields
+from taugrad.search.config import search_fields
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from taugrad.search.attempts import MARGIN, lawful
 from taugrad.search.auto import DENSITIES, FAILED, OK, Goal, run_auto
 from taugrad.search.auto_specs import at_density, by_law, without_compression
 from taugrad.search.costs import cost_of
-from taugrad.search.finished import finished
 from taugrad.search.law.fitting import write_law
+from taugrad.search.measured import finished
 
 
 @settings(max_examples=50)

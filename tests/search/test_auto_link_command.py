@@ -18,7 +18,7 @@ from taugrad.platform.tracking import names
 from taugrad.search.auto_link import command
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
 from taugrad.search.auto_link.probe_runs import probe_runs_of
-from taugrad.search.auto_link.request import Request
+from taugrad.search.auto_link.request import TargetRequest
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.link import Link
 from taugrad.search.ways import ways_of
@@ -99,10 +99,10 @@ def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_p
 # With a stub in place of training
 
 
-def request(calibration, **fields) -> Request:
+def request(calibration, **fields) -> TargetRequest:
     link = Link.parse("1mbit,1ms")
     given = {"metric": "loss", "value": 0.3, "link": link, "calibration": calibration, "probe_seconds": 1e6}
-    return Request(**given | fields)
+    return TargetRequest(**given | fields)
 
 
 @pytest.mark.usefixtures("probed_once")

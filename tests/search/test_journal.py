@@ -24,7 +24,13 @@ from taugrad.search.objective import Outcome
 
 def report(number, epoch, spent, seconds=1.0):
     return Reported(
-        number=number, evaluation=epoch, value=0.5, wire_bytes=spent, spent_bytes=spent, seconds=seconds
+        number=number,
+        evaluation=epoch,
+        share=epoch / 2,
+        value=0.5,
+        wire_bytes=spent,
+        spent_bytes=spent,
+        seconds=seconds,
     )
 
 
@@ -67,30 +73,14 @@ def test_what_a_checkpoint_brings_back_is_spent_once(path):
         journal.add(report(1, 0, told))
         assert journal.record.spent_bytes == 25 + spent
     done = Trained(number=1, fingerprint="g", seed=3, value=0.9, wire_bytes=9, run_id="s")
-    following = Reported(number=1, evaluation=0, value=0.5, wire_bytes=2, spent_bytes=11, seconds=9.0)
+    following = Reported(
+        number=1, evaluation=0, share=1.0, value=0.5, wire_bytes=2, spent_bytes=11, seconds=9.0
+    )
     journal.add(done, following)  # the next seed
     assert journal.record.spent_bytes == 25 + 11
     # That one is interrupted and goes on: only its own 2 bytes are told again.
     journal.add(EVENTS[6].model_copy(update={"goes_on": True}), report(1, 0, 5))
     assert journal.record.spent_bytes == Journal(path).record.spent_bytes == 25 + 9 + 5
-
-
-OLD = """\
-{"event":"search","identity":"abc","parent_run":"run"}
-{"event":"trial","number":0,"params":{"tau":0.1},"method":"m","epochs":4,"goes_on":false}
-{"event":"report","number":0,"epoch":1,"accuracy":0.5,"wire_bytes":10.0,"spent_bytes":10.0,"seconds":1.0}
-{"event":"training","number":0,"fingerprint":"f","seed":3,"accuracy":0.9,"wire_bytes":25.0,"run_id":"r"}
-"""
-"""As journals were before there were other metrics than accuracy."""
-
-
-def test_a_journal_of_accuracies_from_before_is_read(path):
-    path.write_text(OLD)
-    record = Journal(path).record
-    assert record.metric == "accuracy"
-    trial = record.trials[0]
-    assert (trial.course, trial.share) == ({1: Outcome(0.5, 10.0)}, 0.25)
-    assert [(each.value, each.examples) for each in trial.trainings] == [(0.9, None)]
 
 
 def test_a_cut_at_any_byte_loses_the_last_line_at_most(path):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from taugrad.compressors.tau.by_law import Features, by_law
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.search.law.best import best_value, smoothed
 from taugrad.search.law.fitting import (
     FEWEST,
     LEAST_TOLERANCE,
@@ -20,8 +19,10 @@ from taugrad.search.law.fitting import (
     Example,
     FittedLaw,
     LawError,
+    best_value,
     fit,
     read_law,
+    smoothed,
     write_law,
 )
 from taugrad.search.law.past import (
@@ -32,7 +33,7 @@ from taugrad.search.law.past import (
     RATE,
     WORKERS,
     PastRun,
-    Setting,
+    PastSetting,
 )
 from taugrad.search.objective import Outcome
 
@@ -43,7 +44,7 @@ RELATION = {
 CONSTANT = 2.0
 
 
-def settings_of(families: int, each: int, seed: int = 0) -> list[Setting]:
+def settings_of(families: int, each: int, seed: int = 0) -> list[PastSetting]:
     """Settings of several models, whose features and circumstances differ."""
     rng = np.random.default_rng(seed)
     made = []
@@ -57,11 +58,11 @@ def settings_of(families: int, each: int, seed: int = 0) -> list[Setting]:
                 OPTIMIZER: "sgd",
             }
             features = Features(*rng.normal([-5, 1, 2, 8], [2, 0.5, 0.5, 2]).tolist())
-            made.append(Setting(params, "", features=features))
+            made.append(PastSetting(params, "", features=features))
     return made
 
 
-def value_of(setting: Setting, tolerance: float, relation: dict[str, float] = RELATION) -> float:
+def value_of(setting: PastSetting, tolerance: float, relation: dict[str, float] = RELATION) -> float:
     """The relation, written out."""
     known = {"tolerance": tolerance, "batch": setting.number(BATCH)}
     known |= {"lr": setting.number(RATE), "workers": setting.number(WORKERS)}
@@ -69,11 +70,11 @@ def value_of(setting: Setting, tolerance: float, relation: dict[str, float] = RE
     return CONSTANT + sum(weight * logarithms[name] for name, weight in relation.items())
 
 
-def examples_of(settings: list[Setting], value: Callable[[Setting, float], float]) -> list[Example]:
+def examples_of(settings: list[PastSetting], value: Callable[[PastSetting, float], float]) -> list[Example]:
     return [Example(each, tolerance, value(each, tolerance)) for each in settings for tolerance in TOLERANCES]
 
 
-def said_by(law: FittedLaw, setting: Setting, tolerance: float) -> float:
+def said_by(law: FittedLaw, setting: PastSetting, tolerance: float) -> float:
     """The law's number for a setting, as a run would evaluate it."""
     assert setting.features is not None
     fields = {
@@ -101,7 +102,7 @@ def test_a_relation_with_a_little_noise_is_found_and_holds_for_a_family_that_was
             assert said_by(law, unseen, tolerance) == pytest.approx(value_of(unseen, tolerance), abs=0.05)
 
 
-def with_momentum(made: list[Setting], where: str, momentum: float) -> None:
+def with_momentum(made: list[PastSetting], where: str, momentum: float) -> None:
     for each in made:
         each.params = {**each.params, where: str(momentum)}
 
@@ -214,8 +215,8 @@ Run = tuple[float, float, float]
 """A value, an accuracy and bytes."""
 
 
-def setting(runs: list[Run], baselines: tuple[float, ...] = ()) -> Setting:
-    return Setting(
+def setting(runs: list[Run], baselines: tuple[float, ...] = ()) -> PastSetting:
+    return PastSetting(
         params={},
         around="",
         runs=[

@@ -18,7 +18,7 @@ from taugrad.platform.tracking.names import layer_metric
 from taugrad.platform.tracking.store import open_client
 from taugrad.search.law.command import run_law
 from taugrad.search.law.fitting import read_law
-from taugrad.search.law.past import Setting, past_settings
+from taugrad.search.law.past import PastSetting, past_settings
 from taugrad.search.objective import Outcome
 
 Layers = Mapping[str, tuple[float, float, float, float]]
@@ -118,7 +118,7 @@ def settings(uri, runs):
     return past_settings(client, [client.get_experiment_by_name("past").experiment_id], "strom")
 
 
-def ids(setting: Setting) -> list[str]:
+def ids(setting: PastSetting) -> list[str]:
     return [run.run_id for run in setting.runs]
 
 

@@ -24,9 +24,8 @@ from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration
 from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.candidates import candidates_of
 from taugrad.search.plan.link import Link, Trunk
-from taugrad.search.plan.memory import worker_bytes
 from taugrad.search.plan.planning import plan
-from taugrad.search.plan.step_model import CannotPlan, step_time
+from taugrad.search.plan.step_model import CannotPlan, step_time, worker_bytes
 from taugrad.search.ways import changes, ways_of
 
 MEGABYTE_A_SECOND = Link(rate=8e6, headers=0.0)

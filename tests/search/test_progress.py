@@ -11,12 +11,12 @@ from trials import report, told
 
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
-from taugrad.search.lost import MOST, run_all
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import Progress
 from taugrad.search.sampling import make_sampler
 from taugrad.search.tables import printed
 from taugrad.search.trial import Task
+from taugrad.search.tune import MOST, run_all
 
 
 def point(tau: float, kind: str = "wgt") -> dict:

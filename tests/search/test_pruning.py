@@ -3,7 +3,7 @@
 from taugrad.platform.tasks.metric import ACCURACY, LOSS
 from taugrad.search.config import SearchConfig
 from taugrad.search.objective import Outcome
-from taugrad.search.pruning import Pruner
+from taugrad.search.tune import Pruner
 
 GOOD, BAD = Outcome(0.9, 10.0), Outcome(0.5, 100.0)
 

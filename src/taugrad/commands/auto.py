@@ -10,7 +10,7 @@ from .shared import SPEC_HELP, add_output, add_spec_command, refuse, train_specs
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
     from taugrad.search.auto import Goal
-    from taugrad.search.auto_link.request import Request
+    from taugrad.search.auto_link.request import TargetRequest
 
     from .shared import Commands
 
@@ -93,7 +93,7 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
     """Trains with a threshold for a goal, or in the fastest way to a target."""
     from taugrad.search.auto import run_auto as run  # noqa: PLC0415
     from taugrad.search.auto_link.command import run_auto_link  # noqa: PLC0415
-    from taugrad.search.auto_link.request import Request  # noqa: PLC0415
+    from taugrad.search.auto_link.request import TargetRequest  # noqa: PLC0415
 
     spec, goal = read_auto(options, overrides)
     source = str(options.spec)
@@ -112,7 +112,7 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
                     "beginning"
                 ) from None
 
-        if isinstance(goal, Request):
+        if isinstance(goal, TargetRequest):
             return run_auto_link(spec, source, goal, train)
         return run(spec, source, goal, train)
 
@@ -129,7 +129,7 @@ _TARGET_DEFAULTS: dict[str, object] = {
 """Options of `taugrad auto --target`, and their values if they are not given."""
 
 
-def read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal | Request]":
+def read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSpec, Goal | TargetRequest]":
     """The spec, and what is asked for; raises SpecError."""
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
     from taugrad.search.auto import Goal  # noqa: PLC0415
@@ -141,8 +141,8 @@ def read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSp
     return read_spec(options.spec, overrides), goal
 
 
-def _read_target(options: argparse.Namespace, given: list[str]) -> "Request":
-    from taugrad.search.auto_link.request import PROBE_SECONDS, Request  # noqa: PLC0415
+def _read_target(options: argparse.Namespace, given: list[str]) -> "TargetRequest":
+    from taugrad.search.auto_link.request import PROBE_SECONDS, TargetRequest  # noqa: PLC0415
 
     others = [f"--{name}" for name in ("budget", "tolerance", "law") if getattr(options, name) is not None]
     others += ["--once"] * options.once
@@ -151,7 +151,7 @@ def _read_target(options: argparse.Namespace, given: list[str]) -> "Request":
         refuse(f"{option} with {others[0]}: {option} needs --target; leave one out")
     if others:
         refuse(f"--target {options.target} with {others[0]}: these cannot be combined; leave one out")
-    return Request.read(
+    return TargetRequest.read(
         options.target,
         options.link,
         options.measure,

@@ -99,10 +99,10 @@ def run_plan(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.share_of_machine < 1:
         refuse(f"--share-of-machine {options.share_of_machine}: must be at least 1")
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
-    from taugrad.search.plan.command import Request  # noqa: PLC0415
+    from taugrad.search.plan.command import PlanRequest  # noqa: PLC0415
     from taugrad.search.plan.command import run_plan as run  # noqa: PLC0415
 
-    request = Request(
+    request = PlanRequest(
         links=options.link,
         workers=options.workers,
         between=options.between,

@@ -32,7 +32,7 @@ class _SearchFieldsHelp(FieldsHelp):
 
     def fields(self) -> "list[FieldHelp]":
         """See `FieldsHelp.fields`."""
-        from taugrad.search.section import search_fields  # noqa: PLC0415
+        from taugrad.search.config import search_fields  # noqa: PLC0415
 
         return [*search_fields(), *super().fields()]
 
