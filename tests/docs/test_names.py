@@ -17,7 +17,7 @@ from cases import in_turn
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.fields import spec_fields
 from taugrad.platform.tracking import names
-from taugrad.search.section import search_fields
+from taugrad.search.config import search_fields
 
 ROOT = fences.ROOT
 FOLDERS = (
