@@ -6,7 +6,7 @@ import socket
 LOOPBACK = "127.0.0.1"
 
 # Between the ports of Ray's workers (to 19,999) and those that Linux (from 32,768) and others (from 49,152)
-# give to whoever asks for any. A server takes seconds until it listens: by then a port from there may belong
+# give to any that ask. A server takes seconds until it listens: by then a port from there may belong
 # to another process.
 _FIRST, _LAST = 20_000, 32_767
 _ATTEMPTS = 100

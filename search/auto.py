@@ -112,7 +112,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
     metric = _metric(spec, source)
-    first, further, most = _ways(spec, source, goal, metric, console)
+    first, further, most = _proposals(spec, source, goal, metric, console)
     _announce(spec, first, console)
     check(first, source, local=is_local())
     if goal.once:
@@ -130,7 +130,7 @@ def _metric(spec: RunSpec, source: str) -> Metric:
         raise SpecError(source, [str(error)]) from None
 
 
-def _ways(
+def _proposals(
     spec: RunSpec, source: str, goal: Goal, metric: Metric, console: Console
 ) -> tuple[RunSpec, Proposals, int]:
     """What to try first for a tolerance, everything to try, and the number of trainings.

@@ -28,7 +28,7 @@ UNCHANGED, SPARSE, CODED, RAW = "0123"
 """How a piece is written."""
 
 
-class Pattern(NamedTuple):
+class BitPattern(NamedTuple):
     """The bit patterns of a type."""
 
     width: int
@@ -41,14 +41,14 @@ class Pattern(NamedTuple):
 
 PATTERNS = {
     **{
-        name: Pattern(1, True)
+        name: BitPattern(1, True)
         for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
     },
-    **{name: Pattern(2, True) for name in ("float16", "bfloat16")},
-    **{f"float{8 * width}": Pattern(width, True) for width in (4, 8)},
-    **{f"complex{16 * width}": Pattern(width, True, 2) for width in (2, 4, 8)},
-    **{f"{kind}{8 * width}": Pattern(width, False) for kind in ("int", "uint") for width in (1, 2, 4, 8)},
-    **{name: Pattern(1, False) for name in ("bool", "float8_e8m0fnu")},
+    **{name: BitPattern(2, True) for name in ("float16", "bfloat16")},
+    **{f"float{8 * width}": BitPattern(width, True) for width in (4, 8)},
+    **{f"complex{16 * width}": BitPattern(width, True, 2) for width in (2, 4, 8)},
+    **{f"{kind}{8 * width}": BitPattern(width, False) for kind in ("int", "uint") for width in (1, 2, 4, 8)},
+    **{name: BitPattern(1, False) for name in ("bool", "float8_e8m0fnu")},
 }
 """By name of torch's types."""
 
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     """How many are here."""
 
     @property
-    def pattern(self) -> Pattern:
+    def pattern(self) -> BitPattern:
         """Its bit patterns."""
         return PATTERNS[self.dtype]
 
@@ -98,7 +98,7 @@ class Table:
         """Bit patterns of all rows."""
         return sum(row.elements * row.pattern.parts for row in self.rows)
 
-    def parts(self) -> list[list[tuple[str, Pattern, int]]]:
+    def parts(self) -> list[list[tuple[str, BitPattern, int]]]:
         """Mode, pattern and length of the pieces of each part."""
         lengths = [(row.pattern, length) for row in self.rows for _, length in row.pieces()]
         pieces = [(mode, *each) for mode, each in zip(self.modes, lengths, strict=True)]
@@ -179,7 +179,7 @@ def _mode(change: Change, width: int) -> str:
 
 
 def _write_part(
-    modes: Sequence[str], part: Sequence[tuple[str, Pattern, int]], changes: Sequence[Change], threads: int
+    modes: Sequence[str], part: Sequence[tuple[str, BitPattern, int]], changes: Sequence[Change], threads: int
 ) -> Bytes:
     def of(mode: str) -> list[Change]:
         return [change for given, change in zip(modes, changes, strict=True) if given == mode]
@@ -313,7 +313,7 @@ def read_changes(patch: Bytes, table: Table, threads: int) -> list[Steps | Bytes
 
 
 def _read_part(
-    part: Sequence[tuple[str, Pattern, int]], take: Callable[[Form, Segments], Update]
+    part: Sequence[tuple[str, BitPattern, int]], take: Callable[[Form, Segments], Update]
 ) -> list[Steps | Bytes]:
     modes, lengths = [mode for mode, _, _ in part], [length for _, _, length in part]
     by_mode = {mode: list[Steps | Bytes]() for mode in "0123"}

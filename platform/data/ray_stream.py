@@ -1,7 +1,7 @@
 """Examples read by Ray's tasks, in order.
 
 Ray Train's workers hold CPUs for as long as they live, and tasks need some, too. Where all are held, tasks
-would wait for ever. So they are begun only if one is not, and given up when they stand still: whoever asked
+would wait for ever. So they are begun only if one is not, and given up when they stand still: the worker
 reads the rest without them.
 """
 

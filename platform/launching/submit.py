@@ -58,7 +58,7 @@ def submit(
     there = [shipped.get(argument, argument) for argument in arguments]
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
     check_job_server(address)
-    # Ray shows a job's environment to whoever asks: no key is in it, only the name of its file.
+    # Ray shows a job's environment to anybody: no key is in it, only the name of its file.
     environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX) and k != KEY}
     if os.environ.get("MLFLOW_TRACKING_URI") or is_this_machine(address):
         environment["MLFLOW_TRACKING_URI"] = tracking_uri()

@@ -128,7 +128,7 @@ def _value(name: str, text: str, source: str) -> Any:
         value = parse_yaml(text, annotations)
     except yaml.YAMLError as error:
         if not in_brackets or is_text:
-            return text  # such as a policy or a pattern; whoever reads it says what is wrong
+            return text  # such as a policy or a pattern; its reader says what is wrong
         problem = f"{name} = {text}: {explain_yaml(error, text)}"
         raise SpecError(source, [f"{problem}; give {{name: value}} or [value, value]"]) from None
     return text if isinstance(value, dict | list) and not in_brackets else value

@@ -300,7 +300,7 @@ def _quorum(asked: Asked) -> Iterator[str]:
         )
     if mode.pattern != "allgather":
         yield (
-            f"{quorum} {where}.pattern = {mode.pattern}: whoever passes on or adds up for others cannot be "
+            f"{quorum} {where}.pattern = {mode.pattern}: a worker that sums for others cannot be "
             f"left out; use {where}.pattern: allgather"
         )
     if mode.adapt is not None:

@@ -2,7 +2,7 @@
 
 To append a line is all that training has to do with MLflow. To store a metric takes MLflow about 50 us of
 Python, and the threads of a process run Python one at a time: so a process of its own (`shipper.py`) sends
-what was appended, and writes down in the file's head how far it is. The file has no name: whoever is killed,
+what was appended, and notes in the file's head how far it is. The file has no name: if a process is killed,
 nothing stays on the disk. What was not sent by then is in a checkpoint, or its steps are made again.
 """
 

@@ -197,7 +197,7 @@ def output_folder(folder: Path) -> Path:
 
     In a folder that exists already nothing is changed, unless its name says that it is for runs only.
     """
-    with contextlib.suppress(OSError):  # where nothing can be written, whoever needs to write says so
+    with contextlib.suppress(OSError):  # where nothing can be written, what needs to write says so
         if not folder.exists() or folder.name == names.RUNS:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / ".gitignore").open("x", encoding="utf-8") as file:

@@ -7,7 +7,7 @@ becomes one number that ascends with them), so that neighbours differ by one. A 
 The digest of a tensor is the sum over its elements of key(i) * bits modulo 2^64, where
 key(i) = odd(i mod 1024) * odd(1024 + i // 1024). It is linear: what a patch adds to it follows from the
 elements that change, and shards add up. An element that changes alone always changes it. It finds mistakes
-and damage; it is no protection from whoever forges patches on purpose.
+and damage; it does not protect from patches forged on purpose.
 """
 
 from collections.abc import Sequence

@@ -41,7 +41,7 @@ def _width(symbols: Any) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranges:
+class DeviceRanges:
     """The ranges of all blocks, on the device."""
 
     slot: Slot
@@ -113,12 +113,12 @@ class QuantizingOps(Device, Ops):
     def _pass(self, source: str, kernel: str, grid: Grid, *arguments: Any) -> None:
         self.launch(source, kernel, grid.tiles, grid.threads, *grid.pair, *arguments)
 
-    def _find_ranges(self, grid: Grid, blocks: int, readback: Readback) -> Ranges:
-        ranges = Ranges(readback.take(2 * blocks, np.uint32), Reports(grid, readback))
+    def _find_ranges(self, grid: Grid, blocks: int, readback: Readback) -> DeviceRanges:
+        ranges = DeviceRanges(readback.take(2 * blocks, np.uint32), Reports(grid, readback))
         self._pass("linear", "find_ranges", grid, ranges.slot.array, *ranges.reports.arrays)
         return ranges
 
-    def extremes(self, batch: Batch, readback: Readback) -> Ranges:
+    def extremes(self, batch: Batch, readback: Readback) -> DeviceRanges:
         grid, _ = self._blocks(batch, 0, Offsets.of(batch.sizes, 0))
         return self._find_ranges(grid, len(batch), readback)
 
@@ -155,7 +155,7 @@ class QuantizingOps(Device, Ops):
             return _kept(reports)
         return _kept(ranges.reports)
 
-    def _find_means(self, grid: Grid, work: Quantizing, ranges: Ranges, tables: Sequence[Any]) -> Any:
+    def _find_means(self, grid: Grid, work: Quantizing, ranges: DeviceRanges, tables: Sequence[Any]) -> Any:
         """Writes the tables of blocks larger than a piece; returns sorted keys, uint64 of all elements."""
         keys = self.empty(int(work.batch.sizes.sum()), np.uint64)
         self._pass("quantile", "write_keys", grid, keys)

@@ -76,7 +76,7 @@ class HybridTraining(GradientsInRounds):
         iteration = self.ledger.begin()
         step = iteration.step
         step.elements += self._elements * len(self.ranks)
-        self._let_go()
+        self._free_parameters()
         convolutional = self._parts.convolutional
         self._broadcast(convolutional.buffers())
         for worker in self.workers_here:
@@ -143,7 +143,7 @@ class HybridTraining(GradientsInRounds):
             whole.data = share
         self._is_whole = True
 
-    def _let_go(self) -> None:
+    def _free_parameters(self) -> None:
         """Frees the memory of the whole fully connected part, until `sync_model` is called."""
         for whole in self._whole_parameters():
             whole.data = whole.data.new_empty(0)

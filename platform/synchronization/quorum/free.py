@@ -119,7 +119,7 @@ class FreeRounds(QuorumTraining):
         if len(here) < self._needed or number in self._inbox.decided:
             return
         self._round_deadline.note()
-        # The first of the last round's members closes it; whoever comes next does where that one does not.
+        # The first of the last round's members closes it; the next one does where that one does not.
         place = (self._rank - min(self._last)) % self.workers
         is_complete = not place and self._last - lost.keys() <= here.keys()
         closes_after = self._round_deadline.deadline_s + place * self._deadline.least

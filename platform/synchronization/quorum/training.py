@@ -262,7 +262,7 @@ class QuorumTraining(LocalTraining):
         unsent = state["local"]["fragments"][0]["unsent"]
         for rank, member in zip(self.ranks, self._members, strict=True):
             pending = member.pending
-            if member.offer is not None:  # whoever goes on from here hands it in again
+            if member.offer is not None:  # a resumed worker offers it again
                 pending, unsent["ranks"][str(rank)] = member.offer.update, member.offer.kept
             state["replicas"][str(rank)] |= {"pending": pending, "moved": member.moved}
         return state
