@@ -28,7 +28,7 @@ from ..harness.workers import train_by
 from . import why_not
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
-from .target_figure import best_of_kinds, caption, draw
+from .target_figure import best_of_kinds, draw, times_table
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
 from .target_settings import GPT, HALF, PICTURED, STROM, WORKLOADS, Setting, Workload
@@ -44,7 +44,12 @@ PICTURE = RESULTS.parent / "images" / "time_to_target.png"
 _BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
 PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
-"""Where the picture stands with a sentence, and how its path begins there."""
+"""Where the picture stands with a table, and how its path begins there; in the README, a short one."""
+CAPTION = (
+    "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
+    "have had the same number of trainings each, the others a search of learning rates. taugrad has all of "
+    "them. All settings:"
+)
 SEEDS = 3
 ROUNDS, ENOUGH = 4, 20
 """So many exchanges are timed, at least; and with so many it is enough."""
@@ -371,18 +376,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show(measured: Mapping[str, Measured]) -> None:
-    """Draws the picture of the first screen, and says what it shows."""
+    """Draws the picture of the first screen, and writes its table."""
     draw(PICTURE, {workload: each.minutes for workload, each in measured.items()})
+    write(measured)
+
+
+def write(measured: Mapping[str, Measured]) -> None:
+    """Writes the picture's table into the pages."""
     for place, folder in PLACES.items():
         pages = ", ".join(
             f"[{workload.name}]({folder}results/{measured[workload.name].date}-network_target_{key}.md)"
             for key, workload in ((key, WORKLOADS[key]) for key in PICTURED)
             if workload.name in measured
         )
-        said = f"({caption(measured)} All settings: {pages}. {credit(measured)})"
+        said = f"{CAPTION} {pages}. {credit(measured)}"
         said = fill(said, 115, break_long_words=False, break_on_hyphens=False)
         picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
-        place.fill(f"{picture}\n\n{said}")
+        table = times_table(measured, short=bool(folder))
+        place.fill(f"{picture}\n\n{table}\n\n{said}")
 
 
 def quick(workload: Workload) -> Workload:

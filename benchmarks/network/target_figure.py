@@ -87,21 +87,28 @@ def _label(link: str) -> str:
     return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}\n{delay.replace('ms', ' ms')}"
 
 
-def caption(measured: Mapping[str, Measured]) -> str:
-    """What each panel's first and last links say, in words."""
-    said = [
-        "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and "
-        "strom have had the same number of trainings each, the others a search of learning rates. taugrad "
-        "has all of them."
-    ]
+def times_table(measured: Mapping[str, Measured], *, short: bool) -> str:
+    """Seconds to the target over the first and the last link, the fastest first.
+
+    Args:
+        measured: by workload.
+        short: only the fastest of ours and of the others, and DDP in 16 and 32 bits.
+    """
+    tables = []
     for workload, found in measured.items():
-        first, last = next(iter(found.minutes)), next(reversed(found.minutes))
-        told = f"{workload}, to {found.target}: {_said(first, found.minutes[first])}"
-        said.append(told + ("." if first == last else f"; {_said(last, found.minutes[last])}."))
-    return " ".join(said)
-
-
-def _said(link: str, minutes: Mapping[str, float]) -> str:
-    """The times over a link, the fastest first."""
-    times = (f"{kind} {number(60 * minutes[kind])} s" for kind in sorted(minutes, key=minutes.__getitem__))
-    return f"at {_label(link).replace(chr(10), ' and ')}, {', '.join(times)}"
+        links = list(dict.fromkeys((next(iter(found.minutes)), next(reversed(found.minutes)))))
+        first = found.minutes[links[0]]
+        kinds = sorted(first, key=first.__getitem__)
+        if short:
+            ours = next(kind for kind in kinds if kind.endswith("(ours)"))
+            other = next(kind for kind in kinds if not kind.endswith("(ours)"))
+            kinds = [kind for kind in kinds if kind in {ours, other, "DDP, 16 bits", "DDP, float32"}]
+        names = [_label(link).replace("\n", ", ") for link in links]
+        lines = [[f"{workload}, to {found.target}", *names], ["---", *("---:" for _ in links)]]
+        times = [[found.minutes[link].get(kind) for link in links] for kind in kinds]
+        lines += [
+            [kind, *("" if minutes is None else f"{number(60 * minutes)} s" for minutes in row)]
+            for kind, row in zip(kinds, times, strict=True)
+        ]
+        tables.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(tables)
