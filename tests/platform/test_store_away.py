@@ -11,7 +11,7 @@ import pytest
 from conftest import GENEROUS_S
 from servers import answering, http
 
-from taugrad import cli
+from taugrad.platform import exit_codes
 from taugrad.platform.deadline import NoAnswer
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking.patience import Patience
@@ -44,7 +44,7 @@ COMMANDS = [
 def test_every_command_says_so_in_one_line(command, said, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
     Path("left.jsonl").write_text('{"time": 0, "step": 1, "metrics": {"comm/fraction": 1.0}}\n')
-    line = said(command, cli.FAILED if command.startswith("deliver") else cli.WRONG_INPUT)
+    line = said(command, exit_codes.FAILED if command.startswith("deliver") else exit_codes.WRONG_INPUT)
     assert line.startswith("taugrad: MLFLOW_TRACKING_URI: http://me:***@127.0.0.1:1 cannot be used: ")
     assert ("Connection refused" in line, "secret" in line) == (True, False)
 

@@ -227,6 +227,7 @@ def test_names_are_the_contract():
         "round/members", "round/left_out", "round/caught_up_bytes", "round/lost", "round/lost_rms",
         "time/data_s", "time/compute_s", "time/compress_s", "time/wait_s", "time/decompress_s", "time/step_s",
         "time/exchange_s", "time/overlap_s", "net/mbit_s", "net/received_mbit_s",
+        "publish/patch_bytes", "publish/snapshot_bytes", "publish/changed_share", "publish/number",
         "adapt/density", "adapt/local_steps", "adapt/rate_mbit_s", "adapt/delay_s", "adapt/wait_share",
         "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
         "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
