@@ -1,8 +1,8 @@
-"""Advice on how to train over a link, from what was measured: the one source of every answer.
+"""Advice on how to train over a link, from measurements.
 
-`SETTINGS` lists the ways to exchange that are worth a try, with what a step by each was worth where it was
-measured. The boxes of docs/choose.md, the rows and the headline of `taugrad plan`, the shortlist of
-`taugrad auto --link`, and the warning of `taugrad train` come from here, filled in for a run.
+`SETTINGS` lists the ways to exchange that are worth a try, with the measured worths of their steps. The boxes
+of docs/choose.md, the rows and the headline of `taugrad plan`, the shortlist of `taugrad auto --link`, and
+the warning of `taugrad train` come from here, filled in for a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ ADAPTIVE = ("adam", "adamw", "lamb")
 """Kinds of optimizers that divide by the size of past gradients."""
 PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
 CLEARLY = 1.25
-"""How much faster to a target a way must be expected to be than the usual one: what a step is worth was
-measured with other models."""
+"""How much faster to a target than the usual way another must be to be advised: worths were measured with
+other models."""
 _WIDTH = 100
 
 Family = Literal["exact", "linear", "strom", "wgt", "local", "diloco", "sparseloco"]
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def is_per_step_sparse(self) -> bool:
-        """Whether it has a threshold on the gradients of each step, which adaptive optimizers do not bear."""
+        """Whether it has a threshold on the gradients of each step, which misleads adaptive optimizers."""
         return self.family in ("strom", "wgt")
 
     def sync(self, workers: int, pattern: Pattern = "allgather") -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _sparseloco(every: int, keep: int, value: float) -> Setting:
 
 
 USUAL = _local(4, 0.1, 0.91)
-"""The one to use where nothing else is known."""
+"""The default."""
 SETTINGS = (
     Setting("exact", "none", 1.0),
     Setting("exact", "fp16", 1.0),
@@ -113,20 +113,11 @@ SETTINGS = (
 )
 _UNKNOWN_SPARSE, _UNKNOWN_DENSE = 0.57, 0.9
 _UNKNOWN_LOCAL = ((2, 0.82), (4, 0.84), (10, 0.57), (30, 0.5))
-"""Values of ways that are not in the list, by the steps between two exchanges: as what is like them."""
+"""Values of ways that are not in the list, by the steps between two exchanges."""
 
 
 def value_like(method: object, sync: RealSync, optimizer: str) -> float:
-    """What a step by a way that is not in the list is worth, by what is like it.
-
-    Args:
-        method: the compressor's fields.
-        sync: the mode, not a simulated one.
-        optimizer: its kind.
-
-    Returns:
-        See `Setting.value`; 0 for what is never advised.
-    """
+    """The value (see `Setting`) of a way that is not in the list; 0 if it is never advised."""
     if sync.is_local:
         return next((value for every, value in _UNKNOWN_LOCAL if 0 < sync.local_steps <= every), 0.4)
     if isinstance(method, SparseMethod):
@@ -137,20 +128,13 @@ def value_like(method: object, sync: RealSync, optimizer: str) -> float:
 def local_rate(lr: float, workers: float) -> float:
     """The learning rate of an adaptive optimizer's local steps, from that of steps with the mean gradient.
 
-    A worker's own gradients are noisier than their mean, so that second moments are larger and steps are
-    smaller by the root of the number of workers.
+    A worker's gradients are noisier than their mean: steps are smaller by the root of the number of workers.
     """
     return float(f"{lr * workers**0.5:.6g}")
 
 
 def pattern_of(workers: int, delay: float, sites: int = 1) -> Pattern:
-    """Who sends to whom after local steps.
-
-    Args:
-        workers: number of workers.
-        delay: of the slowest link, one way, in seconds.
-        sites: number of sites that are connected by a slow link.
-    """
+    """The pattern after local steps, by numbers of workers and sites, and the delay in seconds."""
     if sites > 1:
         return "hierarchical"
     return "sharded" if workers >= MANY and delay < LONG_S else "allgather"
@@ -158,13 +142,13 @@ def pattern_of(workers: int, delay: float, sites: int = 1) -> Pattern:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to set in one case.
+    """The advice for a case.
 
     Attributes:
         name: of the case; `docs/make_choose.py` uses it, too.
         when: the case, in words.
         because: the reason, without figures.
-        fields: of a spec. A later case replaces fields of an earlier one only by what contains them.
+        fields: of a spec. Fields of a later case contain those of an earlier one.
         notes: remarks on them, by the field's name.
         command: instead of fields.
     """
@@ -183,7 +167,7 @@ class Advice:
 
 
 def spec_lines(fields: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> list[str]:
-    """Fields of a spec, a line for each, with remarks behind them."""
+    """Fields of a spec as lines, with remarks."""
     lines = []
     for name, value in fields.items():
         text = f'"{value}"' if isinstance(value, str) and name == "compressor" and " " in value else value
@@ -202,7 +186,7 @@ def local_steps(optimizer: str, lr: float, workers: int) -> dict[str, Any]:
 
 
 WORKERS, LR = 4, 1e-3
-"""What docs/choose.md and `taugrad doctor` fill the fields in for."""
+"""The run of docs/choose.md and `taugrad doctor`."""
 _UNSENT = {"sync": "unsent: 1 / workers.count"}
 _LOCAL = local_steps("adamw", LR, WORKERS)
 METHODS = (
@@ -259,7 +243,7 @@ BESIDES = (
         {"training": "with any compressor except powersgd"},
     ),
 )
-"""What to set in addition. At most one of the cases about who sends to whom applies."""
+"""Additional cases. At most one of those about patterns applies."""
 _BY_COMPRESSOR = {"training": "the compressor applies the momentum"}
 _SPARSE = {"compressor": PER_STEP_LINE, "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}}}
 WORTH_KNOWING = (
@@ -304,11 +288,11 @@ WORTH_KNOWING = (
         {"compressor": "linear(bits=8)"},
     ),
 )
-"""Cases that cannot be seen from a spec and a link."""
+"""Cases that do not follow from a spec and a link."""
 
 
 def lines_of(advice: Sequence[Advice]) -> list[str]:
-    """Advice as lines for a terminal: the case, why, and what to set."""
+    """Advice as lines for a terminal."""
     lines = []
     for case in advice:
         lines += wrap(f"{case.when}: {case.because}.", _WIDTH)
@@ -322,11 +306,9 @@ def is_per_step_sparse(spec: "RunSpec") -> bool:
 
 
 def warning_of(specs: Sequence[tuple[str, "RunSpec"]]) -> str:
-    """What to say before workers start; empty where there is nothing.
+    """A warning for the first spec with an adaptive optimizer and per-step thresholds; empty without one.
 
-    Args:
-        specs: each with the name of its file. The first that trains an adaptive optimizer with a threshold on
-            the gradients of each step is warned of, and what to set is filled in for it.
+    Specs come with the names of their files; the warning has the fields to set.
     """
     for source, spec in specs:
         optimizer, sync = spec.training.optimizer, spec.sync

@@ -11,17 +11,17 @@ from .law.fitting import FittedLaw
 from .objective import Objective, Outcome
 
 MARGIN = 2.0
-"""Where a law's tau lost too much, the next one should lose the tolerance divided by this."""
+"""If a law's tau lost too much, the next one should lose the tolerance divided by this."""
 LEAST_RATIO = 0.01
-"""The least of what it may be of the first one."""
+"""The smallest ratio of the second tau to the first."""
 
 Proposals = Generator[RunSpec, float, None]
-"""Runs to try one after the other; each is answered with what it lost, in the unit that people see."""
+"""Yields runs to try; is sent the loss of each, in the metric's displayed unit."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One of these trainings."""
+    """A training with its result."""
 
     spec: RunSpec
     outcome: Outcome
@@ -40,12 +40,11 @@ def attempts(
         train: trains a run; returns None if that failed, which ends the attempts.
         bare: the run without compression.
         further: runs with thresholds.
-        tolerance: what may be lost against the run without compression, in the unit that people see; None:
-            `Metric.margin`.
-        metric: what runs are judged by.
+        tolerance: the loss that is allowed, in the metric's displayed unit; None: `Metric.margin`.
+        metric: of the runs.
 
     Returns:
-        What was trained, in order, and whether none of it failed.
+        The trainings, in order, and whether none of them failed.
     """
     done: list[Attempt] = []
     proposed: RunSpec | None = bare
@@ -67,30 +66,23 @@ def attempts(
 
 
 def lost(done: Sequence[Attempt], metric: Metric) -> float:
-    """By how much the last attempt is worse than the first one, in the unit of tables."""
+    """The loss of the last attempt against the first one, in the metric's displayed unit."""
     return metric.lost(done[-1].outcome.value, done[0].outcome.value)
 
 
 def missing(done: Sequence[Attempt], tolerance: float | None, metric: Metric) -> float:
-    """By how much the last attempt is worse than allowed; 0 or less means within the tolerance."""
+    """The loss of the last attempt beyond the tolerance; 0 or less if it is within."""
     return Objective("constraint", metric, tolerance, done[0].outcome).missing(done[-1].outcome)
 
 
 def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:
-    """Proposes specs, whatever they lose."""
+    """Proposes specs in order."""
     for spec in specs:  # noqa: UP028 (a list takes no answers)
         yield spec
 
 
 def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None) -> Proposals:
-    """Proposes the threshold that a law gives for a tolerance, and then a lower one, depending on the loss.
-
-    Args:
-        spec: the run.
-        law: the law, which must apply to the run.
-        tolerance: percentage points that may be lost.
-        last: proposed if neither was within the tolerance; None for nothing.
-    """
+    """Proposes a law's threshold for a tolerance in percentage points, one by its loss, and `last`."""
     first = by_law(spec, law, tolerance)
     points = yield first
     yield stricter(spec, first, max(tolerance / (MARGIN * points), LEAST_RATIO))

@@ -16,7 +16,7 @@ from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
-from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import open_console, say
@@ -32,6 +32,7 @@ from .auto_specs import (
     takes_local_steps,
     without_compression,
 )
+from .config import refusal
 from .costs import DENSEST, CannotEstimate, cost_of
 from .law.fitting import SHIPPED, LawError, read_law
 from .measured import MetricError, common_metric, finished
@@ -44,8 +45,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 DENSITIES = (0.003, 0.03)
-"""Densities to try for a tolerance, in this order, if no law applies; with a law, the last one comes after
-it."""
+"""Densities to try for a tolerance, in this order, if no law applies; the last one also after a law."""
 
 Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
@@ -53,12 +53,11 @@ Train = Callable[[RunSpec], int]
 
 @dataclass(frozen=True)
 class Goal:
-    """What the run may cost, and how to find its threshold.
+    """A budget or a tolerance, and how to find the threshold.
 
     Attributes:
         budget: MB on the wire, all workers together; None: the tolerance counts.
-        tolerance: how much worse than without compression the result may be, in the unit of tables: points of
-            accuracy, nats; None: `Metric.margin`.
+        tolerance: the loss that is allowed, in points of accuracy or nats; None: `Metric.margin`.
         law: a file that `taugrad law` wrote; None: the built-in one.
         once: train once, without a comparison.
     """
@@ -72,31 +71,24 @@ class Goal:
     def read(
         cls, budget: float | None, tolerance: float | None, law: Path | None = None, *, once: bool = False
     ) -> "Goal":
-        """The goal of a command line.
+        """Reads the arguments of a command line.
 
         Raises:
             SpecError: a number is not valid, or two options cannot be combined.
         """
         if budget is not None and not 0 < budget < math.inf:
-            raise SpecError(COMMAND_LINE, [f"--budget {budget:g}: must be MB, greater than 0"])
+            raise refusal(f"--budget {budget:g}: must be MB, greater than 0")
         if tolerance is not None and not 0 <= tolerance < math.inf:
-            raise SpecError(
-                COMMAND_LINE,
-                [f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"],
+            raise refusal(
+                f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"
             )
         if budget is not None and law is not None:
-            raise SpecError(COMMAND_LINE, ["--law with --budget: a law needs a tolerance; leave one out"])
+            raise refusal("--law with --budget: a law needs a tolerance; leave one out")
         return cls(budget, tolerance, law, once)
 
 
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     """Trains a spec with a threshold that meets a goal.
-
-    Args:
-        spec: the run; its own threshold is replaced.
-        source: its file's name, for messages.
-        goal: what it may cost.
-        train: trains.
 
     Returns:
         0; 1 when a training failed, or none was within the tolerance.
@@ -123,7 +115,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
 
 
 def _metric(spec: RunSpec, source: str) -> Metric:
-    """The one that counts."""
+    """The metric of the run."""
     try:
         return common_metric([spec])
     except MetricError as error:
@@ -133,7 +125,7 @@ def _metric(spec: RunSpec, source: str) -> Metric:
 def _proposals(
     spec: RunSpec, source: str, goal: Goal, metric: Metric, console: Console
 ) -> tuple[RunSpec, Proposals, int]:
-    """What to try first for a tolerance, everything to try, and the number of trainings.
+    """The first run for a tolerance, all runs to try, and their largest number.
 
     A law that the user named must apply. If the built-in law does not apply, densities are tried.
     """
@@ -179,7 +171,7 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
-    """A spec derived from the given one; if it is not valid, the error names the file."""
+    """Builds a spec; raises SpecError, which names the file, if it is not valid."""
     try:
         return build()
     except ValidationError as error:
@@ -189,7 +181,7 @@ def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
 def _spend(
     spec: RunSpec, source: str, budget: float, train: Train, client: "MlflowClient", console: Console
 ) -> int:
-    """One training by a budget, MB."""
+    """Trains once by a budget, MB."""
     try:
         cost = cost_of(at_density(spec, DENSITIES[0]))
     except CannotEstimate as error:
@@ -197,7 +189,7 @@ def _spend(
     try:
         density = cost.density(1e6 * budget)
     except ValueError as error:
-        raise SpecError(COMMAND_LINE, [f"--budget {error}"]) from None
+        raise refusal(f"--budget {error}") from None
     chosen = at_density(spec, rounded_down(density))
     say(
         console,
@@ -216,7 +208,7 @@ def _spend(
 
 
 def spent_line(wire_mb: float, budget: float) -> str:
-    """A line that compares a run's bytes with its budget, both in MB."""
+    """The line that compares a run's bytes with its budget, both in MB."""
     share = 100 * wire_mb / budget
     over = "" if wire_mb <= budget else f": {wire_mb - budget:.4g} MB too much, the estimate was too low"
     return f"used {wire_mb:.4g} of {budget:g} MB, {share:.0f}%{over}"
@@ -245,9 +237,9 @@ def _approach(
                 say(console, f"{wanted.title}: MLflow has no result of this run")
         return known
 
-    done, whole = attempts(outcome_of, bare, further, tolerance, metric)
-    if not whole:
-        return FAILED  # a training failed, and has said so
+    done, completed = attempts(outcome_of, bare, further, tolerance, metric)
+    if not completed:
+        return FAILED  # a training failed, and has printed why
     console.print(_table(done, metric))
     base = done[0].outcome
     amount = metric.amount(metric.margin(base.value) if tolerance is None else tolerance)
@@ -271,7 +263,7 @@ def _order(lost: float) -> float:
 
 
 def sureness(outcome: Outcome, base: Outcome, metric: Metric) -> str:
-    """The uncertainty of a run's loss against the run without compression; both have one seed."""
+    """The interval of a run's loss against the run without compression; both have one seed."""
     examples = outcome.examples if outcome.examples == base.examples else None
     change = difference({"": outcome.value}, {"": base.value}, examples, metric)
     measured = f"measured: {_written(metric, change.lost)} {metric.difference_unit} lost".replace("  ", " ")

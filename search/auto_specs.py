@@ -1,4 +1,9 @@
-"""The runs of `taugrad auto`: a spec with its threshold replaced, or without compression."""
+"""The runs of `taugrad auto`: a spec with another threshold, with local steps, or without compression.
+
+A threshold on gradients misleads Adam, which sees an element rarely, and then a large value: its second
+moment grows, and its steps shrink. With local steps and a threshold on their result, second moments are as
+without compression (docs/adamw.md).
+"""
 
 import math
 from collections.abc import Mapping
@@ -17,21 +22,21 @@ from .law.fitting import FittedLaw, LawError
 from .momentum import in_compressor, in_optimizer, own_momentum
 
 METHOD = "strom(0.1) | golomb_rice"
-"""The rule and codec where the spec has no rule with a threshold; the policy takes tau's place."""
+"""The rule and codec of specs that have no rule with a threshold."""
 
 STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))
 """Local steps between exchanges and the density of an exchange, the fewest bytes first."""
 MODERATE = 1
-"""The one of them that is used if nothing is compared."""
+"""The index of the one that is used without a comparison."""
 
 _LAWFUL = {"strom": METHOD} | {kind: f"{kind}(0.1)" for kind in ("wgt", "bgt", "qgt")}
-"""What takes the place of no compression, by the method that a law is for."""
+"""The methods that replace no compression, by the kind of a law."""
 _KEPT = ("reduction", "nonfinite", "momentum", "exempt")
-"""What is kept of a method whose place another one takes."""
+"""Fields that a method keeps when it is replaced by another."""
 
 
 def at_density(spec: RunSpec, density: float) -> RunSpec:
-    """The run with a threshold that keeps to a density.
+    """The run with a threshold for a density.
 
     Raises:
         ValidationError: the method cannot work in the run's mode of synchronization.
@@ -42,17 +47,12 @@ def at_density(spec: RunSpec, density: float) -> RunSpec:
 
 
 def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
-    """The run with the tau, or the floor, that a law gives it.
+    """The run with a law's tau, or floor, for a tolerance in percentage points of accuracy.
 
-    Where momentum was the compressor's part in the runs that the law was fitted to, it becomes that here.
-
-    Args:
-        spec: the run.
-        law: see there.
-        tolerance: percentage points of accuracy that it may lose.
+    Momentum moves into the compressor if it was there in the runs that the law was fitted to.
 
     Raises:
-        LawError: the law says nothing of such a run.
+        LawError: the law does not apply to the run.
     """
     optimizer, kind = spec.training.optimizer.kind, spec.compressor.kind
     if optimizer not in law.optimizers:
@@ -80,16 +80,10 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
 
 
 def stricter(spec: RunSpec, lawful: RunSpec, ratio: float) -> RunSpec:
-    """The run whose threshold by a law should lose less, by this ratio.
+    """The run `lawful`, by `by_law`, with a threshold that should lose less, by a ratio above 0.
 
-    What is lost is taken to be proportional to tau, as far as residuals hold values back (each holds back
-    about a tau), and for a floor to what a symbol may be off by, which a further bit halves. The law itself
-    says little of small losses: it knows none below 2 points.
-
-    Args:
-        spec: the run.
-        lawful: the same by `by_law`.
-        ratio: greater than 0.
+    The loss is proportional to tau, which residuals hold back, and for a floor to the error of a symbol,
+    which a further bit halves. The law itself is not fitted to losses below 2 points.
     """
     method = lawful.compressor.model_dump(mode="json")
     if "floor" in method:
@@ -110,11 +104,7 @@ def _momentum_moved(spec: RunSpec) -> RunSpec:
 
 
 def without_compression(spec: RunSpec) -> RunSpec:
-    """The run that a tolerance is measured from.
-
-    Raises:
-        ValidationError: there is none.
-    """
+    """The uncompressed run that a tolerance refers to; raises ValidationError if it is not valid."""
     tree = in_optimizer(spec)
     for sync in (tree["sync"], tree["sync"].get("of", {})):
         if "back" in sync:
@@ -126,7 +116,7 @@ def without_compression(spec: RunSpec) -> RunSpec:
 def with_method(
     spec: RunSpec, method: str | None, changes: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A spec's tree with fields of its method changed, or of another method in its place."""
+    """A spec's tree with another method, if it is given, and changed fields of the method."""
     tree = spec.model_dump(mode="json")
     fields = tree["compressor"]
     if method is not None:
@@ -137,14 +127,14 @@ def with_method(
 
 
 def named(spec: RunSpec, tree: dict[str, Any]) -> RunSpec:
-    """The changed run; its name tells it from the others."""
+    """The changed run, named after its compressor."""
     changed = RunSpec.model_validate({**tree, "name": ""})
     name = f"{spec.name}: {changed.compressor}"[:200] if spec.name else ""
     return changed.model_copy(update={"name": name})
 
 
 def problems_of(error: ValidationError) -> list[str]:
-    """What is wrong with a spec, a sentence for each."""
+    """The problems of a spec, a sentence each."""
     return [str(problem["msg"]).removeprefix("Value error, ") for problem in error.errors()]
 
 
@@ -161,18 +151,11 @@ def takes_local_steps(spec: RunSpec) -> bool:
 
 
 def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
-    """The run with local steps instead of gradients.
+    """The run with `every` local steps between exchanges of a density from 0 to 1; see `takes_local_steps`.
 
     The learning rate is that of local steps (`advice.local_rate`). A worker's own weights keep the part of
-    its residual that the residual will have in the workers' mean.
-
-    Args:
-        spec: the run; see `applies`.
-        every: steps between two exchanges.
-        density: of an exchange, 0 to 1.
-
-    Raises:
-        ValidationError: the method does not work with local steps.
+    its residual that the residual will have in the workers' mean. Raises ValidationError if the method does
+    not work with local steps.
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
     tau = DensityTau(target=density, every=1).model_dump(mode="json")

@@ -32,9 +32,9 @@ from .progress import Progress
 from .run_trial import in_own_process
 from .search import Search, corner_specs
 from .tracked import Status, finish_parent, reconcile, reopen_parent, start_parent, tag_endings
-from .trial import Surroundings
+from .trial import TrialContext
 from .tune import reason_of, run_all, run_baseline, run_trials
-from .verdict import tell
+from .verdict import print_result
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -45,15 +45,11 @@ FIGURE = "front.png"
 
 
 def run_search(search: Search, draw: Draw) -> int:
-    """Runs or continues a search, and shows what it finds.
-
-    Args:
-        search: what was asked for.
-        draw: draws the front.
+    """Runs or continues a search, and shows its progress and results.
 
     Returns:
-        0; 1 if there is no point at all, if trials are left although no budget is used up, or when the
-        baseline that a constraint needs failed.
+        0; 1 if no trial ran in full, if trials are left although no budget is used up, if a constraint's
+        baseline failed, or a file cannot be written.
 
     Raises:
         SpecError: something is not available, or the search is already running; nothing was started.
@@ -104,7 +100,7 @@ def _run(
         status = "FAILED" if problem or progress.incomplete else "FINISHED"
     finally:
         _leave(progress, client, draw, status)
-    return tell(console, progress, problem, client.tracking_uri)
+    return print_result(console, progress, problem, client.tracking_uri)
 
 
 def _fit(
@@ -114,34 +110,34 @@ def _fit(
     corners: list[RunSpec],
     unfinished: Callable[[], dict[str, str]],
 ) -> str:
-    """Runs the trials that are left; returns what prevented this, if anything."""
+    """Runs the remaining trials; returns the reason if that is not possible."""
     search, settings = progress.search, progress.settings
     needs_baseline = settings.baseline and progress.baseline is None
     if not (needs_baseline or progress.left) or progress.exhausted():
         return ""
 
-    def surroundings() -> Surroundings:
+    def context() -> TrialContext:
         parent = progress.record.parent_run
         here = str(Path.cwd())
-        return Surroundings(client.tracking_uri, parent, progress.objective, settings.evaluate, here)
+        return TrialContext(client.tracking_uri, parent, progress.objective, settings.evaluate, here)
 
     with ray_cluster(dashboard=True), live:
         progress.on_change(lambda: live.show(progress))
         if needs_baseline:
             try:
-                run_baseline(progress, surroundings())
+                run_baseline(progress, context())
             except WriteError:
                 raise
             except Exception as error:  # the baseline's training may raise anything
                 if settings.objective == "constraint":
                     return f"the baseline failed: {reason_of(error)}"
         storage = storage_path(search.spec(search.middle))
-        run_all(progress, lambda: run_trials(progress, surroundings(), corners, storage), unfinished)
+        run_all(progress, lambda: run_trials(progress, context(), corners, storage), unfinished)
     return ""
 
 
 def _check(search: Search, corners: list[RunSpec]) -> None:
-    """Builds the data and model of every corner of the space, each different one once."""
+    """Builds the data and models of the corners of the space, without duplicates."""
     evaluate = search.settings.evaluate
     try:
         if evaluate is not None:
@@ -162,7 +158,7 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
 
 
 def _check_metric(search: Search, corners: list[RunSpec]) -> None:
-    """Refuses points that have no common metric, and an objective that does not suit the metric."""
+    """Raises SpecError if points have no common metric, or the objective is for another one."""
     try:
         metric = common_metric(corners)
     except MetricError as error:
@@ -177,7 +173,7 @@ def _check_metric(search: Search, corners: list[RunSpec]) -> None:
 
 @contextmanager
 def _alone(folder: Path, search: Search) -> Iterator[None]:
-    """Refuses a second start of a search that is running."""
+    """Raises SpecError if the search is running already."""
     output_folder(home() / names.RUNS)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -240,7 +236,7 @@ def _leave(
     draw: Draw,
     status: Status,
 ) -> None:
-    """Writes files, the figure and MLflow's states, also if the search was interrupted."""
+    """Writes files, the figure and MLflow's states at the end, also of an interrupted search."""
     folder = progress.journal.path.parent
     files: list[Path] = []
     try:

@@ -8,8 +8,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from taugrad.platform.config import Config
 from taugrad.platform.data.config import ImportPath
-from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.allowing import is_allowed, refusal
+from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec.allowing import is_allowed
+from taugrad.platform.spec.allowing import refusal as code_refusal
 from taugrad.platform.spec.fields import FieldHelp, entered, type_name
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
 from taugrad.platform.spec.yaml_file import read_value
@@ -71,21 +72,15 @@ class SearchConfig(Config):
 
 
 class SearchSpec(RunSpec):
-    """Tells what the fields of a search's file hold; nobody makes one."""
+    """The fields of a search's file; never instantiated."""
 
     search: SearchConfig
 
 
 def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> SearchConfig:
-    """Takes the section's fields out of what was given.
+    """Removes the section from a file's fields and the command line's values, and reads it.
 
-    Args:
-        tree: a file's fields; the section is taken out.
-        given: the command line's values by field; those of the section are taken out.
-        source: the file's name, for messages.
-
-    Returns:
-        What the file says, over it the environment, over that the command line.
+    The command line overrides the environment, and the environment the file.
 
     Raises:
         SpecError: a field is wrong or unknown, or the file names code, which is not allowed.
@@ -104,7 +99,7 @@ def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> Se
         raise SpecError(source, [_explain(problem) for problem in error.errors()]) from None
     own_words = "evaluate" in environment or "evaluate" in on_command_line
     if settings.evaluate is not None and not own_words and not is_allowed():
-        raise SpecError(source, [refusal(f"{_SECTION}.evaluate", settings.evaluate)])
+        raise SpecError(source, [code_refusal(f"{_SECTION}.evaluate", settings.evaluate)])
     return settings
 
 
@@ -149,3 +144,8 @@ def _explain(problem: Any) -> str:
 
 def _fields() -> list[str]:
     return list(SearchConfig.model_fields)
+
+
+def refusal(problem: str) -> SpecError:
+    """An error of the command line."""
+    return SpecError(COMMAND_LINE, [problem])

@@ -1,4 +1,4 @@
-"""Shows a search in the terminal: the front while it grows, and at the end what was found and where it is."""
+"""Shows a search in the terminal: its trials, and its front."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -93,18 +93,13 @@ def ending_line(progress: Progress, trial: Trial) -> str:
 
 
 def interval(point: Point, metric: Metric) -> str:
-    """The 95% interval of a point's mean, `95.10 to 96.71`; empty where there is none."""
+    """The 95% interval of a point's mean, `95.10 to 96.71`; empty without one."""
     ends = [f"{metric.scale * end:.{metric.digits}f}" for end in point.interval or ()]
     return " to ".join(ends)
 
 
 def front_table(progress: Progress, most: int | None = None) -> Table:
-    """The front, from few bytes to many, with the best point marked; the baseline below.
-
-    Args:
-        progress: of the search.
-        most: rows; without it all.
-    """
+    """The front, from few bytes to many, in at most `most` rows, and the baseline."""
     headings = ("point", progress.metric.label, f"{100 * CONFIDENCE:g}% interval", "wire MB", "times smaller")
     points, baseline = progress.front, progress.baseline
     best = progress.objective.best(progress.points)
@@ -127,7 +122,7 @@ def _cells(progress: Progress, point: Point) -> list[str]:
 
 
 def what_intervals_hold(progress: Progress) -> str:
-    """A line that says what the intervals in the front's table include."""
+    """The line about what the intervals in the front's table include."""
     several = any(len(point.run_ids) > 1 for point in progress.front)
     over = ["seeds (Student's t)"] if several else []
     if progress.metric.is_share and any(point.examples for point in progress.front):
@@ -139,7 +134,7 @@ def what_intervals_hold(progress: Progress) -> str:
 
 
 class _Running:
-    """What is going on, on one line; its clock goes on between two events."""
+    """The state of the search as a line, whose clock is updated between events."""
 
     def __init__(self, progress: Progress) -> None:
         record, self._progress = progress.record, progress
@@ -158,6 +153,6 @@ class _Running:
 
 
 def shown(params: Mapping[str, Any]) -> str:
-    """A point for people: `tau 0.00123, training.batch_size 32`."""
+    """A point as text: `tau 0.00123, training.batch_size 32`."""
     named = {name.partition(" [")[0].removeprefix("compressor."): value for name, value in params.items()}
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in named.items())

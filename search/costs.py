@@ -22,11 +22,10 @@ SPARSEST, DENSEST = 1e-5, 0.1
 
 _HEADER_BYTES, _TAU_BYTES = 28.0, 4.0
 _TABLE_BYTES = 8.0
-"""Of a message that holds anything: the length of Golomb-Rice blocks, one block's entry, its last bits."""
+"""Of a message that is not empty: the length of Golomb-Rice blocks, one block's entry, its last bits."""
 SWING = 1.3
-"""What positions and values take over the estimate: shares swing around the target. With `allocate` it came
-to 0.6 to 1.3 in short trainings of LeNet and an mlp, messages counted as long as they are, and to 1.9 at 0.3%
-of the mlp, which is 14 elements, 12 of them in one layer."""
+"""Bytes of positions and values over the estimate, as shares vary around the target. With `allocate`, it was
+0.6 to 1.3 in short trainings of LeNet and an mlp, and 1.9 at 0.3% of the mlp, which is 14 elements."""
 _BUCKET_BYTES = (2**20, 25 * 2**20)
 """DDP's buckets: the first, and each further one."""
 
@@ -37,7 +36,7 @@ class CannotEstimate(ValueError):
 
 @dataclass(frozen=True)
 class Cost:
-    """A run, as far as its bytes depend on a density.
+    """The bytes of a run as a function of the density.
 
     Attributes:
         layers: elements of each parameter that is compressed.
@@ -45,9 +44,8 @@ class Cost:
         buckets: number of buckets of a step's gradient.
         taus: whether messages say the tau of each parameter.
         value_bits: bits of an element sent, in addition to its position.
-        sendings: how often messages are handed over by all workers in all steps; workers x steps if nobody
-            forwards messages.
-        swing: what messages take in addition to headers, over the estimate.
+        sendings: messages of all workers in all steps; workers x steps if none are forwarded.
+        swing: bytes of messages without headers, over the estimate.
     """
 
     layers: tuple[int, ...]
@@ -64,7 +62,7 @@ class Cost:
         return sum(self.layers) + self.whole
 
     def wire_bytes(self, density: float) -> float:
-        """Bytes of all workers over the run. They grow with the density, 0 to 1; at 0 they are headers."""
+        """Bytes of all workers over the run, increasing with the density; at 0 they are headers."""
         sizes = np.array(self.layers, np.float64)
         sent = np.full(sizes.shape, density)
         positions_and_values = float((sizes * bits_per_element(sent, self.value_bits)).sum()) / 8
@@ -80,11 +78,7 @@ class Cost:
         return self.buckets * _HEADER_BYTES + taus + whole
 
     def density(self, wire_bytes: float) -> float:
-        """The largest density, SPARSEST to DENSEST, at which a run is expected to stay within a budget.
-
-        Raises:
-            ValueError: at SPARSEST it takes more.
-        """
+        """The largest density for a budget, SPARSEST to DENSEST; raises ValueError if SPARSEST takes more."""
         if self.wire_bytes(SPARSEST) > wire_bytes:
             raise ValueError(
                 f"{wire_bytes / 1e6:.6g} MB: headers alone take {self.wire_bytes(0) / 1e6:.4g} MB, "
@@ -99,7 +93,7 @@ class Cost:
         return math.exp(low)
 
     def least_mb(self) -> float:
-        """The smallest budget, MB, rounded up to four digits, so that it can be given as it is shown."""
+        """The smallest budget, MB, rounded up to four digits."""
         exact = self.wire_bytes(SPARSEST) / 1e6
         unit = 10.0 ** (math.floor(math.log10(exact)) - 3)
         return math.ceil(exact / unit) * unit
@@ -136,7 +130,7 @@ def cost_of(spec: RunSpec) -> Cost:
 
 
 def _estimable(spec: RunSpec) -> RealSync:
-    """How messages are sent; raises CannotEstimate if a density does not determine the run's bytes."""
+    """The mode; raises CannotEstimate if a density does not determine the run's bytes."""
     sync, codec = real(spec.sync), spec.compressor.position_codec
     if sync.exchanges != "buckets":
         field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
@@ -158,7 +152,7 @@ def _estimable(spec: RunSpec) -> RealSync:
 
 
 def _sendings(sync: RealSync, workers: int) -> int:
-    """How often messages are handed over in a step, by all workers together."""
+    """Messages of a step, of all workers together."""
     if sync.site_ranks is None:
         return workers
     return Sites.of(sync.site_ranks, workers).sendings

@@ -1,6 +1,6 @@
 """The journal of a search: a line for every event, written to disk before the search acts on it.
 
-Whatever kills a search, the journal says how far it was. Only the last line can be incomplete; it is ignored.
+After a crash, only the last line can be incomplete; it is ignored.
 """
 
 import json
@@ -49,7 +49,7 @@ class Began(_Event):
     identity: str
     parent_run: str
     metric: str = ACCURACY.name
-    """What trials are judged by."""
+    """The metric that trials are judged by."""
 
 
 class Started(_Event):
@@ -59,11 +59,11 @@ class Started(_Event):
     number: int
     params: dict[str, Any]
     method: str
-    """The compressor's line; empty where no spec is possible."""
+    """The compressor's line; empty if the spec is not valid."""
     epochs: int
-    """Of a training in full, as far as it goes by epochs."""
+    """Of a full training, if it is counted in epochs."""
     goes_on: bool = False
-    """The training that was interrupted continues from its checkpoint, and tells again what it had sent."""
+    """An interrupted training continues from its checkpoint, and reports again what it had sent."""
 
 
 class Trained(_Event):
@@ -78,11 +78,11 @@ class Trained(_Event):
     wire_bytes: float
     run_id: str
     examples: int | None = None
-    """How many test examples judged it."""
+    """Number of test examples of its evaluation."""
 
     @property
     def outcome(self) -> Outcome:
-        """What it came to."""
+        """The result."""
         return Outcome(self.value, self.wire_bytes, self.examples, self.run_id)
 
 
@@ -92,8 +92,7 @@ class Reported(_Event):
     event: Literal["report"] = "report"
     number: int
     evaluation: int
-    """The first seed's latest, counted from 1: one an epoch unless the spec says otherwise; 0 once that seed
-    is done."""
+    """The first seed's latest, counted from 1; 0 once that seed is done."""
     share: float
     """The part of its training that was done then, up to 1."""
     value: float
@@ -101,9 +100,9 @@ class Reported(_Event):
     wire_bytes: float
     """Of that training."""
     spent_bytes: float
-    """What the trial has sent since it began or began again, and what a training that went on had sent."""
+    """Bytes that the trial has sent since its last start, with those of a training that it continues."""
     seconds: float
-    """How long the search has run, all starts together."""
+    """The time of the search, summed over its starts."""
 
 
 class Ended(_Event):
@@ -127,15 +126,15 @@ AnyEvent = Began | Started | Trained | Reported | Ended
 
 
 class Trial:
-    """What the journal says about one trial."""
+    """A trial, as the journal records it."""
 
     def __init__(self, started: Started) -> None:
-        """A trial that has just begun."""
+        """A trial that has just started."""
         self.number, self.params = started.number, dict(started.params)
         self.method, self.epochs = started.method, started.epochs
         self.trainings: list[Trained] = []
         self.course: dict[int, Outcome] = {}
-        """Where the first seed stood at each evaluation, counted from 1."""
+        """The first seed's outcomes by evaluation, counted from 1."""
         self.ending: Ending | None = None
         """None: it runs, or was interrupted."""
         self.reason = ""
@@ -144,15 +143,15 @@ class Trial:
         """The part of the first seed's training that is done, up to 1."""
         self._spent_before = 0.0
         self._unfinished_bytes = 0.0
-        """What the training that runs, or was interrupted, has sent."""
+        """Bytes of the training that runs, or was interrupted."""
 
     @property
     def evaluation(self) -> int:
-        """Evaluations of the first seed behind it."""
+        """The first seed's latest evaluation."""
         return max(self.course, default=0)
 
     def begin_again(self, *, goes_on: bool) -> None:
-        """An interrupted trial is taken up, or one that failed; see `Started.goes_on`."""
+        """Starts an interrupted or failed trial again; see `Started.goes_on`."""
         self._spent_before = self.spent_bytes - (self._unfinished_bytes if goes_on else 0.0)
         self._unfinished_bytes = 0.0
         self.ending, self.reason = None, ""
@@ -163,7 +162,7 @@ class Trial:
             self.course[event.evaluation] = Outcome(event.value, event.wire_bytes)
             self.share = event.share
         self._unfinished_bytes = event.wire_bytes
-        # A checkpoint may be older than what was reported last: what is sent anew is not counted twice.
+        # A checkpoint may be older than the last report: bytes that are sent again are not counted twice.
         self.spent_bytes = max(self.spent_bytes, self._spent_before + event.spent_bytes)
 
     def trained(self, event: Trained) -> None:
@@ -178,7 +177,7 @@ BASELINE = -1
 
 
 class Record:
-    """The journal's content, kept up to date."""
+    """The content of a journal."""
 
     def __init__(self) -> None:
         """Starts without events."""
@@ -186,12 +185,12 @@ class Record:
         self.metric = ACCURACY.name
         self.trials: dict[int, Trial] = {}
         self.trainings: dict[str, Trained] = {}
-        """By the spec's fingerprint, which holds the seed."""
+        """By the spec's fingerprint, which depends on the seed."""
         self.seconds = 0.0
 
     @property
     def ended(self) -> list[Trial]:
-        """Trials that came to an end, in the order of their numbers; without the baseline."""
+        """Trials that ended, in the order of their numbers; without the baseline."""
         trials = [trial for trial in self.trials.values() if trial.ending and trial.number != BASELINE]
         return sorted(trials, key=lambda trial: trial.number)
 
@@ -202,7 +201,7 @@ class Record:
 
     @property
     def spent_bytes(self) -> float:
-        """What all trials and the baseline have sent."""
+        """Bytes of all trials and the baseline."""
         return sum(trial.spent_bytes for trial in self.trials.values())
 
     def reopen_failed(self) -> None:

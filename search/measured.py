@@ -1,4 +1,4 @@
-"""A run's results for a search: the value of its metric, and the bytes sent."""
+"""Results of runs, from their metrics in MLflow."""
 
 import sys
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ _PAGE = 100
 
 
 class MetricError(ValueError):
-    """There is no metric by which all runs can be compared; the message says why."""
+    """The runs have no common metric; the message says why."""
 
 
 def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
-    """The results in a run's last metrics; None if one of the two is missing."""
+    """The result in a run's last metrics; None if it is missing."""
     value, wire_gb = metrics.get(names.eval_metric(metric.name)), metrics.get(names.TOTAL_WIRE_GB)
     if value is None or wire_gb is None:
         return None
@@ -40,10 +40,10 @@ def judged_by_accuracy(tags: Mapping[str, str]) -> bool:
 
 
 def common_metric(specs: list[RunSpec]) -> Metric:
-    """The metric that counts for all of these runs.
+    """The metric of all of these runs.
 
     Raises:
-        MetricError: they have several, or data or task cannot be had.
+        MetricError: they have several, or data or task cannot be built.
     """
     tasks = {(spec.task.model_dump_json(), spec.data.model_dump_json()): spec for spec in specs}
     try:
@@ -57,9 +57,9 @@ def common_metric(specs: list[RunSpec]) -> Metric:
 
 
 def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Outcome | None:
-    """The latest finished run of the spec's experiment that computed the same.
+    """The result of the latest finished run with the spec's fingerprint, in its experiment.
 
-    Trials of a search are left out, because they may have used a user's own training.
+    Trials of a search are left out, as they may be a user's own training.
     """
     experiment = client.get_experiment_by_name(spec.experiment)
     if experiment is None or experiment.lifecycle_stage == "deleted":

@@ -54,11 +54,5 @@ def in_compressor(spec: RunSpec) -> dict[str, Any]:
 
 
 def decay_beside(momentum: float, decay: float, optimizer: str) -> float:
-    """The decay with momentum in the optimizer that equals a decay with momentum in the compressor.
-
-    Args:
-        momentum: 0 to 1.
-        decay: of the weights.
-        optimizer: its kind.
-    """
+    """The weight decay with momentum in the optimizer that equals `decay` with momentum in the compressor."""
     return rounded(decay * (1 - momentum), 12) if optimizer in _CARRIES_DECAY else decay

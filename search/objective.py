@@ -18,11 +18,11 @@ _ROUNDING = 1e-9
 
 
 class Result(Protocol):
-    """Anything with a value of the task's metric, and bytes sent."""
+    """A value of the task's metric, and bytes sent."""
 
     @property
     def value(self) -> float:
-        """The metric's, as it is logged."""
+        """Of the metric, as it is logged."""
 
     @property
     def wire_bytes(self) -> float:
@@ -53,17 +53,17 @@ class Objective:
     kind: Literal["front", "accuracy_per_wire_gb", "constraint"]
     metric: Metric
     tolerance: float | None = None
-    """In the unit that people see: percentage points, nats; None: `Metric.margin`."""
+    """In the metric's displayed unit: percentage points, nats; None: `Metric.margin`."""
     baseline: Outcome | None = None
     """The run without compression; a constraint needs it."""
 
     @classmethod
     def of(cls, settings: SearchConfig, metric: Metric, baseline: Outcome | None) -> "Objective":
-        """The objective that a search asks for."""
+        """The objective of a search's settings."""
         return cls(settings.objective, metric, settings.tolerance, baseline)
 
     def allowed(self, reference: float) -> float:
-        """The tolerated loss against a value, in the unit of tables."""
+        """The tolerated loss against a value, in the metric's displayed unit."""
         return self.metric.margin(reference) if self.tolerance is None else self.tolerance
 
     @property
@@ -74,10 +74,10 @@ class Objective:
         return ["min"] if self.kind == "constraint" else ["max"]
 
     def values(self, point: Result) -> list[float]:
-        """A point as the sampler sees it: the metric's value and log10 of bytes, or one number.
+        """A point as numbers for the sampler: the metric's value and log10 of bytes, or one number.
 
-        Under a constraint a point that breaks it counts worse than any that keeps it, by as many orders of
-        magnitude as points (nats, ...) are missing.
+        Under a constraint, a point that violates it is worse than any other, by as many orders of magnitude
+        as points (nats, ...) are missing.
         """
         magnitude = math.log10(max(point.wire_bytes, _LEAST_BYTES))
         reached = point.value if math.isfinite(point.value) else self._worst_value
@@ -98,12 +98,12 @@ class Objective:
         return 0.0 if self.metric.is_share else -self.metric.sign * _ENDLESS
 
     def worst(self) -> list[float]:
-        """What the sampler is told about a failed point; without it, it would try the point again."""
+        """The values of a failed point; without any, the sampler would try it again."""
         sent = _HUGE_BYTES if self.baseline is None else self.baseline.wire_bytes
         return self.values(Outcome(self._worst_value, sent))
 
     def missing(self, point: Result) -> float:
-        """By how much a point breaks the constraint, in the unit of tables; 0 or less if it keeps it."""
+        """The violation of the constraint, in the metric's displayed unit; 0 or less if it holds."""
         if self.kind != "constraint" or self.baseline is None:
             return 0.0
         reference = self.baseline.value
@@ -113,7 +113,7 @@ class Objective:
         return self.metric.lost(point.value, reference) - _ROUNDING
 
     def best(self, points: Sequence[Point]) -> Point | None:
-        """The best point by a single number; None for a front, or if no point keeps the constraint."""
+        """The best point; None for a front, or if no point satisfies the constraint."""
         able = [point for point in points if self.missing(point) <= 0]
         if self.kind == "front" or not able:
             return None
@@ -123,11 +123,9 @@ class Objective:
     def proposed(self, points: Sequence[Point]) -> tuple[Point, str]:
         """The point to train in full, and the reason, as a sentence without its subject.
 
-        It is the best one. For a front it is the point of the fewest bytes that is within the tolerance of
-        the worse one of the baseline and the best point. If no point keeps a constraint, it is the nearest.
-
-        Args:
-            points: those that ran in full, at least one.
+        It is the best one. For a front it is the point of the fewest bytes within the tolerance of the worse
+        one of the baseline and the best point. If no point satisfies a constraint, it is the nearest.
+        `points` are those that ran in full, at least one.
         """
         best, sign = self.best(points), self.metric.sign
         bare = f"the {self.metric.label} without compression"
@@ -161,12 +159,7 @@ def dominates(a: Result, b: Result, metric: Metric) -> bool:
 
 
 def front(points: Sequence[Point], metric: Metric) -> list[Point]:
-    """The points that no other dominates, from few bytes to many; of equal ones the first.
-
-    Args:
-        points: their values are finite.
-        metric: which way is better.
-    """
+    """The Pareto front of points with finite values, from few bytes to many; of equal ones the first."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda point: (point.wire_bytes, -metric.sign * point.value)):
         if not kept or metric.is_better(point.value, kept[-1].value):
@@ -175,7 +168,7 @@ def front(points: Sequence[Point], metric: Metric) -> list[Point]:
 
 
 def in_better_fronts(point: Point, others: Sequence[Point], metric: Metric) -> int:
-    """How many other points would have to be removed, front by front, until none dominates the point."""
+    """The number of points in better Pareto fronts, by nondominated sorting."""
     left, taken = list(others), 0
     while any(dominates(other, point, metric) for other in left):
         outer = [a for a in left if not any(dominates(b, a, metric) for b in left)]

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import home
 
+from .config import refusal
 from .objective import accuracy_per_wire_gb
 from .progress import Point, Progress, times_smaller
 from .reading import name_search
@@ -29,14 +30,7 @@ def folder_of(name: str, experiment: str) -> Path:
 
 
 def write_outputs(progress: Progress, folder: Path) -> list[Path]:
-    """Writes the tables and the front's specs.
-
-    Returns:
-        The files, tables first.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Writes the tables and the front's specs, and returns the files; raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FRONT).write_text(front_csv(progress), encoding="utf-8")
     (folder / TRIALS).write_text(trials_csv(progress), encoding="utf-8")
@@ -53,18 +47,10 @@ def write_outputs(progress: Progress, folder: Path) -> list[Path]:
 
 
 def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSpec]:
-    """A point of the front as an ordinary run.
+    """The file and the spec of a point of a search's front, by its place from 1 (the fewest bytes).
 
-    Args:
-        path: the search's spec.
-        place: the point's place on the front, from 1 (the fewest bytes).
-        overrides: command-line settings of the search's name, its experiment and the run's fields.
-
-    Returns:
-        The spec's file and the spec.
-
-    Raises:
-        SpecError: the search has no such point.
+    `path` is the search's spec; `overrides` set its name, its experiment and the run's fields. Raises
+    SpecError if the point does not exist.
     """
     name, experiment, others = name_search(path, overrides)
     specs = folder_of(name, experiment) / SPECS
@@ -74,7 +60,7 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
         problem = f"the front of search {name} has points 1 to {points[-1]}" if points else (
             f"search {name} has no front yet; run taugrad search {shlex.quote(str(path))} first"
         )  # fmt: skip
-        raise SpecError(COMMAND_LINE, [f"--pick {place}: {problem}"])
+        raise refusal(f"--pick {place}: {problem}")
     return str(point), read_spec(point, others)
 
 

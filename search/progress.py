@@ -69,7 +69,7 @@ def times_smaller(point: Result, baseline: Result) -> float:
 
 
 class Progress:
-    """One start of a search: records what happens, and says what is left to do."""
+    """One start of a search: records events, and derives the remaining work."""
 
     def __init__(self, search: Search, journal: Journal) -> None:
         """Continues from a journal."""
@@ -82,7 +82,7 @@ class Progress:
         self._began = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles nothing: Tune pickles what it is given, but a search continues from its journal."""
+        """Pickles nothing: Tune pickles its arguments, but a search continues from its journal."""
         return {}
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ class Progress:
 
     @property
     def metric(self) -> Metric:
-        """What trials are judged by."""
+        """The metric that trials are judged by."""
         return self.search.metric
 
     @property
@@ -142,11 +142,11 @@ class Progress:
 
     @property
     def next_number(self) -> int:
-        """The number that the next new point gets."""
+        """The number of the next new trial."""
         return max(self.record.trials, default=BASELINE) + 1
 
     def exhausted(self) -> str:
-        """A message that says which budget is used up; empty if none is."""
+        """The budget that is used up, as text; empty if none is."""
         settings = self.settings
         if settings.minutes is not None and self.seconds >= 60 * settings.minutes:
             return f"search.minutes = {settings.minutes:g}"
@@ -184,14 +184,14 @@ class Progress:
         self._changed()
 
     def lose(self, number: int) -> bool:
-        """Called when a trial runs no more; returns True if it reported no end and must be continued."""
+        """Called when a trial runs no more; returns whether it reported no end and must be continued."""
         lost = self.running.pop(number, None) is not None
         if lost:
             self._changed()
         return lost
 
     def lose_all(self) -> list[int]:
-        """Called when nothing runs any more; returns the trials without an end, which must be continued."""
+        """Called when no trial runs any more; returns those without an end, which must be continued."""
         self.running.clear()
         return [trial.number for trial in self.record.interrupted]
 

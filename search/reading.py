@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.fields import METHOD, entered
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides, pairs
 from taugrad.platform.spec.reading import import_named, read_tree
 from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
-from .config import SearchSpec, take_section
+from .config import SearchSpec, refusal, take_section
 from .search import Search, corner_specs
 from .space import RANGES, RangeError, corners, dimensions, find_ranges
 
@@ -50,14 +50,7 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
 
 
 def name_search(path: Path, overrides: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Which search a command refers to.
-
-    Args:
-        path: its spec.
-        overrides: command-line arguments.
-
-    Returns:
-        The search's name, its MLflow experiment, and the arguments that set other fields.
+    """The name and the MLflow experiment of a search, and the arguments that set other fields.
 
     Raises:
         SpecError: the file or an argument is wrong.
@@ -91,11 +84,11 @@ def _read_quietly(name: str, value: dict[str, Any]) -> Any:
     try:
         return find_ranges({name.rpartition(".")[2]: value})
     except RangeError as error:
-        raise SpecError(COMMAND_LINE, [f"--{name}: {error}"]) from None
+        raise refusal(f"--{name}: {error}") from None
 
 
 def _without_overridden(tree: dict[str, Any], plain: Mapping[str, str]) -> dict[str, Any]:
-    """Takes out the ranges of fields to which the command line or the environment gives a value."""
+    """Removes the ranges of fields that the command line or the environment sets."""
     names = [name.split(".") for name in plain]
     for variable in os.environ:
         if variable.startswith(ENVIRONMENT_PREFIX):

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The state of a training at an evaluation."""
+class TrainingState:
+    """A training at an evaluation."""
 
     evaluation: int
     """Counted from 1."""
     share: float
-    """How much of the training is done, above 0; only the last evaluation has 1."""
+    """The part of the training that is done, above 0; 1 only at the last evaluation."""
     outcome: Outcome
 
 
-OnEvaluation = Callable[[Standing], None]
+OnEvaluation = Callable[[TrainingState], None]
 """Called at each evaluation; raises SystemExit to stop the training."""
 
 _DELIVERY_S = 30.0
@@ -53,33 +53,33 @@ def train(
     run_id: str,
     evaluate: str | None,
     metric: Metric,
-    tell: OnEvaluation,
+    notify: OnEvaluation,
 ) -> Outcome:
     """Trains a spec to its end.
 
     Args:
-        spec: what to train.
-        client: the tracking store that holds the run.
-        run_id: the MLflow run, in the state RUNNING; afterwards it is in its final one.
+        spec: the run.
+        client: the tracking store.
+        run_id: the MLflow run, in the state RUNNING; afterwards in its final one.
         evaluate: `package.module:function` of a user's own training.
-        metric: the one that counts.
-        tell: told how it goes.
+        metric: of the result.
+        notify: called at each evaluation.
 
     Returns:
-        The last evaluation, and what was sent.
+        The result of the last evaluation.
 
     Raises:
-        Exception: whatever the training raises.
+        Exception: the training failed.
     """
     if evaluate is None and not spec.sync.is_simulated:
-        return _launched(spec, client, run_id, metric, tell)
+        return _launched(spec, client, run_id, metric, notify)
     try:
         if evaluate is not None:
-            outcome = _evaluated(evaluate, spec, client, run_id, metric, tell)
+            outcome = _evaluated(evaluate, spec, client, run_id, metric, notify)
         else:
-            outcome = _simulated(spec, client, run_id, metric, tell)
+            outcome = _simulated(spec, client, run_id, metric, notify)
     except BaseException as error:
-        with suppress(Exception):  # the training's own error says more than that of a store that is away
+        with suppress(Exception):  # the training's error matters more than an unavailable store
             finish_run(client, run_id, "FAILED" if isinstance(error, Exception) else "KILLED")
         raise
     with suppress(Exception):
@@ -93,7 +93,7 @@ def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
 
 
 def _simulated(
-    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
+    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
 ) -> Outcome:
     import torch  # noqa: PLC0415 - takes seconds
 
@@ -103,7 +103,7 @@ def _simulated(
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = torch.device("cuda" if spec.workers.device == "cuda" else "cpu")
     journal = Journal(client.tracking_uri, run_id, print, client)
-    listener = _Listener(journal, metric, tell)
+    listener = _Listener(journal, metric, notify)
     try:
         with group_of_one():
             data = load(spec.data)
@@ -121,7 +121,7 @@ def _simulated(
 
 @contextmanager
 def group_of_one() -> Iterator[None]:
-    """A process group that the trainer can ask, without a network."""
+    """A process group of this process, without a network."""
     import torch.distributed as dist  # noqa: PLC0415 - takes seconds
     from torch._C._distributed_c10d import HashStore  # noqa: PLC0415
 
@@ -133,13 +133,13 @@ def group_of_one() -> Iterator[None]:
 
 
 class _Listener(Listener):
-    """Hands metrics to MLflow and evaluations to the trial; simulated trainings leave no checkpoints."""
+    """Logs metrics to MLflow, and reports evaluations to the trial; writes no checkpoints."""
 
-    def __init__(self, journal: Journal, metric: Metric, tell: OnEvaluation) -> None:
-        self._journal, self._metric, self._tell = journal, metric, tell
+    def __init__(self, journal: Journal, metric: Metric, notify: OnEvaluation) -> None:
+        self._journal, self._metric, self._tell = journal, metric, notify
         self._evaluations = 0
         self.trainer: Trainer | None = None
-        """The one that it listens to."""
+        """The trainer whose listener this is."""
         self.latest: Outcome | None = None
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -150,16 +150,16 @@ class _Listener(Listener):
         self.latest = _whole(outcome_of(metrics, self._metric))
         self._evaluations += 1
         share = 1.0 if self.trainer.reached else iteration / self.trainer.plan.iterations
-        self._tell(Standing(self._evaluations, share, self.latest))
+        self._tell(TrainingState(self._evaluations, share, self.latest))
 
 
 def _whole(outcome: Outcome | None) -> Outcome:
-    assert outcome is not None  # an evaluation says all metrics of its task
+    assert outcome is not None  # an evaluation has all metrics of its task
     return outcome
 
 
 def _launched(
-    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, tell: OnEvaluation
+    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
 ) -> Outcome:
     """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
     heard: queue.SimpleQueue[Progress | dict[str, float] | BaseException] = queue.SimpleQueue()
@@ -182,7 +182,8 @@ def _launched(
                 assert progress.value is not None  # it comes from an evaluation
                 reached = _reached(spec, metric, progress.value)
                 share = 1.0 if reached else progress.iteration / progress.iterations
-                tell(Standing(progress.evaluation, share, Outcome(progress.value, progress.wire_bytes)))
+                outcome = Outcome(progress.value, progress.wire_bytes)
+                notify(TrainingState(progress.evaluation, share, outcome))
             case dict() as metrics:
                 return _whole(outcome_of(metrics, metric))
             case BaseException() as error:
@@ -190,7 +191,7 @@ def _launched(
 
 
 def _reached(spec: RunSpec, metric: Metric, value: float) -> bool:
-    """Whether a training ends here since it came to what `training.until` asks for; of one metric alone."""
+    """Whether a training ends here as it has reached `training.until`, if that has this metric alone."""
     until = spec.training.until
     wanted = until.get(metric.name)
     return wanted is not None and len(until) == 1 and not metric.is_better(wanted, value)
@@ -202,23 +203,23 @@ def _evaluated(
     client: "MlflowClient",
     run_id: str,
     metric: Metric,
-    tell: OnEvaluation,
+    notify: OnEvaluation,
 ) -> Outcome:
-    """By a user's own training."""
+    """Runs a user's own training."""
     outcome: Outcome | None = None
     expected = _expected_evaluations(spec)
     for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
         outcome = Outcome(float(value), float(wire_bytes))
         client.log_metric(run_id, names.eval_metric(metric.name), outcome.value, step=count)
         client.log_metric(run_id, names.TOTAL_WIRE_GB, outcome.wire_bytes / 1e9, step=count)
-        tell(Standing(count, min(1.0, count / expected), outcome))
+        notify(TrainingState(count, min(1.0, count / expected), outcome))
     if outcome is None:
         raise ValueError(f"{evaluate} yielded no epoch")
     return outcome
 
 
 def _expected_evaluations(spec: RunSpec) -> int:
-    """How often a user's own training yields: at each evaluation by iterations, else after each epoch."""
+    """The evaluations that a user's own training yields, by iterations or by epochs."""
     training = spec.training
     if training.iterations is None or training.evaluate_every is None:
         return training.epochs

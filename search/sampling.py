@@ -18,13 +18,7 @@ _STUDY = "taugrad"
 
 
 def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> Any:
-    """Ray Tune's Optuna search, with all trials that have ended before.
-
-    Args:
-        progress: of the search; starts the trials of the chosen points.
-        objective: what the trials report values of.
-        concurrency: trials at a time.
-    """
+    """Ray Tune's Optuna search, with all trials that have ended before; `concurrency` trials at a time."""
     import optuna  # noqa: PLC0415
     from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
 
@@ -50,7 +44,7 @@ def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> 
 
     class Journalled(OptunaSearch):
         def set_max_concurrency(self, max_concurrent: int) -> bool:
-            return True  # Tune keeps counting a trial that it gave up, and would wait for its end forever
+            return True  # Tune would wait forever for a trial that it has aborted
 
         def suggest(self, trial_id: str) -> Any:
             if len(chosen) >= concurrency:
@@ -95,7 +89,7 @@ def _optuna_sampler(progress: Progress, concurrency: int) -> "optuna.samplers.Ba
 
 
 def _random(progress: Progress) -> "optuna.samplers.BaseSampler":
-    """Draws from the seed, the trial's number and the dimension: a search that goes on misses no point."""
+    """A random sampler seeded by seed, trial and dimension, so that a continued search misses no point."""
     import optuna  # noqa: PLC0415
 
     class ByNumber(optuna.samplers.RandomSampler):

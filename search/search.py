@@ -41,16 +41,12 @@ class Search:
 
     @cached_property
     def overrides(self) -> Overrides:
-        """Settings of the environment and the command line for every point.
-
-        Raises:
-            SpecError: an argument or a variable is not a field.
-        """
+        """The environment's and the command line's fields; raises SpecError for unknown ones."""
         return Overrides.read(self.arguments)
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric that counts, according to the spec in the middle of the space.
+        """The metric of the spec in the middle of the space.
 
         Raises:
             ValueError: the data or the task cannot be built.
@@ -65,11 +61,7 @@ class Search:
         return "epoch" if by_epochs else "evaluation"
 
     def spec(self, params: Mapping[str, Any]) -> RunSpec:
-        """The run at a point.
-
-        Raises:
-            SpecError: the point gives no valid spec.
-        """
+        """The run at a point; raises SpecError if it is not valid."""
         tree = at(self.tree, params)
         return read_tree({**tree, "name": ""}, self.source, self.overrides)
 
@@ -117,7 +109,7 @@ def _shown(value: Any) -> str:
 
 
 def _plain(tree: Any) -> Iterator[tuple[Any, ...]]:
-    """What defines the dimensions, as plain data."""
+    """The dimensions as plain data."""
     for dimension in dimensions(tree):
         if hasattr(dimension, "alternatives"):
             yield (dimension.name, *dimension.alternatives)

@@ -35,13 +35,13 @@ class Interval:
     low: float
     high: float
     log: bool
-    """Whether the logarithm is what is spread evenly."""
+    """Whether its logarithm is distributed uniformly."""
     whole: bool
-    """Whether only whole numbers are meant."""
+    """Whether it has only integers."""
 
     @property
     def middle(self) -> float:
-        """A value in the middle, on the scale that is spread evenly."""
+        """The middle, on the uniform scale."""
         if self.whole:
             return int(self.low + self.high) // 2
         return math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
@@ -58,20 +58,14 @@ class Choice:
 
 Dimension = Interval | Choice
 Decide = Callable[[Dimension], Any]
-"""Gives a dimension its value: a number, or the label of an alternative."""
+"""Returns a dimension's value: a number, or the label of an alternative."""
 
 
 def find_ranges(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with its ranges read.
-
-    Args:
-        tree: a spec's fields as YAML has them; methods may be lines.
-
-    Returns:
-        The same with an `Interval` or a `Choice` in place of each range.
+    """A spec's tree from YAML, with an `Interval` or a `Choice` in place of each range.
 
     Raises:
-        RangeError: a range is not valid, or is where nothing can be searched.
+        RangeError: a range is not valid, or its field cannot be searched.
         ValueError: a method's line cannot be read.
     """
     ranges = _read(tree, (), "")
@@ -97,11 +91,7 @@ def fill(tree: Any, decide: Decide) -> Any:
 
 
 def at(tree: Any, params: Mapping[str, Any]) -> Any:
-    """The tree at a point.
-
-    Raises:
-        KeyError: the point lacks a dimension, or has an unknown alternative.
-    """
+    """The tree at a point; raises KeyError for a missing dimension or an unknown alternative."""
     return fill(tree, lambda dimension: params[dimension.name])
 
 
@@ -124,14 +114,14 @@ def dimensions(tree: Any) -> Iterator[Dimension]:
 
 def active(tree: Any, params: Mapping[str, Any]) -> list[Dimension]:
     """The dimensions that count at a point."""
-    met: list[Dimension] = []
+    decided: list[Dimension] = []
 
     def decide(dimension: Dimension) -> Any:
-        met.append(dimension)
+        decided.append(dimension)
         return params[dimension.name]
 
     fill(tree, decide)
-    return met
+    return decided
 
 
 def corners(tree: Any) -> list[Params]:
@@ -217,7 +207,7 @@ def _choice(name: str, shown: str, given: Any, path: tuple[str, ...], within: st
 
 
 def _heads(methods: Sequence[Any]) -> list[Any]:
-    """Methods given as lines by their first link's kind alone."""
+    """Methods, with the first link's kind in place of a line."""
     return [method.partition("|")[0].partition("(")[0].strip() if isinstance(method, str) else method
             for method in methods]  # fmt: skip
 

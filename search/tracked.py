@@ -1,4 +1,4 @@
-"""A search in MLflow: one parent run, its trainings nested below it."""
+"""A search in MLflow: a parent run, with its trainings nested below."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 TAG_ENDING = "taugrad.ending"
-"""On a training: how its trial ended, full, pruned or failed."""
+"""Of a training: the ending of its trial, full, pruned or failed."""
 TAG_REASON = "taugrad.reason"
-"""On a training: why its trial failed."""
+"""Of a training: why its trial failed."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 _FOLDER = "search"
 
@@ -71,17 +71,11 @@ def reopen_parent(client: "MlflowClient", run_id: str) -> bool:
 def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resumable: bool) -> dict[str, str]:
     """Makes MLflow and the journal of a killed search agree.
 
-    A training that has finished in MLflow, but is not in the journal, is added to the journal. A training
-    that still looks as if it were running is marked as killed.
-
-    Args:
-        client: the tracking store.
-        journal: the search's.
-        metric: what trials are judged by.
-        resumable: trainings leave checkpoints to continue from.
+    A training that has finished in MLflow, but is not in the journal, is added to the journal. A training in
+    the state RUNNING is marked as killed.
 
     Returns:
-        MLflow runs that can be continued, by their spec's fingerprint.
+        MLflow runs that can be continued (if `resumable`, from checkpoints), by their spec's fingerprint.
     """
     unfinished: dict[str, str] = {}
     for run in _children(client, journal.record.parent_run):
@@ -118,7 +112,7 @@ def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
 
 
 def tag_endings(client: "MlflowClient", journal: Journal) -> None:
-    """Notes on every training how its trial ended, and ends trainings that still look as if they ran."""
+    """Tags every training with the ending of its trial, and ends trainings in the state RUNNING."""
     for run in list(_children(client, journal.record.parent_run)):
         tag = run.data.tags.get(names.TAG_TRIAL, "")
         trial = journal.record.trials.get(BASELINE if tag == "baseline" else int(tag))
@@ -130,7 +124,7 @@ def tag_endings(client: "MlflowClient", journal: Journal) -> None:
         if trial.ending == "full" and run.info.run_id not in {
             training.run_id for training in trial.trainings
         }:
-            continue  # an attempt that was interrupted
+            continue  # an interrupted attempt
         client.set_tag(run.info.run_id, TAG_ENDING, trial.ending)
         if trial.reason:
             client.set_tag(run.info.run_id, TAG_REASON, trial.reason)

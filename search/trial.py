@@ -15,10 +15,10 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
 
 from .objective import Objective, Outcome
-from .run_trial import Standing, train
+from .run_trial import TrainingState, train
 
 FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
-"""What the sampler reads from a report."""
+"""The values in a report for the sampler."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -28,11 +28,11 @@ class Task(BaseModel):
 
     number: int
     label: str
-    """How its trainings are called in MLflow."""
+    """The name of its trainings in MLflow."""
     specs: list[str]
     """As JSON, one a seed."""
     problem: str = ""
-    """Why there is no valid spec at this point; nothing is trained then."""
+    """The reason why the spec is not valid; nothing is trained then."""
     known: dict[str, Outcome] = {}
     """Trainings that have finished, by the spec's fingerprint."""
     unfinished: dict[str, str] = {}
@@ -40,62 +40,59 @@ class Task(BaseModel):
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What all trials of a search share."""
+class TrialContext:
+    """The arguments that all trials of a search share."""
 
     tracking_uri: str
     parent_run: str
     objective: Objective
     evaluate: str | None = None
     folder: str = ""
-    """Where the command was given, to which relative paths refer."""
+    """The working directory of the command, to which relative paths refer."""
 
     def enter(self) -> None:
-        """Goes there, where this machine has the folder: Tune gives every trial one of its own."""
+        """Changes to the folder, if this machine has it: Tune gives every trial another one."""
         if self.folder and os.path.isdir(self.folder):
             os.chdir(self.folder)
 
 
-def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
+def run_task(task: Task, context: TrialContext, report: Report) -> None:
     """Trains a point with every seed, and reports after every evaluation and every training.
 
-    Args:
-        task: the point.
-        surroundings: of the search.
-        report: takes the fields of `journal.Reported` but number and seconds, a `training` where one is
-            done, and the sampler's values; of the last report `full` is true.
+    A report has the fields of `journal.Reported` but number and seconds, a `training` if one is done, and the
+    sampler's values; `full` is true in the last one.
 
     Raises:
-        Exception: whatever made a training fail.
-        ValueError: a training ended with a value that is not a number.
+        Exception: a training failed.
+        ValueError: a training ended with a value that is not finite.
     """
     if task.problem:
         raise ValueError(task.problem)
     specs = [RunSpec.model_validate_json(spec) for spec in task.specs]
-    client = open_client(surroundings.tracking_uri)
-    values, metric = surroundings.objective.values, surroundings.objective.metric
+    client = open_client(context.tracking_uri)
+    values, metric = context.objective.values, context.objective.metric
     done, spent = list[Outcome](), 0.0
 
-    def tell(outcome: Outcome, judged: Outcome, spent: float, **more: Any) -> None:
+    def report_state(outcome: Outcome, judged: Outcome, spent: float, **more: Any) -> None:
         sampled = dict(zip((FIRST_VALUE, SECOND_VALUE), values(judged), strict=False))
         fields = {"value": outcome.value, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
         report({"evaluation": 0, "share": 1.0, "full": False, **sampled, **fields, **more})
 
     for i, spec in enumerate(specs):
 
-        def on_evaluation(here: Standing, first: bool = i == 0, before: float = spent) -> None:
+        def on_evaluation(here: TrainingState, first: bool = i == 0, before: float = spent) -> None:
             now = here.outcome
-            # What the sampler learns of a trial that is stopped here: bytes as they would be at the end.
+            # For the sampler, if the trial is stopped here: bytes as they would be at the end.
             judged = Outcome(now.value, now.wire_bytes / here.share)
             evaluation = here.evaluation if first else 0
-            tell(now, judged, before + now.wire_bytes, evaluation=evaluation, share=here.share)
+            report_state(now, judged, before + now.wire_bytes, evaluation=evaluation, share=here.share)
 
         known = task.known.get(spec.fingerprint())
         if known is not None:
             outcome, run_id = known, known.run_id
         else:
-            run_id = _run(client, task, spec, surroundings.parent_run)
-            outcome = train(spec, client, run_id, surroundings.evaluate, metric, on_evaluation)
+            run_id = _run(client, task, spec, context.parent_run)
+            outcome = train(spec, client, run_id, context.evaluate, metric, on_evaluation)
             spent += outcome.wire_bytes
             if not math.isfinite(outcome.value):
                 raise ValueError(f"{metric.label} at the end is {outcome.value}")
@@ -108,7 +105,7 @@ def run_task(task: Task, surroundings: Surroundings, report: Report) -> None:
             "run_id": run_id,
             "examples": outcome.examples,
         }
-        tell(outcome, summary(done, metric), spent, training=training, full=len(done) == len(specs))
+        report_state(outcome, summary(done, metric), spent, training=training, full=len(done) == len(specs))
 
 
 def summary(outcomes: Sequence[Outcome], metric: Metric) -> Outcome:
@@ -123,7 +120,7 @@ def summary(outcomes: Sequence[Outcome], metric: Metric) -> Outcome:
 
 
 def _run(client: Any, task: Task, spec: RunSpec, parent: str) -> str:
-    """The training's MLflow run: that of an interrupted one, or a new one."""
+    """The training's MLflow run: a new one, or that of an interrupted training."""
     unfinished = task.unfinished.get(spec.fingerprint())
     if unfinished is not None:
         client.update_run(unfinished, status="RUNNING")

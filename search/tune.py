@@ -20,7 +20,7 @@ from .objective import Outcome, in_better_fronts
 from .progress import Progress
 from .run_trial import in_own_process
 from .sampling import make_sampler
-from .trial import FIRST_VALUE, SECOND_VALUE, Surroundings, Task, run_task
+from .trial import FIRST_VALUE, SECOND_VALUE, Task, TrialContext, run_task
 
 if TYPE_CHECKING:
     from ray import tune
@@ -33,8 +33,8 @@ _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even when told to be silent
 }
 _HANDOVER, _HANDOVER_S = "TUNE_FUNCTION_THREAD_TIMEOUT_S", "120"
-"""How long Tune waits for a stopped trial, which still hands its metrics over, before its process takes the
-next one. After Tune's own 2 s it would give the next one up, and tell no callback."""
+"""How long Tune waits for a stopped trial to deliver its metrics before its process takes the next one. After
+Tune's default of 2 s it would abort the next one, and call no callback."""
 FAILURE = "failure"
 """In a report: why the trial failed."""
 MOST = 3
@@ -42,10 +42,10 @@ MOST = 3
 _ENOUGH = 3
 """The number of other trials at an evaluation that a median needs."""
 _TRIAL_MEMORY = 2.0**20
-"""Bytes that a trial reserves while its workers do the work: Tune wants a trial to reserve something."""
+"""Bytes that a trial reserves if only its workers compute: Tune requires a reservation."""
 
 
-def run_baseline(progress: Progress, surroundings: Surroundings) -> None:
+def run_baseline(progress: Progress, context: TrialContext) -> None:
     """Trains without compression, in a Ray task.
 
     Raises:
@@ -55,11 +55,11 @@ def run_baseline(progress: Progress, surroundings: Surroundings) -> None:
 
     task = progress.begin_baseline()
     spec = RunSpec.model_validate_json(task.specs[0])
-    resources = _resources(spec, surroundings.evaluate)
+    resources = _resources(spec, context.evaluate)
     options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "max_retries": 0}
     for attempt in range(1, MOST + 1):
         try:
-            results = ray.get(ray.remote(_reports).options(**options).remote(task, surroundings))
+            results = ray.get(ray.remote(_reports).options(**options).remote(task, context))
         except Exception as error:
             if process_died(error) and attempt < MOST:
                 continue
@@ -70,19 +70,23 @@ def run_baseline(progress: Progress, surroundings: Surroundings) -> None:
         return
 
 
-def _reports(task: Task, surroundings: Surroundings) -> list[dict[str, Any]]:
-    surroundings.enter()
+def _reports(task: Task, context: TrialContext) -> list[dict[str, Any]]:
+    context.enter()
     reports: list[dict[str, Any]] = []
-    run_task(task, surroundings, reports.append)
+    run_task(task, context, reports.append)
     return reports
 
 
 def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[], Mapping[str, str]]) -> None:
     """Runs trials until each has ended, or a budget is used up.
 
+    Trials that started, but reported no end, are continued, and in the end marked as failed: their process
+    may have been killed, and Ray Tune may abort a trial without a callback, if a process is not ready in
+    time.
+
     Args:
         progress: of the search.
-        run: one Ray Tune run of what is left.
+        run: one Ray Tune run of the remaining trials.
         resumable: makes MLflow and the journal agree after such a run; returns the runs that can continue.
     """
     begun = Counter[int]()
@@ -102,26 +106,26 @@ def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[],
             progress.unfinished = dict(resumable())
 
 
-def run_trials(progress: Progress, surroundings: Surroundings, corners: list[RunSpec], storage: str) -> None:
-    """Runs trials until all have been tried or a budget is used up; some of them may have no end then.
+def run_trials(progress: Progress, context: TrialContext, corners: list[RunSpec], storage: str) -> None:
+    """Runs the remaining trials, on a connected Ray, until a budget is used up; some may report no end.
 
     Args:
-        progress: of the search, on a connected Ray.
-        surroundings: what the trials share.
+        progress: of the search.
+        context: shared by the trials.
         corners: runs that reserve as much as any in the space.
         storage: a folder that all machines reach.
     """
     os.environ.update(_ENVIRONMENT)
     from ray import tune  # noqa: PLC0415 - takes seconds
 
-    evaluate = surroundings.evaluate
+    evaluate = context.evaluate
     own_process = all(in_own_process(spec, evaluate) for spec in corners)
     concurrency = progress.settings.concurrency or _fitting(corners)
-    trainable = tune.with_parameters(_trainable, surroundings=surroundings)
+    trainable = tune.with_parameters(_trainable, context=context)
     resources = tune.PlacementGroupFactory([_largest(corners, evaluate)])
-    sampler = make_sampler(progress, surroundings.objective, concurrency)
+    sampler = make_sampler(progress, context.objective, concurrency)
     scheduler, callback, stopper = _parts(progress, sampler)
-    name = f"search-{surroundings.parent_run}"
+    name = f"search-{context.parent_run}"
     tuner = tune.Tuner(
         tune.with_resources(trainable, resources),
         tune_config=tune.TuneConfig(
@@ -149,7 +153,7 @@ def run_trials(progress: Progress, surroundings: Surroundings, corners: list[Run
 
 
 def _forget(storage: str, name: str) -> None:
-    """Removes Tune's own notes."""
+    """Removes Tune's checkpoints."""
     from pyarrow.fs import FileSystem  # noqa: PLC0415
 
     filesystem, path = FileSystem.from_uri(storage)
@@ -157,16 +161,16 @@ def _forget(storage: str, name: str) -> None:
         filesystem.delete_dir(f"{path}/{name}")
 
 
-def _trainable(config: dict[str, Any], surroundings: Surroundings) -> None:
+def _trainable(config: dict[str, Any], context: TrialContext) -> None:
     from ray import tune  # noqa: PLC0415
 
     os.environ.setdefault(_HANDOVER, _HANDOVER_S)
-    surroundings.enter()
+    context.enter()
     try:
-        run_task(Task.model_validate_json(config["task"]), surroundings, tune.report)
+        run_task(Task.model_validate_json(config["task"]), context, tune.report)
     except Exception as error:
-        # Tune would throw the process away, and the sampler learn nothing.
-        worst = dict(zip((FIRST_VALUE, SECOND_VALUE), surroundings.objective.worst(), strict=False))
+        # If this raised, Tune would end the process, and the sampler would get no value.
+        worst = dict(zip((FIRST_VALUE, SECOND_VALUE), context.objective.worst(), strict=False))
         tune.report({FAILURE: reason_of(error), "evaluation": 0, **worst})
 
 
@@ -204,14 +208,14 @@ def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
             error = trial.get_pickled_error() or trial.get_error()
             if process_died(error) and progress.lose(_number(trial)):
-                return  # it is taken up again
+                return  # it is continued
             progress.end(_number(trial), "failed", reason_of(error))
 
         def on_step_end(self, iteration: int, trials: Any, **_: Any) -> None:
             for trial in trials:
                 if trial.status == "ERROR" and trial.trial_id not in looked_at:
                     looked_at.add(trial.trial_id)
-                    if progress.lose(_number(trial)):  # Tune gave it up, and told neither of us
+                    if progress.lose(_number(trial)):  # Tune aborted it without a callback
                         sampler.on_trial_complete(trial.trial_id, error=True)
 
     class Budget(tune.Stopper):
@@ -239,10 +243,7 @@ def reason_of(error: BaseException | None) -> str:
 
 
 def process_died(error: BaseException | None) -> bool:
-    """Whether a trial's process was killed, rather than its training raising an error: it may do better.
-
-    Ray Tune knows of no error where the whole node died.
-    """
+    """Whether a trial's process was killed, and its training raised no error; None if its node died."""
     died = ("ActorDiedError", "RayActorError", "WorkerCrashedError")
     return error is None or type(_inner(error)).__name__ in died
 
@@ -266,7 +267,7 @@ def _largest(corners: list[RunSpec], evaluate: str | None) -> dict[str, float]:
 
 
 def _fitting(corners: list[RunSpec]) -> int:
-    """How many trials the cluster has room for."""
+    """How many trials the cluster can run at the same time."""
     import ray  # noqa: PLC0415
 
     have = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -277,30 +278,27 @@ def _fitting(corners: list[RunSpec]) -> int:
 
 
 class Pruner:
-    """Remembers every trial at every evaluation. Decisions depend only on the points and their order."""
+    """Stops trials that others dominate in the metric and in the bytes so far.
+
+    Decisions depend only on the outcomes and their order.
+    """
 
     def __init__(self, settings: SearchConfig, metric: Metric) -> None:
-        """Takes the rules of a search whose trainings are judged by a metric."""
+        """Takes the settings of a search and its metric."""
         self._kind, self._grace, self._reduction = settings.pruning, settings.grace, settings.reduction
         self._metric = metric
         self._at: dict[int, dict[int, Outcome]] = {}
         self._stopped: set[int] = set()
 
     def remember(self, number: int, course: Mapping[int, Outcome], *, stopped: bool) -> None:
-        """Takes over a trial of an earlier start of the search.
-
-        Args:
-            number: the trial's.
-            course: where it stood at each evaluation, counted from 1.
-            stopped: whether it was stopped early.
-        """
+        """Records a trial of an earlier start, with its outcomes by evaluation, counted from 1."""
         if stopped:
             self._stopped.add(number)
         for evaluation, outcome in course.items():
             self._at.setdefault(evaluation, {})[number] = outcome
 
     def stops(self, number: int, evaluation: int, outcome: Outcome, *, last: bool = False) -> bool:
-        """Whether to stop a trial that stands so at an evaluation, counted from 1; at its last one: never."""
+        """Records an outcome at an evaluation, counted from 1; returns whether to stop the trial."""
         stops = self._judge(number, evaluation, outcome) and not last
         if stops:
             self._stopped.add(number)

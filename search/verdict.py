@@ -16,17 +16,10 @@ from .reading import name_search
 from .search import Search
 
 
-def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) -> int:
-    """Prints how a search ended.
+def print_result(console: Console, progress: Progress, problem: str, tracking_uri: str) -> int:
+    """Prints the result of a search, and returns the command's exit code.
 
-    Args:
-        console: where it is printed.
-        progress: of the search.
-        problem: what prevented trials; empty if nothing did.
-        tracking_uri: where the runs are.
-
-    Returns:
-        The command's exit code: 1 when there is a problem, no point, or trials that should have run are left.
+    It is 1 if a problem prevented trials, if no trial ran in full, or if trials are left without a reason.
     """
     folder, search = progress.journal.path.parent, progress.search
     if problem:
@@ -55,7 +48,7 @@ def tell(console: Console, progress: Progress, problem: str, tracking_uri: str) 
 
 
 def verdict(progress: Progress) -> str:
-    """How many points there are, or which is best."""
+    """The number of points on the front, or the best point."""
     settings, objective, baseline = progress.settings, progress.objective, progress.baseline
     best = objective.best(progress.points)
     if settings.objective == "front":
@@ -71,7 +64,7 @@ def verdict(progress: Progress) -> str:
 
 
 def proposal(progress: Progress, tracking_uri: str) -> str:
-    """The command that trains the point that the objective prefers, and why it is that one."""
+    """The command that trains the point that the objective prefers, with the reason."""
     point, why = progress.objective.proposed(progress.points)
     place = progress.place(point)
     command = ["taugrad", "search", progress.search.source, *_named(progress.search), "--pick", str(place)]
@@ -81,7 +74,7 @@ def proposal(progress: Progress, tracking_uri: str) -> str:
 
 
 def _named(search: Search) -> list[str]:
-    """Arguments without which the search would not be found by its file."""
+    """The arguments that identify the search beside its file."""
     name, experiment = search.name, search.spec(search.middle).experiment
     usual_name, usual_experiment, _ = name_search(Path(search.source), [])
     arguments = [] if name == usual_name else ["--search.name", name]

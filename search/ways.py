@@ -1,4 +1,4 @@
-"""The ways in which a run could be trained: its own, and those of the advice, filled in for it."""
+"""The ways to train a run: its own, and those of the advice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train the run.
+    """A way to train a run.
 
     Attributes:
-        spec: the run so, by real workers.
+        spec: the run by real workers.
         family: of ways that differ in degree only.
-        degree: how much it departs from exchanging everything in each step; see `advice.Setting`.
-        value: steps of the uncompressed training that one step is worth, as far as is known without a probe.
-        usual: whether it is what is advised where nothing else is known.
+        degree: see `advice.Setting`.
+        value: expected worth of a step; see `advice.Setting`.
+        usual: whether it is the default advice.
     """
 
     spec: RunSpec
@@ -46,19 +46,19 @@ class Way:
 
     @property
     def planned(self) -> Candidate:
-        """As the plan knows it."""
+        """The candidate of a plan."""
         sync = real(self.spec.sync)
         family = "" if self.family == OWN else f"{self.family} {self.degree}"
         return Candidate(str(self.spec.compressor), sync, self.value, family, self.usual)
 
     @property
     def is_exact(self) -> bool:
-        """Whether its steps are worth what those of an uncompressed training are."""
+        """Whether its steps are those of an uncompressed training."""
         return self.family == "exact"
 
     @property
     def has_outer_momentum(self) -> bool:
-        """Whether exchanges have a momentum, which carries a training ahead in the beginning."""
+        """Whether exchanges have a momentum."""
         return real(self.spec.sync).outer_momentum > 0
 
     @property
@@ -67,15 +67,15 @@ class Way:
         return real(self.spec.sync).local_steps
 
     def loses_less_than(self, other: "Way") -> bool:
-        """Whether that is known before anything is tried."""
+        """Whether it is of the same family and of lower degree."""
         return (
             self.family == other.family
             and self.degree != other.degree
-            and all(mine <= its for mine, its in zip(self.degree, other.degree, strict=True))
+            and all(one <= two for one, two in zip(self.degree, other.degree, strict=True))
         )
 
     def learns_like(self, other: "Way") -> bool:
-        """Whether only the way of the messages differs."""
+        """Whether only patterns differ."""
         return self.family == other.family and self.degree == other.degree
 
     def __str__(self) -> str:
@@ -83,15 +83,14 @@ class Way:
 
 
 def ways_of(spec: RunSpec, workers: int | None = None, *, sites: bool = False) -> list[Way]:
-    """The spec's own way, all-reduce, and others that can work with its model and optimizer.
+    """The spec's own way, unless it is `left_out`, all-reduce, and others for its model and optimizer.
 
-    Ways with the same family and degree learn alike: their messages differ in how they travel. What cannot be
-    simulated is left out (`left_out`).
+    Ways with the same family and degree learn alike, and differ in patterns.
 
     Args:
         spec: the run.
-        workers: fill in for as many; None: `workers.count`.
-        sites: whether workers are at several sites, so that messages may go to each site once.
+        workers: their number; None: `workers.count`.
+        sites: whether workers are at several sites.
     """
     count = spec.workers.count if workers is None else workers
     base = uncompressed(spec)
@@ -121,7 +120,7 @@ def ways_of(spec: RunSpec, workers: int | None = None, *, sites: bool = False) -
 
 
 def left_out(spec: RunSpec) -> str | None:
-    """Why the spec's own way is not among its ways; None where it is."""
+    """The reason why the spec's own way is not among its ways; None if it is."""
     if isinstance(spec.compressor, PowerSGD):
         return f"{spec.compressor}: cannot be simulated, so it cannot be probed"
     if (island := getattr(real(spec.sync), "island", None)) is not None:
@@ -140,10 +139,9 @@ def uncompressed(spec: RunSpec) -> RunSpec:
 
 
 def tuned_references(spec: RunSpec) -> tuple[RunSpec, ...]:
-    """The run without compression, at each learning rate that its ways have.
+    """The run without compression, at the learning rates of its ways.
 
-    Local steps of an adaptive optimizer have another rate than steps with the mean gradient. What others are
-    compared with gets the choice between the two.
+    Local steps of an adaptive optimizer have another rate than steps with the mean gradient.
     """
     base = uncompressed(spec)
     if spec.training.optimizer.kind not in ADAPTIVE:
@@ -160,21 +158,21 @@ def with_rate(spec: RunSpec, lr: float) -> RunSpec:
 
 
 def simulated(spec: RunSpec) -> RunSpec:
-    """The run with all workers in one process."""
+    """The run with simulated workers."""
     if spec.sync.is_simulated:
         return spec
     return spec.model_copy(update={"sync": SimulatedSync(of=spec.sync)})
 
 
 def changes(spec: RunSpec, way: RunSpec) -> list[str]:
-    """Lines of a spec: what a way sets that the spec does not have."""
-    mine, its = spec.model_dump(mode="json"), way.model_dump(mode="json")
+    """Lines of a spec: the fields in which a way differs from it."""
+    own, other = spec.model_dump(mode="json"), way.model_dump(mode="json")
     fields: dict[str, Any] = {}
-    if its["sync"] != mine["sync"]:
+    if other["sync"] != own["sync"]:
         fields["sync"] = {"mode": way.sync.mode} | way.sync.model_dump(mode="json", exclude_defaults=True)
-    if its["compressor"] != mine["compressor"]:
+    if other["compressor"] != own["compressor"]:
         fields["compressor"] = str(way.compressor)
-    before, after = mine["training"]["optimizer"], its["training"]["optimizer"]
+    before, after = own["training"]["optimizer"], other["training"]["optimizer"]
     optimizer = {name: value for name, value in after.items() if value != before[name]}
     if optimizer:
         fields["training"] = {"optimizer": {"kind": after["kind"]} | optimizer}
@@ -182,18 +180,18 @@ def changes(spec: RunSpec, way: RunSpec) -> list[str]:
 
 
 def _is_per_step(spec: RunSpec) -> bool:
-    """Whether its learning rate is of steps with the mean gradient, not of local steps."""
+    """Whether it has no local steps, to which its learning rate belongs."""
     return not real(spec.sync).is_local
 
 
 def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, faster: bool) -> RunSpec:
     """The run by a setting.
 
-    Momentum comes before a threshold where the optimizer's can be moved there. Local steps of an adaptive
-    optimizer get their learning rate if the run's own is not of local steps (`faster`).
+    The optimizer's momentum moves before a threshold, if possible. Local steps of an adaptive optimizer get
+    their learning rate if the run's own is not of local steps (`faster`).
 
     Raises:
-        ValueError: it cannot work so.
+        ValueError: the method cannot work with the other fields.
     """
     sync: Mapping[str, Any] = setting.sync(workers, pattern)
     if not setting.every and pattern == "hierarchical":

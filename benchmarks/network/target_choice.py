@@ -45,7 +45,7 @@ def _found(spec: RunSpec, link: str, probe_runs: ProbeRuns) -> dict[str, Any]:
     found = find(
         spec, "target_settings.py", Link.parse(link), PROBE_SECONDS, probe_runs, print, sharing=HOSTS
     )
-    best = found.choice.best
+    best = found.decision.best
     return {
         "way": str(best.prospect.way),
         "predicted_s": best.prospect.seconds,

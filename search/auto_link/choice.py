@@ -11,45 +11,45 @@ from .shortlist import Dropped, Prospect, by_advice
 from .step_value import Curve, expected_worth, learned, pace_of, worth_of
 
 LEAST_STEPS, LEAST_EXCHANGES, SHARE = 100, 5, 0.05
-"""Of a probe, where the time that it may take allows them: steps, exchanges, the share of the run's steps."""
+"""The length of a probe, if its time allows it: steps, exchanges, and the share of the run's steps."""
 _MOST_SHARE = 0.25
-"""Of the run's steps, however short it is."""
+"""The largest share of the run's steps."""
 FEWEST_STEPS = 8
-"""Of a probe, whatever time that takes."""
+"""The fewest steps of a probe."""
 _LEAST_JUDGED, _LEAST_WITH_MOMENTUM = 3, 5
-"""Exchanges of a way whose probe says anything; and where an outer momentum carries the first ones ahead."""
+"""The fewest exchanges that a way is judged by, without and with an outer momentum."""
 _EVALUATIONS = 8
-"""Of a probe, where exchanges are not rarer."""
+"""Evaluations of a probe, if exchanges are not rarer."""
 _AHEAD = 2
-"""How much further than the others the reference is trained: a step may be worth more than one of its own."""
+"""Steps of the reference over those of a probe: a step may be worth more than one of the reference."""
 _DOUBT = 1.5
-"""After half a probe a way is given up where it is this much slower to the target than the best whole one."""
+"""After half a probe a way is given up if it is this much slower to the target than the best whole one."""
 _GAIN = 1.05
-"""How much faster than what loses nothing a way must be to be chosen: the worth of a step is an estimate."""
+"""How much faster than the exact way another must be to be chosen: the worth of a step is an estimate."""
 _CLOSE = 1.05
-"""How many times the seconds of the fastest one a way may take that is chosen because it exchanges less: what
-the plan does not know of, such as workers that are late, makes exchanges longer."""
+"""How much slower than the fastest way one may be that is chosen because it exchanges less: the plan does not
+know of delays such as late workers, which make exchanges longer."""
 MOST_PROBED = 6
-"""Ways that are probed, the most promising ones."""
+"""The largest number of ways that are probed."""
 _PROBES_EACH = 0.375
-"""Whole probes for each way that may be probed: about half of them are begun, and half of these go on."""
+"""Whole probes per way: about half of the ways are begun, and half of these are continued."""
 NO_TIME = "there was no time left to probe it"
 _CANNOT_WIN = "cannot win even with the highest possible worth"
 _DEARER = 1.5
-"""Simulated steps that compress take this much longer than those that do not, about."""
+"""Seconds of simulated steps with compression, over those without."""
 
-Take = Callable[[RunSpec, int, int], Curve]
-"""`probe_runs.ProbeRuns.take`: trains a run so far, with so many steps between evaluations."""
+Train = Callable[[RunSpec, int, int], Curve]
+"""`probe_runs.ProbeRuns.train`: trains a run to a step, with so many steps between evaluations."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A way, what a step of it takes and what it is worth.
+    """A way with the worth of its step.
 
     Attributes:
-        prospect: of the way.
-        worth: in steps of the uncompressed training, 0 where nothing was learned.
-        steps: of the probe; 0 where it had none.
+        prospect: the way.
+        worth: in steps of the uncompressed training, 0 if nothing was learned.
+        steps: of the probe; 0 without one.
         given_up: whether it was too far behind after half of the probe.
     """
 
@@ -60,23 +60,23 @@ class Judged:
 
     @property
     def seconds(self) -> float:
-        """For what an uncompressed step learns; infinite where nothing is."""
+        """Seconds for what an uncompressed step learns; infinite if nothing is learned."""
         return self.prospect.seconds / self.worth if self.worth > 0 else math.inf
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was found.
+    """The result of the probes.
 
     Attributes:
-        best: what is chosen; perhaps not the fastest by a few percent.
+        best: the chosen way; the fastest, but for a few percent.
         exact: the fastest way that loses nothing; perhaps the best.
-        judged: those and what else was tried, the fastest to the target first, what was given up last.
-        dropped: what was not.
+        judged: all ways that were tried, the fastest to the target first, those that were given up last.
+        dropped: the other ways.
         steps: of a whole probe.
-        learned: whether the uncompressed training got anywhere in the probe.
-        problem: why nothing could be compared; empty where something was, or nothing had to be.
-        rate: the learning rate of the uncompressed training, where it had the choice between two; else 0.
+        learned: whether the loss of the uncompressed training fell in the probe.
+        problem: why nothing could be compared; empty if something was, or nothing had to be.
+        rate: the learning rate of the uncompressed training, if two were compared; else 0.
     """
 
     best: Judged
@@ -91,14 +91,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Run:
-    """What a probe must know of the run.
+    """The run, as far as probes depend on it.
 
     Attributes:
         reference: the run without compression.
         iterations: of the whole run.
         epoch: iterations of an epoch.
         warm_up: iterations in which the learning rate rises.
-        tuned: the run without compression at the learning rate of local steps, where that is another one.
+        tuned: the run without compression at the learning rate of local steps, if that is another one.
     """
 
     reference: RunSpec
@@ -114,25 +114,24 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     prospects: Sequence[Prospect],
     dropped: Sequence[Dropped],
     steps: int,
-    take: Take,
-    tell: Callable[[str], None] = lambda _: None,
+    train: Train,
+    notify: Callable[[str], None] = lambda _: None,
     late: Callable[[], bool] = lambda: False,
 ) -> Decision:
-    """Probes what may win, in two halves.
+    """Probes the ways that may win, in two halves.
 
-    What the plan advises begins, then the fastest way a step. A way that could not win, were each of its
-    steps worth as much as they may be, is not tried; one that is far behind after half of its probe does not
-    go on.
+    The advised way comes first, then the fastest steps. A way that cannot win even with the highest possible
+    worth is not tried; one that is far behind after half of its probe is given up.
 
     Args:
-        run: see there.
+        run: the run.
         exact: the fastest way that loses nothing, which needs no probe.
-        prospects: what may be faster to the target.
-        dropped: what cannot, so far.
+        prospects: the ways that may be faster to the target.
+        dropped: the other ways.
         steps: of a probe (`probe_steps`).
-        take: trains.
-        tell: told what is done.
-        late: whether the time for probes is over: what was not begun is left out, and halves count as wholes.
+        train: trains a run to a step.
+        notify: called with a message before a training.
+        late: whether the time for probes is over: no further way is begun, and halves count as wholes.
     """
     known = Judged(exact, 1.0)
     left_out = list(dropped)
@@ -157,23 +156,23 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     between = max(1, steps // _EVALUATIONS)
     whole = steps // between * between
     best_run, rate = run.reference, 0.0
-    tell(f"{run.reference.compressor} for {_AHEAD * steps} steps, as a reference")
+    notify(f"{run.reference.compressor} for {_AHEAD * steps} steps, as a reference")
     if run.tuned is not None:
-        curves = [(take(spec, whole, between), spec) for spec in (run.reference, run.tuned)]
+        curves = [(train(spec, whole, between), spec) for spec in (run.reference, run.tuned)]
         best_run = min(curves, key=lambda pair: _end(pair[0]))[1]
         rate = best_run.training.optimizer.lr
         exact = replace(exact, way=replace(exact.way, spec=with_rate(exact.way.spec, rate)))
         known = Judged(exact, 1.0)
-    reference = take(best_run, _AHEAD * steps // between * between, between)
+    reference = train(best_run, _AHEAD * steps // between * between, between)
     if not reference.steps or reference.last < whole:
         return without_probe("the time was over before the reference was trained", fitting)
     if not learned(reference):
         return without_probe("the reference learned nothing in the probe", fitting, learned=False)
     advised = by_advice(exact, fitting)[0]
-    probe = _Probe(run, steps, advised, reference, take, tell, late)
+    probe = _Probe(run, steps, advised, reference, train, notify, late)
     judged, others = [known], [Dropped(prospect, "") for prospect in fitting]
     begun = [known]
-    while begun:  # again where what began well, and kept others from being tried, has fallen back
+    while begun:  # again, as a way that kept others from being tried may have fallen back
         begun, others = probe.halves(judged, [other.prospect for other in others])
         judged += probe.wholes(judged, begun)
     short = [judgement for judgement in judged if judgement is not known and not _is_judged(judgement, run)]
@@ -193,13 +192,13 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     unknown = next(
         (other.why for other in others if other.prospect is advised and other.why != _CANNOT_WIN), ""
     )
-    if best is known and unknown:  # what was judged is slower, and what the plan advises was not
+    if best is known and unknown:  # the advised way was not judged, and the others are slower
         return without_probe(unknown, [other.prospect for other in others], judged=judged)
     return Decision(best, known, tuple(judged), (*left_out, *others), steps, learned=True, rate=rate)
 
 
 def _end(curve: Curve) -> float:
-    """Its last loss; infinite where there is none."""
+    """The last loss; infinite without one."""
     return curve.losses[-1] if curve.losses and math.isfinite(curve.losses[-1]) else math.inf
 
 
@@ -208,12 +207,12 @@ def _too_few(prospect: Prospect, when: str = "") -> str:
 
 
 def _is_judged(judgement: Judged, run: Run) -> bool:
-    """Whether its probe says anything."""
+    """Whether its probe has enough exchanges."""
     return judgement.steps >= _least(judgement.prospect) * _every(judgement.prospect, run)
 
 
 def _chosen(judged: Sequence[Judged], known: Judged) -> Judged:
-    """What loses nothing, unless another one is clearly faster; of these, what computes most of its time."""
+    """The exact way, unless others are clearly faster; of those the one with the highest utilization."""
     faster = [
         judgement
         for judgement in judged
@@ -231,14 +230,14 @@ class _Probe:
     steps: int
     advised: Prospect
     reference: Curve
-    take: Take
-    tell: Callable[[str], None]
+    train: Train
+    notify: Callable[[str], None]
     late: Callable[[], bool]
 
     def halves(
         self, judged: Sequence[Judged], prospects: Sequence[Prospect]
     ) -> tuple[list[Judged], list[Dropped]]:
-        """Half a probe of each that can still win, what the plan advises first; and the others."""
+        """Trains half a probe of ways that can still win, the advised one first; returns the others, too."""
         half: list[Judged] = []
         others: list[Dropped] = []
         for prospect in sorted(
@@ -253,7 +252,7 @@ class _Probe:
         return half, others
 
     def wholes(self, judged: Sequence[Judged], halves: Sequence[Judged]) -> list[Judged]:
-        """The rest of the probe of those that are not far behind the best whole one, what was best first."""
+        """Trains the second half for the ways that are not far behind the best whole one, the best first."""
         done: list[Judged] = []
         for judgement in sorted(halves, key=lambda judgement: judgement.seconds):
             behind = judgement.seconds > _DOUBT * _best([*judged, *done])
@@ -266,21 +265,20 @@ class _Probe:
         return done
 
     def _judge(self, prospect: Prospect, steps: int) -> Judged:
-        """Trains a way about so far: it ends, and is evaluated, after exchanges."""
+        """Trains a way to the last exchange before a step; it is evaluated after exchanges."""
         every = _every(prospect, self.run)
         between = every * max(1, round(self.steps / _EVALUATIONS / every))
         until = between * max(1, steps // between)
-        self.tell(f"{prospect.way} to step {until}")
-        curve = self.take(prospect.way.spec, until, between)
+        self.notify(f"{prospect.way} to step {until}")
+        curve = self.train(prospect.way.spec, until, between)
         if not curve.steps or not curve.last:
             return Judged(prospect, 0.0)
-        until = curve.last  # less where the time was over
+        until = curve.last  # less if the time was over
         worth, pace = worth_of(curve, self.reference), pace_of(curve, self.reference)
         if worth < min(pace, 1):
             worth = expected_worth(worth, pace, until, self.reference.last)
         elif prospect.way.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
             worth = (worth + pace) / 2
-        # A training can be ahead for a while without having to take fewer steps to its target.
         return Judged(prospect, min(worth, prospect.most_worth), until)
 
 
@@ -299,12 +297,12 @@ def _every(prospect: Prospect, run: Run) -> int:
 
 
 def probe_steps(run: Run, prospects: Sequence[Prospect], step_s: float, seconds: float) -> int:
-    """How long a probe is: as long as the run asks for, or as the time allows.
+    """The steps of a probe: as many as the run needs, or as the time allows.
 
     Args:
-        run: see there.
-        prospects: what may be probed.
-        step_s: what a simulated uncompressed step takes, with its share of evaluations.
+        run: the run.
+        prospects: the ways that may be probed.
+        step_s: seconds of a simulated uncompressed step, with its share of evaluations.
         seconds: for all probes together.
     """
     longest = max((_every(prospect, run) for prospect in prospects), default=1)
@@ -317,17 +315,9 @@ def probe_steps(run: Run, prospects: Sequence[Prospect], step_s: float, seconds:
 def shortlist(
     run: Run, exact: Prospect, prospects: Sequence[Prospect], step_s: float, seconds: float
 ) -> tuple[list[Prospect], list[Dropped], int]:
-    """What is probed: the most promising ways, and only as many as the time allows to judge.
+    """The most promising ways, as many as the time allows to judge; the others; and the steps of a probe.
 
-    Args:
-        run: see there.
-        exact: the fastest way that loses nothing.
-        prospects: what may be faster to the target.
-        step_s: what a simulated uncompressed step takes.
-        seconds: for all probes together.
-
-    Returns:
-        What is probed, what is not, and the steps of a probe.
+    For arguments see `choose` and `probe_steps`.
     """
     ordered = [prospect for prospect in by_advice(exact, prospects) if prospect is not exact]
     kept, dropped = ordered[:MOST_PROBED], list[Dropped]()

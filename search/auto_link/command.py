@@ -17,13 +17,14 @@ from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 
 from ..advice import warning_of
+from ..config import refusal
 from ..measured import finished
 from ..plan.command import check_plannable, measured_link
 from ..plan.table import number
 from ..ways import Way, simulated, uncompressed
 from . import words
-from .finding import Found, find
-from .request import TargetRequest, refusal
+from .finding import Recommendation, find
+from .request import TargetRequest
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -33,26 +34,20 @@ if TYPE_CHECKING:
     from .probe_runs import ProbeRuns
 
 ARTIFACT = "choice.md"
-"""Of the run in MLflow: what was compared, and why."""
+"""The artifact of the MLflow run: the comparison, and its reason."""
 
 Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
 
 
 def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Train) -> int:
-    """Chooses how to train a spec over a link, and trains it until it has reached a target.
-
-    Args:
-        spec: the run.
-        source: its file's name, for messages.
-        request: target and link.
-        train: trains.
+    """Chooses how to train a spec over a link, and trains it until it reaches a target.
 
     Returns:
-        0; 1 when the training failed or did not come to the target.
+        0; 1 when the training failed or did not reach the target.
 
     Raises:
-        SpecError: something cannot be had; nothing was trained but the beginnings that a probe needs.
+        SpecError: something is not available; at most probes were trained.
     """
     console = open_console()
     _check_run(spec, source)
@@ -61,14 +56,14 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     reference = uncompressed(spec)
     client = None if request.plan_only else usable_store()
     check(simulated(reference) if request.plan_only else reference, source, local=is_local())
-    decision, metric = _find(spec, source, request, console)
-    choice = decision.choice
-    chosen = _to_train(spec, choice.best.prospect.way, request)
-    rows = words.rows_of(choice, decision.half)
-    why = words.reason(choice, decision.link, spec.workers.count, decision.half)
+    recommendation, metric = _find(spec, source, request, console)
+    decision = recommendation.decision
+    chosen = _to_train(spec, decision.best.prospect.way, request)
+    rows = words.rows_of(decision, recommendation.half)
+    why = words.reason(decision, recommendation.link, spec.workers.count, recommendation.half)
     console.print()
     console.print(words.shown(rows, f"To {metric.label} {metric.shown(request.value)}"))
-    for line in words.left_out(choice):
+    for line in words.left_out(decision):
         say(console, line, "dim")
     say(console, f"{why}.", "bold")
     if request.output is not None:
@@ -79,7 +74,9 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     check(chosen, source, local=is_local())
     if train(chosen) != OK:
         return FAILED
-    return _conclude(client, chosen, metric, request, decision, words.markdown(rows, [f"{why}."]), console)
+    return _conclude(
+        client, chosen, metric, request, recommendation, words.markdown(rows, [f"{why}."]), console
+    )
 
 
 def _check_run(spec: RunSpec, source: str) -> None:
@@ -91,8 +88,10 @@ def _check_run(spec: RunSpec, source: str) -> None:
         raise SpecError(source, ["workers.count = 1: nothing goes over a link; must be at least 2"])
 
 
-def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) -> tuple[Found, Metric]:
-    """The choice, and the target's metric."""
+def _find(
+    spec: RunSpec, source: str, request: TargetRequest, console: Console
+) -> tuple[Recommendation, Metric]:
+    """The decision, and the target's metric."""
     from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
 
     from .probe_runs import probe_runs_of  # noqa: PLC0415
@@ -105,7 +104,7 @@ def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) 
             say(console, f"measuring the link to {', '.join(request.hosts)} ...")
             link = measured_link(request.hosts)
             say(console, f"the slowest: {link}, as payload")
-        decision = find(
+        recommendation = find(
             spec,
             source,
             link,
@@ -115,13 +114,13 @@ def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) 
             calibration=request.calibration,
             sharing=request.sharing,
         )
-    return decision, metric
+    return recommendation, metric
 
 
 def _check_target(
     spec: RunSpec, source: str, request: TargetRequest, data: "Data", probe_runs: "ProbeRuns"
 ) -> Metric:
-    """The target's metric; refuses what is none, what cannot be reached and what is reached already."""
+    """The target's metric; raises SpecError for unknown metrics, and for targets that are already reached."""
     from taugrad.platform.tasks import build_task  # noqa: PLC0415 - torch takes seconds
 
     metrics = {metric.name: metric for metric in build_task(spec.task, data.shape).metrics}
@@ -142,7 +141,7 @@ def _check_target(
 
 
 def _to_train(spec: RunSpec, way: Way, request: TargetRequest) -> RunSpec:
-    """The chosen way as a run until the target, simulated where the given one is."""
+    """The chosen way as a run until the target, simulated if the given one is."""
     tree = way.spec.model_dump(mode="json")
     tree["training"]["until"] = {request.metric: request.value}
     if spec.sync.is_simulated:
@@ -164,11 +163,11 @@ def _conclude(
     spec: RunSpec,
     metric: Metric,
     request: TargetRequest,
-    decision: Found,
+    recommendation: Recommendation,
     text: str,
     console: Console,
 ) -> int:
-    """What the training came to, beside what was predicted."""
+    """Prints the result of the training beside the prediction."""
     known = finished(client, spec, metric)
     if known is None:
         say(console, "MLflow has no result of this run: whether it reached the target is not known")
@@ -183,21 +182,24 @@ def _conclude(
             f"{metric.shown(known.value)}; train longer",
         )
         return FAILED
-    say(console, result_line(spec, metric, known.value, metrics, decision.choice.best.prospect.seconds))
+    say(
+        console,
+        result_line(spec, metric, known.value, metrics, recommendation.decision.best.prospect.seconds),
+    )
     return OK
 
 
 def result_line(
     spec: RunSpec, metric: Metric, value: float, metrics: Mapping[str, float], predicted_s: float
 ) -> str:
-    """How long it took to the target, evaluations included, and what the plan had said of it.
+    """The time to the target, evaluations included, beside the plan's prediction.
 
     Args:
         spec: the run.
         metric: the target's.
-        value: that it ended with.
+        value: its last one.
         metrics: of the run, by MLflow name.
-        predicted_s: of a step.
+        predicted_s: seconds of a step.
     """
     steps, seconds = metrics[names.TOTAL_ITERATIONS_TO_TARGET], metrics[names.TOTAL_SECONDS]
     reached = f"{metric.label} {metric.shown(value)} after {steps:,.0f} steps"

@@ -1,4 +1,4 @@
-"""Finds the way to train a run over a link."""
+"""Chooses the way to train a run over a link: plan, probes, decision."""
 
 import math
 from collections.abc import Callable
@@ -16,24 +16,24 @@ from ..plan.command import calibrated
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..ways import left_out, tuned_references, ways_of
-from .choice import Decision, Run, Take, choose, shortlist
+from .choice import Decision, Run, Train, choose, shortlist
 from .shortlist import half_all_reduce, prospects_of, sift
 
 if TYPE_CHECKING:
     from .probe_runs import ProbeRuns
 
 _TIMED_STEPS = 5
-"""By which it is found how long a probe may be, after as many."""
+"""Steps, after as many warm-up steps, that are timed to find how long a probe may be."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A choice, and what it was made for."""
+class Recommendation:
+    """A decision, with the link that it is for."""
 
-    choice: Decision
+    decision: Decision
     link: Link
     half: StepTime
-    """By torch's own 16-bit all-reduce."""
+    """A step by torch's 16-bit all-reduce."""
 
 
 def find(
@@ -42,12 +42,12 @@ def find(
     link: Link,
     probe_seconds: float,
     probe_runs: "ProbeRuns",
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     calibration: Path | None = None,
     sharing: int = 1,
     clock: Callable[[], float] = monotonic,
-) -> Found:
+) -> Recommendation:
     """Chooses the way to train a run over a link.
 
     Args:
@@ -55,24 +55,24 @@ def find(
         source: its file's name, for messages.
         link: of every worker.
         probe_seconds: for all probes together; no step of a training begins later.
-        probe_runs: trains beginnings of it.
-        tell: told what is done.
-        calibration: a file instead of measuring; ways that it does not know are left out.
+        probe_runs: trains its beginnings.
+        notify: called with messages.
+        calibration: a file instead of measuring; ways with other methods are left out.
         sharing: how many workers share this machine.
-        clock: tells the seconds.
+        clock: returns seconds.
 
     Raises:
         SpecError: the model cannot be measured.
     """
     ways = ways_of(spec)
     if (why := left_out(spec)) is not None:
-        tell(f"not tried: {why}")
+        notify(f"not tried: {why}")
     lines = sorted({way.planned.method for way in ways})
     if calibration is not None:
-        known = calibrated(spec, source, ["none", HALF], tell, given=calibration)
+        known = calibrated(spec, source, ["none", HALF], notify, given=calibration)
         ways = [way for way in ways if way.planned.method in known.methods]
     else:
-        known = calibrated(spec, source, lines, tell, sharing=sharing)
+        known = calibrated(spec, source, lines, notify, sharing=sharing)
     workers = spec.workers.count
     exact, prospects, dropped = sift(prospects_of(known, ways, link, workers))
     run, steps, until = run_of(spec, known), 0, math.inf
@@ -80,39 +80,36 @@ def find(
     def late() -> bool:
         return clock() >= until
 
-    take, busy, others = partial(probe_runs.take, late=late), "", OthersWork()
+    train, busy, others = partial(probe_runs.train, late=late), "", OthersWork()
     if prospects:
         if busy := busy_now():
-            tell(busy)
+            notify(busy)
             import torch  # noqa: PLC0415 - takes seconds
 
-            torch.set_num_threads(1)  # several wait for the one that others interrupt: ten times as long
+            torch.set_num_threads(1)  # several would wait for the one that is interrupted: ten times as long
         until = clock() + probe_seconds
-        tell(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
-        step_s = _step_seconds(probe_runs, run, take)
+        notify(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
+        step_s = _step_seconds(probe_runs, run, train)
         prospects, more, steps = shortlist(run, exact, prospects, step_s, probe_seconds)
         dropped += more
-    choice = choose(run, exact, prospects, dropped, steps, take, tell, late=late)
+    decision = choose(run, exact, prospects, dropped, steps, train, notify, late=late)
     if prospects and not busy and (busy := others.warning()):
-        tell(busy)
-    return Found(choice, link, half_all_reduce(known, link, workers))
+        notify(busy)
+    return Recommendation(decision, link, half_all_reduce(known, link, workers))
 
 
-def _step_seconds(probe_runs: "ProbeRuns", run: Run, take: Take | None = None) -> float:
-    """What a simulated uncompressed step takes; infinite where the time was over before.
-
-    The first few do not count: they load what they need.
-    """
+def _step_seconds(probe_runs: "ProbeRuns", run: Run, train: Train | None = None) -> float:
+    """Seconds of a simulated uncompressed step, after a warm-up; infinite if the time was over before."""
     before = seconds = 0.0
     for until in (_TIMED_STEPS, 2 * _TIMED_STEPS):
         if until <= max(_TIMED_STEPS, run.iterations):
-            (take or probe_runs.take)(run.reference, until, _TIMED_STEPS)
+            (train or probe_runs.train)(run.reference, until, _TIMED_STEPS)
             before, seconds = seconds, until * probe_runs.step_seconds(run.reference)
     return (seconds - before) / _TIMED_STEPS if math.isfinite(seconds) else math.inf
 
 
 def run_of(spec: RunSpec, calibration: Calibration) -> Run:
-    """What a probe must know of a run."""
+    """The run, as far as probes depend on it."""
     training, epoch = spec.training, calibration.steps_an_epoch
     warm_up = training.warmup.iterations or math.ceil(training.warmup.epochs * epoch)
     reference, *tuned = tuned_references(spec)

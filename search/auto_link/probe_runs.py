@@ -1,7 +1,4 @@
-"""Trains the beginning of runs, with all workers simulated in this process.
-
-A run can be trained in several parts; each one continues where the last one ended.
-"""
+"""Trains the beginning of runs, in parts that continue one another, with simulated workers."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -30,8 +27,8 @@ from ..ways import simulated
 from .step_value import Curve
 
 _LEAST_JUDGES, _BATCHES = 128, 8
-"""Losses are of so many test examples at least, and of so many batches' worth: an evaluation is to take no
-longer than a few steps. The same examples judge all, so that which ones they are hardly matters."""
+"""Test examples of an evaluation: at least so many, and so many batches, which take no longer than a few
+steps. They are the same for all ways."""
 
 
 @dataclass
@@ -48,26 +45,26 @@ class _ProbeRun:
 
 
 class _Enough(Exception):
-    """The training has gone as far as it should."""
+    """The training has reached its last step, or its time is over."""
 
 
 class _Recorder(Listener):
-    """A listener that writes losses down and ends the training at a checkpoint, or when the time is over."""
+    """Records losses, and ends the training at a checkpoint, or when the time is over."""
 
     def __init__(self, run: _ProbeRun, until: int, late: Callable[[], bool] = lambda: False) -> None:
         self._course, self._until, self._late = run, until, late
 
     def progress(self, progress: Progress, *, evaluated: bool) -> None:
-        """Looks at the clock. When it is late, what was trained since the last part is lost, but no loss."""
+        """Ends the training when the time is over; steps since the last part are lost, but no loss is."""
         if not evaluated and self._late():
             raise _Enough
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the loss."""
+        """Records the loss."""
         self._course.points[iteration] = metrics[names.EVAL_LOSS]
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
-        """Saves the training where it is to end."""
+        """Saves the training at its last step, and ends it."""
         if iteration >= self._until:
             self._course.folder.mkdir(exist_ok=True)
             write(self._course.folder)
@@ -75,32 +72,32 @@ class _Recorder(Listener):
 
 
 class ProbeRuns:
-    """Trainings of one run's data that can be taken further."""
+    """Trainings on a run's data that can be continued."""
 
     def __init__(self, data: Data, judges: int, folder: Path) -> None:
-        """Nothing is trained yet; a process group must exist while something is.
+        """A process group must exist while runs are trained.
 
         Args:
             data: the run's.
-            judges: how many test examples a loss is the mean of, about.
-            folder: for what is needed to go on.
+            judges: about how many test examples are evaluated.
+            folder: for checkpoints.
         """
         chosen = np.unique(np.linspace(0, len(data.test) - 1, judges).astype(np.int64))
         self._data = Parts(data.train, _Some(data.test, chosen), data.shape)
         self._folder = folder
         self._runs: dict[str, _ProbeRun] = {}
 
-    def take(self, spec: RunSpec, steps: int, every: int, late: Callable[[], bool] = lambda: False) -> Curve:
-        """Trains a run, from its beginning or from where it was left.
+    def train(self, spec: RunSpec, steps: int, every: int, late: Callable[[], bool] = lambda: False) -> Curve:
+        """Trains a run, from its beginning or from its last part on.
 
         Args:
             spec: the run, by real or by simulated workers.
-            steps: how far, a multiple of `every`; no more than the run has.
+            steps: the last step, a multiple of `every`; no more than the run has.
             every: steps between two evaluations.
-            late: asked after each step whether the time is over.
+            late: called after each step: whether the time is over.
 
         Returns:
-            Its losses from step 0 on, as far as it came; infinite ones where it came to what is no number.
+            Its losses from step 0 on; an infinite one once a gradient was not finite.
         """
         run = self._runs.setdefault(spec.fingerprint(), _ProbeRun(self._folder / str(len(self._runs))))
         if not run.broken and run.done < steps and not late():
@@ -114,12 +111,12 @@ class ProbeRuns:
         return Curve(tuple(step for step, _ in points), tuple(loss for _, loss in points))
 
     def untrained(self, spec: RunSpec, examples: Examples) -> Evaluation:
-        """What a run begins with, by all of these examples."""
+        """Evaluates the untrained model of a run on examples."""
         nobody = _Recorder(_ProbeRun(self._folder), 0)
         return _evaluated(Trainer(simulated(spec), self._data, torch.device("cpu"), nobody), examples)
 
     def step_seconds(self, spec: RunSpec) -> float:
-        """What a step of a run took so far, with its share of evaluations; infinite before the first part."""
+        """Mean seconds of a step of a run, with its share of evaluations; infinite before the first part."""
         run = self._runs[spec.fingerprint()]
         return run.seconds / run.done if run.done else math.inf
 
@@ -139,7 +136,7 @@ class ProbeRuns:
             run.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
         with suppress(_Enough):
             trainer.fit()
-        if trainer.done >= steps:  # else there is no checkpoint of it
+        if trainer.done >= steps:  # else it has no checkpoint
             run.done = trainer.done
             run.seconds = trainer.seconds  # those before the checkpoint included
 
@@ -157,7 +154,7 @@ def _evaluated(trainer: Trainer, examples: Examples) -> Evaluation:
 
 
 class _Some(Examples):
-    """Some of a part's examples, in their order."""
+    """A subset of examples, in their order."""
 
     def __init__(self, examples: Examples, chosen: NDArray[np.int64]) -> None:
         self._examples, self._chosen = examples, chosen
@@ -172,12 +169,12 @@ class _Some(Examples):
 
 
 def judges_of(spec: RunSpec) -> int:
-    """How many test examples are to judge a run's beginnings."""
+    """How many test examples are evaluated."""
     return max(_LEAST_JUDGES, _BATCHES * spec.training.batch_size)
 
 
 @contextmanager
 def probe_runs_of(spec: RunSpec, data: Data) -> Iterator[ProbeRuns]:
-    """Trainings in this process, which is in no process group; what they leave on the disk is removed."""
+    """Trainings in this process, which must be in no process group; their files are removed at the end."""
     with TemporaryDirectory(prefix="taugrad-") as folder, group_of_one():
         yield ProbeRuns(data, judges_of(spec), Path(folder))

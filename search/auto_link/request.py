@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from taugrad.platform.spec import COMMAND_LINE, SpecError
-
+from ..config import refusal
 from ..plan.link import Link
 
 PROBE_SECONDS = 120.0
@@ -14,14 +13,14 @@ PROBE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class TargetRequest:
-    """What to reach, and over which link.
+    """A target, and the link to reach it over.
 
     Attributes:
-        metric: the name of the one that counts.
-        value: that it is to reach.
-        link: between the workers; None where it is measured.
+        metric: the name of the target's metric.
+        value: the target.
+        link: between the workers; None if it is measured.
         hosts: to measure it to, HOST or HOST:PORT.
-        probe_seconds: for all beginnings of trainings together.
+        probe_seconds: for all probes together.
         sharing: how many workers share this machine.
         calibration: a file instead of measuring.
         plan_only: choose, and train nothing.
@@ -51,10 +50,10 @@ class TargetRequest:
         plan_only: bool = False,
         output: Path | None = None,
     ) -> "TargetRequest":
-        """The request that a command line gives; the arguments are as above, `target` is METRIC=NUMBER.
+        """Reads the arguments of a command line; `target` is METRIC=NUMBER.
 
         Raises:
-            SpecError: one cannot be, or they do not go together.
+            SpecError: an argument is not valid, or two contradict each other.
         """
         if target is None:
             raise refusal("--target: is missing; give one such as loss=1.9 or accuracy=0.95")
@@ -83,8 +82,3 @@ class TargetRequest:
         except ValueError as error:
             raise refusal(f"--link: {error}") from None
         return cls(metric, value, given, tuple(hosts), probe_seconds, sharing, calibration, plan_only, output)
-
-
-def refusal(problem: str) -> SpecError:
-    """An error of the command line."""
-    return SpecError(COMMAND_LINE, [problem])

@@ -1,4 +1,4 @@
-"""Which ways can win, according to the plan (seconds per step) and what is known about how ways learn."""
+"""The ways that can win, by the plan's seconds of a step and the measured worths of steps."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,13 @@ from ..plan.step_model import StepTime
 from ..ways import Way
 
 MOST_WORTH, MOST_WORTH_LONGER = 1.1, 2.0
-"""What a step of a compressed training may be worth, at most, in steps of the uncompressed one at its better
-learning rate; and with an outer momentum."""
+"""The highest worth of a compressed step, in steps of the uncompressed training at its better learning rate;
+without and with an outer momentum."""
 
 
 @dataclass(frozen=True)
 class Prospect:
-    """A way, and what a step of it takes.
-
-    Attributes:
-        way: see there.
-        step: as the plan predicts it.
-    """
+    """A way with the time of its step, as the plan predicts it."""
 
     way: Way
     step: StepTime
@@ -37,37 +32,33 @@ class Prospect:
 
     @property
     def most_worth(self) -> float:
-        """How many uncompressed steps one step may be worth."""
+        """The highest possible worth of a step."""
         if self.way.is_exact:
             return 1.0
         return MOST_WORTH_LONGER if self.way.has_outer_momentum else MOST_WORTH
 
     @property
     def least(self) -> float:
-        """Seconds for what an uncompressed step learns, were each step worth as much as it may be."""
+        """Seconds for what an uncompressed step learns, with the highest possible worth."""
         return self.seconds / self.most_worth
 
     @property
     def to_target(self) -> float:
-        """Seconds for what an uncompressed step learns, as far as is known without a probe."""
+        """Expected seconds for what an uncompressed step learns; see `Way.value`."""
         return self.seconds / self.way.value if self.way.value else math.inf
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A way that is not tried.
-
-    Attributes:
-        prospect: of it.
-        why: a few words.
-    """
+    """A way that is not tried."""
 
     prospect: Prospect
     why: str
+    """The reason, a few words."""
 
 
 def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, workers: int) -> list[Prospect]:
-    """Predicts all ways, the fastest first; for errors see `planning.plan`."""
+    """Predicts all ways, the fastest first; raises as `planning.plan` does."""
     prospects = [
         Prospect(way, predict(calibration, way.planned, link, workers).step)
         for way in ways
@@ -77,18 +68,14 @@ def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, work
 
 
 def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
-    """A step by torch's own 16-bit all-reduce, which is what others have to beat."""
+    """The time of a step by torch's 16-bit all-reduce, the baseline."""
     return predict(calibration, Candidate(HALF, AllGatherSync()), link, workers).step
 
 
 def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[Dropped]]:
-    """Leaves out what cannot win.
+    """Separates the fastest exact way, the ways that may be faster to a target, and the rest.
 
-    Args:
-        prospects: the fastest first; one at least is exact.
-
-    Returns:
-        The fastest one that loses nothing; those that may be faster to a target, the fastest first; the rest.
+    `prospects` are sorted by their seconds, and at least one is exact; so are the results.
     """
     exact = next(prospect for prospect in prospects if prospect.way.is_exact)
     kept: list[Prospect] = []
@@ -114,12 +101,7 @@ def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[
 
 
 def by_advice(exact: Prospect, prospects: Sequence[Prospect]) -> list[Prospect]:
-    """What the plan would choose first, then the others by their expected seconds to a target.
-
-    Args:
-        exact: the fastest way that loses nothing; in its place.
-        prospects: what may be faster.
-    """
+    """The advised way, then the others by their expected seconds to a target; the exact way is among them."""
     ordered = sorted((exact, *prospects), key=lambda prospect: prospect.to_target)
     first = ordered.pop(
         advised([(prospect.to_target, prospect.way.usual) for prospect in ordered], exact.seconds)

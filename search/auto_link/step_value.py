@@ -1,4 +1,4 @@
-"""How much a step of one way to train is worth, in steps of the uncompressed training."""
+"""The worth of a step: how many steps of the uncompressed training it replaces."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ _LEAST_OF_A_PACE = 2
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses of the same examples in the probe_run of a training.
+    """Losses of a training, on the same examples.
 
     Attributes:
         steps: done at each evaluation, ascending.
-        losses: one for each; what is no number counts as nothing learned.
+        losses: at each evaluation; NaN counts as nothing learned.
     """
 
     steps: tuple[int, ...]
@@ -28,17 +28,11 @@ class Curve:
         """Steps at the last evaluation."""
         return self.steps[-1]
 
-    def upto(self, steps: int) -> "Curve":
-        """Its beginning."""
-        count = sum(step <= steps for step in self.steps)
-        return Curve(self.steps[:count], self.losses[:count])
-
 
 def falling(losses: Sequence[float]) -> NDArray[np.float64]:
-    """Losses [evaluations] without their ups and downs: never rising, float64.
+    """Monotone smoothing of losses [evaluations]: never rising, float64.
 
-    The mean of the least so far, which lies below a noisy curve, and the largest to come, which lies above.
-    A single loss that both its neighbours contradict does not count.
+    The mean of the least loss so far and the largest to come, after a median of three that removes outliers.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) > 2:
@@ -65,27 +59,19 @@ def place_on(reference: Curve, loss: float) -> float:
 
 
 def worth_of(curve: Curve, reference: Curve) -> float:
-    """How many steps of the reference one step of a training does, over the second half of it.
+    """The worth of a step over the second half of a training.
 
-    At each evaluation there it is the step at which the reference had that loss, over the training's own; the
-    steps that it has done count as weights, and the noise of one evaluation counts less.
-
-    Args:
-        curve: of the training; evaluations at step 0 say nothing.
-        reference: of the training without compression, from step 0 on; it should reach as far as the training
-            may be ahead of it, for no loss below its last one is told from that.
-
-    Returns:
-        0 where nothing was learned; at most the reference's steps over the training's.
+    A regression through 0 of the reference's steps with the same losses on the training's steps. Losses below
+    the reference's last one count as that: the worth is at most the reference's steps over the training's.
     """
     late = _places(curve, reference, 1 / 2)
     return sum(step * place for step, place in late) / sum(step * step for step, _ in late)
 
 
 def pace_of(curve: Curve, reference: Curve) -> float:
-    """The same of what a step adds, over the last two thirds: less than its worth where it loses ground.
+    """The slope of the reference's steps over the training's, over the last two thirds.
 
-    It is a difference, and so noisier. For arguments see `worth_of`.
+    Less than the worth if the training falls behind; noisier, as it is a difference.
     """
     late = _places(curve, reference, 1 / 3)
     if len(late) < _LEAST_OF_A_PACE:
@@ -95,31 +81,29 @@ def pace_of(curve: Curve, reference: Curve) -> float:
 
 
 def expected_worth(worth: float, pace: float, steps: int, until: int) -> float:
-    """What a step will have been worth once the reference's step `until` is reached.
+    """The mean worth of a step up to the reference's step `until`, extrapolated linearly.
 
-    Sums that must first reach a threshold, and rare exchanges, begin late: such a training lies behind by a
-    number of steps that stays the same, and counts for less the longer it goes on. A straight line has its
-    place after `steps` and its pace. Nothing goes on faster than the reference for long: a higher pace counts
-    as 1.
+    Sums that must first reach a threshold, and rare exchanges, begin late: such a training is behind by a
+    constant number of steps. A pace above 1 counts as 1, as nothing stays faster than the reference for long.
 
     Args:
         worth: of a step so far.
         pace: of a step in the end.
         steps: done so far.
-        until: a step of the reference, in the future of the training.
+        until: a later step of the reference.
 
     Returns:
-        Between worth and pace; the worth where the pace is not higher.
+        Between worth and pace; the worth if the pace is not higher.
     """
     pace = min(pace, 1.0)
     if pace <= worth:
         return worth
-    late = steps * (1 - worth / pace)
-    return until / (late + until / pace)
+    delay = steps * (1 - worth / pace)
+    return until / (delay + until / pace)
 
 
 def _places(curve: Curve, reference: Curve, since: float) -> list[tuple[int, float]]:
-    """Each evaluation's step and its place on the reference, after that part of the training."""
+    """Steps of evaluations after a part of the training, and the reference's steps with their losses."""
     return [
         (step, place_on(reference, loss))
         for step, loss in zip(curve.steps, curve.losses, strict=True)

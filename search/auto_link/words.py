@@ -1,4 +1,4 @@
-"""A choice as text: a table, and sentences that give the reasons."""
+"""A decision as text: a table, and sentences that give the reasons."""
 
 import math
 from collections.abc import Sequence
@@ -18,17 +18,12 @@ _TEXT = (0, 5)
 _REFERENCE = "fp16 all-reduce (torch's hook)"
 
 
-def rows_of(choice: Decision, half: StepTime) -> list[tuple[str, ...]]:
-    """A line for each way that was compared, under `HEADINGS`; the 16-bit all-reduce is the last.
-
-    Args:
-        choice: what was found.
-        half: a step by torch's own 16-bit all-reduce, whose steps are worth what uncompressed ones are.
-    """
+def rows_of(decision: Decision, half: StepTime) -> list[tuple[str, ...]]:
+    """Rows of the ways that were compared, under `HEADINGS`; the last is the 16-bit all-reduce, `half`."""
     rows = []
-    for judgement in choice.judged:
+    for judgement in decision.judged:
         step = judgement.prospect.step
-        remark = "chosen" if judgement is choice.best else "given up" * judgement.given_up
+        remark = "chosen" if judgement is decision.best else "given up" * judgement.given_up
         if not judgement.steps and not judgement.prospect.way.is_exact:
             remark += ", not probed"
         rows.append(
@@ -45,36 +40,38 @@ def rows_of(choice: Decision, half: StepTime) -> list[tuple[str, ...]]:
     return [*rows, reference]
 
 
-def left_out(choice: Decision) -> list[str]:
-    """What was not tried, a line for each reason."""
+def left_out(decision: Decision) -> list[str]:
+    """The ways that were not tried, a line for each reason."""
     reasons: dict[str, list[str]] = {}
-    for way in choice.dropped:
+    for way in decision.dropped:
         reasons.setdefault(way.why, []).append(str(way.prospect.way))
     return [f"not tried: {why}: {', '.join(ways)}" for why, ways in reasons.items()]
 
 
 def times_faster(judgement: Judged, half: StepTime) -> float:
-    """To the target than the 16-bit all-reduce; 0 for what learns nothing."""
+    """Speedup to the target against the 16-bit all-reduce; 0 for a way that learns nothing."""
     return half.seconds / judgement.seconds if math.isfinite(judgement.seconds) else 0.0
 
 
 def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
-    """For a terminal."""
+    """The table for a terminal."""
     return printed(HEADINGS, rows, text=_TEXT, title=title)
 
 
 def markdown(rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
-    """Sentences and the table, for a file."""
+    """Sentences and the table in Markdown."""
     return "\n\n".join([*sentences, tabulated(HEADINGS, rows, text=_TEXT)]) + "\n"
 
 
-def reason(choice: Decision, link: Link, workers: int, half: StepTime) -> str:
-    """Why this way, in a sentence."""
-    best, exact = choice.best, choice.exact
+def reason(decision: Decision, link: Link, workers: int, half: StepTime) -> str:
+    """The reason of the decision, a sentence."""
+    best, exact = decision.best, decision.exact
     where = f"At {link}, {workers} workers"
-    if choice.problem:
+    if decision.problem:
         why = (
-            "the probe was too short for the run to learn anything" if not choice.learned else choice.problem
+            "the probe was too short for the run to learn anything"
+            if not decision.learned
+            else decision.problem
         )
         known = "loses nothing" if best is exact else f"was the best where it was measured ({PAGE})"
         return (
@@ -83,7 +80,7 @@ def reason(choice: Decision, link: Link, workers: int, half: StepTime) -> str:
         )
     if best is exact:
         text = f"{where}: {best.prospect.way}, {number(best.prospect.seconds)} s a step; "
-        others = [judgement for judgement in choice.judged if judgement is not exact]
+        others = [judgement for judgement in decision.judged if judgement is not exact]
         if not others:
             return text + "no way that sends less saves more time than it loses"
         next_best = min(others, key=lambda judgement: judgement.seconds)
@@ -99,7 +96,7 @@ def reason(choice: Decision, link: Link, workers: int, half: StepTime) -> str:
             "ways that send less take longer to the target: "
             f"{number(times)} times as long by {next_best.prospect.way}"
         )
-    step, first, close = best.prospect.step, choice.judged[0], ""
+    step, first, close = best.prospect.step, decision.judged[0], ""
     if first is not best:
         close = (
             f". {first.prospect.way} is {100 * (best.seconds / first.seconds - 1):.0f}% ahead, which is too "
@@ -110,17 +107,17 @@ def reason(choice: Decision, link: Link, workers: int, half: StepTime) -> str:
         f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} "
         f"instead of {number(exact.prospect.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
         f"of its steps: {number(exact.seconds / best.seconds)} times faster to the target, "
-        f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce{close}{_limits(choice)}"
+        f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce{close}{_limits(decision)}"
     )
 
 
-def _limits(choice: Decision) -> str:
-    """What the numbers depend on."""
-    text = f". It is an estimate by a probe of {choice.best.steps} steps"
-    if choice.rate:
+def _limits(decision: Decision) -> str:
+    """The limits of the estimate."""
+    text = f". It is an estimate by a probe of {decision.best.steps} steps"
+    if decision.rate:
         text += (
-            f"; the training without compression had lr {choice.rate:g}, the better of its own learning rate "
-            "and that of local steps"
+            f"; the training without compression had lr {decision.rate:g}, the better of its own learning "
+            "rate and that of local steps"
         )
-    left = sum(way.why == NO_TIME for way in choice.dropped)
+    left = sum(way.why == NO_TIME for way in decision.dropped)
     return text + (f"; {left} more could not be compared: raise --probe-seconds" if left else "")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taugrad.platform.exit_codes import OK
-from taugrad.platform.spec import COMMAND_LINE, SpecError
+from taugrad.platform.spec import SpecError
 from taugrad.platform.terminal import open_console, say
 from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.probe import answering_client
 
+from ..config import refusal
 from ..tables import printed
 from .fitting import TOLERANCES, Example, FittedLaw, Kind, LawError, best_value, fit, write_law
 from .past import (
@@ -39,18 +40,10 @@ _MODEL = (
 
 
 def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
-    """Fits a law to the runs of some experiments.
-
-    Args:
-        experiments: names.
-        kind: the method whose tau or floor is looked for.
-        path: where the law is written.
-
-    Returns:
-        0.
+    """Fits a law for a method to the runs of experiments, writes it to a file, and returns 0.
 
     Raises:
-        SpecError: an experiment is not there, the file cannot be written, or no law follows.
+        SpecError: an experiment does not exist, the file cannot be written, or no law can be fitted.
     """
     console = open_console()
     law, judged, remarks = law_of(experiments, kind)
@@ -59,7 +52,7 @@ def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_law(law, path, f"{command}, {datetime.now().astimezone().date().isoformat()}")
     except OSError as error:
-        raise SpecError(COMMAND_LINE, [f"-o {path}: {error.strerror}"]) from None
+        raise refusal(f"-o {path}: {error.strerror}") from None
     console.print(_table(law, judged))
     for remark in remarks:
         say(console, remark)
@@ -70,10 +63,10 @@ def run_law(experiments: Sequence[str], kind: Kind, path: Path) -> int:
 
 
 def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Example], list[str]]:
-    """The law of past runs, what it was fitted to, and remarks: which settings are left out, and why.
+    """The law of past runs, its examples, and remarks on settings that are left out.
 
     Raises:
-        SpecError: an experiment is not there, or no law follows.
+        SpecError: an experiment does not exist, or no law can be fitted.
     """
     client = answering_client(writes=False)
     ids = [find_experiment(client, name) for name in experiments]
@@ -91,7 +84,7 @@ def law_of(experiments: Sequence[str], kind: Kind) -> tuple[FittedLaw, list[Exam
 
 
 def _nothing(client: "MlflowClient", ids: Sequence[str], kind: Kind) -> str:
-    """What was looked for in vain, what is there, and what could be asked for."""
+    """The error if there are no examples: which runs exist, and which command could read them."""
     kinds = kinds_with_a_value(client, ids)
     counted = ", ".join(f"{runs} of {method}" for method, (runs, _) in sorted(kinds.items()))
     counts = f"there are {counted}" if counted else "there is no finished run at all"
@@ -104,7 +97,7 @@ def _nothing(client: "MlflowClient", ids: Sequence[str], kind: Kind) -> str:
 
 
 def examples_of(settings: Sequence[PastSetting], kind: str) -> tuple[list[Example], list[str]]:
-    """Settings with their best values at each tolerance, and remarks: why others have none."""
+    """Settings with their best values at each tolerance, and remarks on the others."""
     examples, remarks = list[Example](), []
     for setting in settings:
         circumstances = [setting.number(param) for param in (BATCH, RATE, WORKERS)]
@@ -131,7 +124,7 @@ def examples_of(settings: Sequence[PastSetting], kind: str) -> tuple[list[Exampl
 
 
 def title(setting: PastSetting) -> str:
-    """A setting for people."""
+    """A setting as text."""
     params = setting.params
     model = " ".join(params[name] for name in _MODEL if name in params)
     parts = [model, params.get("data.kind", "?")]
@@ -152,7 +145,7 @@ def _table(law: FittedLaw, judged: Sequence[Example]) -> Table:
 
 
 def compared(law: FittedLaw, judged: Sequence[Example]) -> list[tuple[PastSetting, list[str]]]:
-    """For each setting, the best value and what the law says, as text, for each of TOLERANCES."""
+    """For each setting, the best and the predicted value, as text, for each of TOLERANCES."""
     rows: dict[int, tuple[PastSetting, list[str]]] = {}
     for example in judged:
         _, cells = rows.setdefault(id(example.setting), (example.setting, ["-"] * len(TOLERANCES)))

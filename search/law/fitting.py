@@ -25,14 +25,13 @@ from .past import BATCH, OPTIMIZER, RATE, WORKERS, PastSetting
 SHIPPED = Path(__file__).parent / "strom.yaml"
 """The law that comes with taugrad: for strom, by the searches of benchmarks/choose/auto_threshold.py."""
 _DIGITS = 4
-"""Of what a law says: more say nothing, and people read them."""
+"""Significant digits of a law."""
 FEWEST = 3
 """Settings that a law needs at least."""
 _PENALTIES = np.geomspace(0.01, 1000, 26)
 TOLERANCES = (2.0, 4.0, 8.0, 16.0)
-"""Percentage points of accuracy, at each of which a setting has a best value. Below the first, chance says
-more about a single training than tau does; there the relation is carried on, down to LEAST_TOLERANCE, and
-above the last one up to MOST_TOLERANCE."""
+"""Percentage points of accuracy, at which settings have best values. Below the first, a single training
+depends more on chance than on tau; the relation is extrapolated to LEAST_TOLERANCE and MOST_TOLERANCE."""
 LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 32.0
 _CIRCUMSTANCES = ("tolerance", "batch", "lr", "workers")
 _SEEN = ("rms", "p99", "p999", "layer")
@@ -69,12 +68,12 @@ class FittedLaw(Config):
     optimizers: tuple[str, ...] = Field(min_length=1)
     """Kinds that the runs had: a threshold that is right for one is not for another."""
     momentum_in: Literal["optimizer", "compressor"] = "optimizer"
-    """Whose part momentum was, likewise."""
+    """Where momentum was in the runs."""
     error: float = Field(ge=0, allow_inf_nan=False)
-    """Root mean square of what the law misses where it was not fitted: by leaving out one model and data set
-    after the other, or where there is only one, one setting; bits for a floor, a logarithm for a tau."""
+    """Root mean square of cross-validation errors, leaving out models and data sets, or settings if there is
+    only one; in bits for a floor, of logarithms for a tau."""
     settings: int = Field(ge=1)
-    """How many it was fitted to."""
+    """The number of settings that it was fitted to."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -90,13 +89,7 @@ class FittedLaw(Config):
         return self
 
     def of(self, spec: RunSpec, tolerance: float) -> Law:
-        """The law for a run: what is known before it begins goes into the constant.
-
-        Args:
-            spec: the run; momentum is whose part it was in the runs that the law was fitted to.
-            tolerance: points of accuracy that it may lose; LEAST_TOLERANCE counts for less,
-                MOST_TOLERANCE for more.
-        """
+        """The law for a run, whose momentum is in `momentum_in`, and a tolerance in points of accuracy."""
         known = {
             "tolerance": min(max(tolerance, LEAST_TOLERANCE), MOST_TOLERANCE),
             "batch": float(spec.training.batch_size),
@@ -120,27 +113,20 @@ class FittedLaw(Config):
 
 @dataclass(frozen=True)
 class Example:
-    """A setting with its best value."""
+    """A setting with its best value at a tolerance."""
 
     setting: PastSetting
     tolerance: float
     best: float
     missed: float = math.nan
-    """What the law said without this setting's model and data, less what was best; on the law's scale."""
+    """The cross-validation error, on the law's scale."""
 
 
 def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Example]]:
-    """Fits a law.
-
-    Args:
-        kind: the method.
-        examples: settings with features, and their best values.
-
-    Returns:
-        The law, and the examples with what it misses them by when their model and data are left out.
+    """Fits a law to a method's examples with features; returns it, and the examples with their errors.
 
     Raises:
-        LawError: there are too few, or they are of two kinds.
+        LawError: there are too few, or momentum is in the optimizer and in the compressor.
     """
     settings = len({id(example.setting) for example in examples})
     if settings < FEWEST:
@@ -205,9 +191,9 @@ def _inputs(examples: Sequence[Example]) -> tuple[list[str], NDArray[np.float64]
 def _regression(
     inputs: NDArray[np.float64], targets: NDArray[np.float64], groups: Sequence[str | int]
 ) -> tuple[Any, NDArray[np.float64]]:
-    """A ridge regression, and what it says of each group of examples when fitted to the others.
+    """A ridge regression, and its predictions of each group when it is fitted to the others.
 
-    The penalty is the one that says most of groups left out.
+    The penalty minimizes the errors of these.
     """
     from sklearn.linear_model import Ridge  # noqa: PLC0415 - takes a second
     from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_predict  # noqa: PLC0415
@@ -250,27 +236,21 @@ def read_law(path: Path) -> FittedLaw:
 
 
 def _problem(where: tuple[int | str, ...], text: str) -> str:
-    """What is wrong with a file: by field, or as a whole."""
+    """A problem of a file: of a field, or of the whole."""
     field = ".".join(map(str, where)) or "does not contain a law"
     return f"{field}: {text.removeprefix('Value error, ')}"
 
 
 def scale_of(kind: str) -> tuple[Callable[[float], float], float]:
-    """On what scale a method's values are compared, and how wide accuracies are averaged on it."""
+    """The scale of a method's values, and the width of the smoothing of accuracies on it."""
     return ((lambda floor: floor), WIDTH_FLOOR) if kind == "entropy" else (math.log, WIDTH_TAU)
 
 
 def best_value(setting: PastSetting, kind: str, tolerance: float) -> float | None:
-    """The best value that a setting's runs show.
+    """The value of the run that sent least within a tolerance; None if all runs lost more.
 
-    Args:
-        setting: what was run.
-        kind: the method's.
-        tolerance: percentage points of accuracy below the runs without compression, or where there are none,
-            below the best of these.
-
-    Returns:
-        None where all runs lost more.
+    The tolerance is in percentage points of accuracy below the runs without compression, or if there are
+    none, below the best of the setting.
     """
     scale, width = scale_of(kind)
     smooth = smoothed(
@@ -283,7 +263,7 @@ def best_value(setting: PastSetting, kind: str, tolerance: float) -> float | Non
 
 
 def smoothed(places: Sequence[float], values: Sequence[float], width: float) -> list[float]:
-    """Each value's mean with those nearby, weighted by a normal density of that standard deviation."""
+    """Values smoothed by a Gaussian kernel of that standard deviation."""
     at = np.asarray(places)
     weights = np.exp(-0.5 * ((at[:, None] - at) / width) ** 2)
     means: list[float] = (weights @ np.asarray(values) / weights.sum(1)).tolist()

@@ -48,16 +48,16 @@ class PastSetting:
     params: Mapping[str, str]
     """Of the spec."""
     around: str
-    """The same for settings that differ in the method only."""
+    """A key of settings that differ in the method only."""
     runs: list[PastRun] = field(default_factory=list)
     baselines: list[Outcome] = field(default_factory=list)
-    """Of the same runs without compression."""
+    """Results of the same runs without compression."""
     features: Features | None = None
-    """Of worker 0's gradients in the first iteration; None where no run recorded them."""
+    """Of worker 0's gradients in the first iteration; None if no run recorded them."""
 
     @property
     def family(self) -> str:
-        """The same for settings of one model and data set."""
+        """A key of settings of one model and data set."""
         return str(sorted((key, self.params[key]) for key in self.params if key.startswith(_FAMILY)))
 
     @property
@@ -73,26 +73,20 @@ class PastSetting:
         return "optimizer" if _number(self.params.get(OPTIMIZER_MOMENTUM, "")) else None
 
     def number(self, param: str) -> float:
-        """A param that is a number; NaN where there is none."""
+        """A param that is a number; NaN without one."""
         number = _number(self.params.get(param, ""))
         return math.nan if number is None else number
 
 
 def value_param(kind: str) -> str:
-    """The param that holds what is looked for: Oland-Raj's floor, or a threshold."""
+    """The param that a law predicts: Oland-Raj's floor, or a threshold."""
     return f"{_METHOD}floor" if kind == "entropy" else names.PARAM_TAU
 
 
 def past_settings(client: "MlflowClient", experiments: Sequence[str], kind: str) -> list[PastSetting]:
-    """The settings in which runs of a method were made, trials of searches included.
+    """The settings of a method's runs that are judged by accuracy, trials of searches included.
 
-    Args:
-        client: the tracking store.
-        experiments: ids.
-        kind: the method's, such as strom.
-
-    Returns:
-        Those with a run at least, in the order of their first one; of runs that are judged by accuracy.
+    In the order of their first runs; `experiments` are ids, `kind` is the method's, such as strom.
     """
     settings: dict[str, PastSetting] = {}
     bare: dict[str, list[Outcome]] = {}
@@ -129,7 +123,7 @@ def judged_otherwise(client: "MlflowClient", experiments: Sequence[str]) -> int:
 
 
 def kinds_with_a_value(client: "MlflowClient", experiments: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """By method: its finished runs in some experiments, and how many have a number to learn from."""
+    """By method: its finished runs, and how many of them have a number as the param that a law predicts."""
     counts: dict[str, tuple[int, int]] = {}
     for run in _finished(client, experiments):
         kind = run.data.params.get(names.PARAM_RULE, "?")

@@ -1,7 +1,7 @@
-"""The bandwidth at which each way computes for a share of the time, as the DiLoCo papers tabulate it.
+"""The bandwidth for a compute utilization, by way to train, as in Streaming DiLoCo (arXiv 2501.18512).
 
-Streaming DiLoCo (arXiv 2501.18512) calls this share compute utilization. It follows from the plan's own model
-of a step. Between sites, the bandwidth is that of the sites' trunks; the workers' own links stay as given.
+Utilization is the share of the time in which the model is computed, by the plan's model of a step. Between
+sites, the bandwidth is that of the sites' trunks; the workers' own links stay as they are.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from .link import Link
 from .planning import Comparison, predict
 
 SHARES = (0.5, 0.75, 0.9, 0.95, 0.99)
-"""Shares of the time in which the model is computed."""
+"""Compute utilizations."""
 MOST = 1e12
 """The highest rate that is tried, bits per second."""
 _HALVINGS = 40
@@ -21,10 +21,10 @@ _HALVINGS = 40
 
 @dataclass(frozen=True)
 class BandwidthTable:
-    """What all ways of a comparison need.
+    """The bandwidth that all ways of a comparison need.
 
     Attributes:
-        link: with its delay, its loss, and what lies between sites; its rate is not used.
+        link: with its delay, loss and trunk; its rate is not used.
         workers: how many.
         rows: each way, with the lowest rate for each of `SHARES`, bits per second; None: no rate suffices.
     """
@@ -35,12 +35,7 @@ class BandwidthTable:
 
 
 def bandwidth_tables(calibration: Calibration, comparisons: Sequence[Comparison]) -> list[BandwidthTable]:
-    """A table for each number of workers and each link; links that differ only in their rate share one.
-
-    Args:
-        calibration: the one that the comparisons were made from.
-        comparisons: what `plan` returned; ways are in the order of the first comparison of each table.
-    """
+    """Tables of comparisons, one for each number of workers and each link, whatever its rate."""
     first: dict[tuple[Link, int], Comparison] = {}
     for comparison in comparisons:
         first.setdefault((_with_rate(comparison.link, MOST), comparison.workers), comparison)
@@ -66,18 +61,9 @@ def bandwidth_tables(calibration: Calibration, comparisons: Sequence[Comparison]
 def rate_for(
     calibration: Calibration, candidate: Candidate, link: Link, workers: int, share: float
 ) -> float | None:
-    """The lowest rate at which a way computes for a share of the time.
+    """The lowest rate of the link, or of its trunk, for a utilization above 0 and below 1.
 
-    Args:
-        calibration: has the candidate's method.
-        candidate: the way.
-        link: of every worker; only its rate is varied, or that of its trunk.
-        workers: how many.
-        share: 0 to 1, both excluded.
-
-    Returns:
-        Bits per second, headers included; None if delays and the method's own work leave less than this share
-        at any rate.
+    In bits per second, headers included; None if delays and the method's work leave less at any rate.
     """
 
     def suffices(rate: float) -> bool:

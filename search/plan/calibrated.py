@@ -7,7 +7,7 @@ from pydantic import Field
 from taugrad.platform.config import Config
 
 HALF = "fp16 all-reduce"
-"""Torch's hook that all-reduces in 16 bits. It is not one of our compressors, but what they have to beat."""
+"""Torch's hook that all-reduces in 16 bits: the baseline of our compressors."""
 
 
 class Bucket(Config):
@@ -20,7 +20,7 @@ class Bucket(Config):
 
 
 class BucketWork(Config):
-    """What a method does with one bucket."""
+    """Seconds and bytes of a method for one bucket."""
 
     compress_s: float
     """Seconds to make one worker's message."""
@@ -33,7 +33,7 @@ class BucketWork(Config):
 
 
 class MethodWork(Config):
-    """What a method does with a gradient."""
+    """Seconds and bytes of a method for a gradient."""
 
     buckets: tuple[BucketWork, ...]
     """One for each bucket of the model."""
@@ -55,7 +55,7 @@ class MethodWork(Config):
 
     @property
     def read_s(self) -> float:
-        """Of one message about all buckets, and added."""
+        """Of reading and adding one message about all buckets."""
         return sum(bucket.read_s for bucket in self.buckets)
 
     @property
@@ -70,10 +70,7 @@ class MethodWork(Config):
 
 
 class Calibration(Config):
-    """A model on this machine, one worker with its own batch.
-
-    Everything is the median of several steps.
-    """
+    """A model on this machine, one worker with its own batch; medians of several steps."""
 
     batch: int
     """Examples of a worker in a step."""
@@ -98,7 +95,7 @@ class Calibration(Config):
 
     @property
     def parameters(self) -> int:
-        """That are trained."""
+        """Number of trained parameters."""
         return sum(bucket.elements for bucket in self.buckets)
 
     @property
@@ -107,5 +104,5 @@ class Calibration(Config):
         return self.compute_s - self.optimizer_s
 
     def missing(self, lines: Sequence[str]) -> list[str]:
-        """Which of these methods it has not measured."""
+        """The methods that it has not measured."""
         return [line for line in lines if line not in self.methods]

@@ -1,7 +1,6 @@
-"""Measures a model once on this machine, and keeps the result.
+"""Measures a model once on this machine, and caches the result.
 
-The result is a file in the user's cache folder. Its name is a hash of everything that matters: model, data,
-batch, methods, processor, and versions.
+The cache is a file in the user's cache folder, named by a hash of model, data, batch, processor and versions.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ from taugrad.platform.spec import RunSpec
 from .calibrated import Calibration
 
 _FORM = 3
-"""Of what is kept; a number for each that cannot read the one before."""
+"""The version of the cache."""
 _TIMEOUT_S = 1200
 _POLL_S = 0.05
 _LAST_LINES = 12
@@ -34,9 +33,9 @@ _MEASURED_FIELDS = ("task", "model", "data", "training", "seed")
 
 
 SHARE = 0.25
-"""Of the machine's processors: what other processes may take without a warning."""
+"""The share of the machine's processors that other processes may use without a warning."""
 _LEAST_S, _LOOK_S = 0.4, 0.5
-"""Seconds that say anything; of a look before something is measured."""
+"""The shortest time that is judged; the time before a measurement that is watched."""
 
 
 class CalibrationError(ValueError):
@@ -50,17 +49,17 @@ def calibrate(
     sharing: int = 1,
     renew: bool = False,
     seconds: float = 3.0,
-    tell: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Measures what is not known yet. This takes a few seconds, and a few more for each method.
+    """Measures what is not cached: a few seconds, and a few more for each method.
 
     Args:
         spec: the run; its data and model are built.
         methods: lines of compressors.
         sharing: how many workers will share this machine. As many processes compute during the measurement.
-        renew: whether to measure again what is already known.
-        seconds: how long steps of the model are counted. At least 5 steps are counted, and at most 40.
-        tell: told what is measured, and whether the machine is too busy for it.
+        renew: whether to measure again what is cached.
+        seconds: how long steps of the model are counted: at least 5 steps, and at most 40.
+        notify: called with what is measured, and with a warning if the machine is busy.
 
     Raises:
         CalibrationError: data or model cannot be built, or a measuring process failed.
@@ -75,13 +74,13 @@ def calibrate(
     if known is not None and not missing:
         return known
     methods_of = f"{len(missing)} method{'s' * (len(missing) != 1)}"
-    tell(f"calibrating: seconds of the model and {methods_of} on this machine ...")
+    notify(f"calibrating: seconds of the model and {methods_of} on this machine ...")
     busy, others = busy_now(), OthersWork()
     if busy:
-        tell(busy)
+        notify(busy)
     measured = _measure(spec, missing, sharing, seconds)
     if not busy and (busy := others.warning()):
-        tell(busy)
+        notify(busy)
     if known is not None:
         measured = known.model_copy(update={"methods": {**known.methods, **measured.methods}})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +91,7 @@ def calibrate(
 
 
 def file_of(spec: RunSpec, sharing: int = 1) -> Path:
-    """The file in which a calibration is kept."""
+    """The file in which a calibration is cached."""
     depends = {
         "form": _FORM,
         "spec": {name: spec.model_dump(mode="json")[name] for name in _MEASURED_FIELDS},
@@ -107,7 +106,7 @@ def file_of(spec: RunSpec, sharing: int = 1) -> Path:
 
 
 def read_kept(path: Path) -> Calibration | None:
-    """A calibration from a file; None if there is none that can be read."""
+    """A calibration from a file; None if it cannot be read."""
     try:
         return Calibration.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
@@ -179,7 +178,7 @@ def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float
 
 
 def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
-    """Waits for all processes, or for the first that fails, because the others would wait for it."""
+    """Waits for all processes, or for the first that fails; returns whether one did."""
     until = monotonic() + _TIMEOUT_S
     while monotonic() < until:
         codes = [process.poll() for process in processes]
@@ -192,18 +191,18 @@ def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
 
 
 def _busy() -> float:
-    """Processor seconds that the whole machine has computed."""
+    """Processor seconds of the whole machine."""
     times = psutil.cpu_times()
     return float(times.user + times.system + getattr(times, "nice", 0.0))
 
 
 def _own() -> float:
-    """Those of this process and of its children that have ended."""
+    """Processor seconds of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 
 class OthersWork:
-    """What processes other than this one and its children compute from now on."""
+    """Processor seconds of other processes, from now on."""
 
     def __init__(
         self,
@@ -215,7 +214,7 @@ class OthersWork:
         self._began = busy() - used(), clock()
 
     def warning(self) -> str:
-        """A line for people where they took a large share of the machine; else empty."""
+        """A warning if they used a large share of the machine; else empty."""
         seconds = self._clock() - self._began[1]
         if seconds < _LEAST_S:
             return ""
@@ -230,7 +229,7 @@ class OthersWork:
 
 
 def busy_now() -> str:
-    """The same of the next half second, in which this process does nothing."""
+    """The warning of the next half second, in which this process sleeps."""
     watch = OthersWork()
     sleep(_LOOK_S)
     return watch.warning()

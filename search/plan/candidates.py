@@ -14,7 +14,7 @@ from .calibrated import HALF
 from .candidate import Candidate
 
 POWERSGD = "powersgd(rank=4)"
-"""A peer that is compared, and never probed."""
+"""Compared as a baseline, and never probed."""
 
 
 def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = False) -> list[Candidate]:

@@ -8,11 +8,12 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from taugrad.platform.exit_codes import OK
-from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.synchronization.config import HybridSync, real
 from taugrad.platform.terminal import open_console, say, short
 
 from ..advice import PAGE, warning_of
+from ..config import refusal
 from ..ways import changes, ways_of
 from . import table
 from .bandwidth import bandwidth_tables
@@ -31,12 +32,12 @@ Draw = Callable[[Sequence[Comparison], Path], None]
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What to plan for.
+    """The arguments of a plan.
 
     Attributes:
-        links: as the user wrote them; empty if they are measured.
-        workers: as the user wrote them, such as 4,16,64.
-        between: the link between sites, as the user wrote it; None if there is one site.
+        links: as text; empty if they are measured.
+        workers: as text, such as 4,16,64.
+        between: the link between sites, as text; None if there is one site.
         sites: number of sites; None for 2 if there is a link between them.
         hosts: machines to which the link is measured, HOST or HOST:PORT.
         methods: lines of compressors instead of the usual ones.
@@ -59,16 +60,7 @@ class PlanRequest:
 
 
 def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> int:
-    """Makes a plan and prints it.
-
-    Args:
-        spec: the run.
-        source: its file's name, for messages.
-        request: what to plan for.
-        draw: draws the figure.
-
-    Returns:
-        0.
+    """Makes a plan, prints it, and returns 0; `draw` draws its figure.
 
     Raises:
         SpecError: something cannot be read, measured or planned.
@@ -120,7 +112,7 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
 
 
 def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison], *, sites: bool) -> None:
-    """Prints what to set for what is advised, once where it is the same for several links."""
+    """Prints the fields of the advised ways, once for links with the same."""
     printed = list[list[str]]()
     for comparison in comparisons:
         best, ways = comparison.best.candidate, ways_of(spec, comparison.workers, sites=sites)
@@ -146,9 +138,9 @@ def run_answer(port: int) -> int:
     try:
         answer(port, lambda bound_port: say(console, f"answering on port {bound_port}; end it with Ctrl-C"))
     except OSError as error:
-        raise SpecError(COMMAND_LINE, [f"--answer {port}: {error.strerror or error}"]) from None
+        raise refusal(f"--answer {port}: {error.strerror or error}") from None
     except OverflowError:
-        raise SpecError(COMMAND_LINE, [f"--answer {port}: must be a port, 0 to 65535"]) from None
+        raise refusal(f"--answer {port}: must be a port, 0 to 65535") from None
     return OK
 
 
@@ -156,40 +148,35 @@ def _workers(text: str) -> list[int]:
     counts = [part.strip() for part in text.split(",")]
     for count in counts:
         if not count.isdecimal() or not 1 <= int(count) <= MOST_WORKERS:
-            raise SpecError(
-                COMMAND_LINE,
-                [f"--workers {text}: {count!r} is none; write 1 to {MOST_WORKERS}, as in 4,16,64"],
-            )
+            raise refusal(f"--workers {text}: {count!r} is none; write 1 to {MOST_WORKERS}, as in 4,16,64")
     return sorted({int(count) for count in counts})
 
 
 def _links(request: PlanRequest) -> list[Link]:
     if not request.links and not request.hosts:
-        raise SpecError(
-            COMMAND_LINE, ["--link: is missing; give one such as 100mbit,20ms, or --measure HOST"]
-        )
+        raise refusal("--link: is missing; give one such as 100mbit,20ms, or --measure HOST")
     try:
         return [Link.parse(link) for link in request.links]
     except ValueError as error:
-        raise SpecError(COMMAND_LINE, [f"--link: {error}"]) from None
+        raise refusal(f"--link: {error}") from None
 
 
 def _trunk(request: PlanRequest) -> Trunk | None:
     if request.between is None:
         if request.sites is not None:
-            raise SpecError(COMMAND_LINE, [f"--sites {request.sites}: needs --between, such as 50mbit,30ms"])
+            raise refusal(f"--sites {request.sites}: needs --between, such as 50mbit,30ms")
         return None
     sites = 2 if request.sites is None else request.sites
     if sites < 2:
-        raise SpecError(COMMAND_LINE, [f"--sites {sites}: must be at least 2"])
+        raise refusal(f"--sites {sites}: must be at least 2")
     try:
         return Trunk(link=Link.parse(request.between), sites=sites)
     except ValueError as error:
-        raise SpecError(COMMAND_LINE, [f"--between: {error}"]) from None
+        raise refusal(f"--between: {error}") from None
 
 
 def measured_link(hosts: Sequence[str]) -> Link:
-    """The slowest of the links to machines that answer, HOST or HOST:PORT.
+    """Measures links to machines, HOST or HOST:PORT, and returns the slowest.
 
     Raises:
         SpecError: an address is not valid, or a machine does not answer.
@@ -198,11 +185,11 @@ def measured_link(hosts: Sequence[str]) -> Link:
     for address in hosts:
         host, _, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
         if port and not port.isdecimal():
-            raise SpecError(COMMAND_LINE, [f"--measure {address}: must be HOST or HOST:PORT"])
+            raise refusal(f"--measure {address}: must be HOST or HOST:PORT")
         try:
             links.append(measure(host, int(port or PORT)))
         except (ProbeError, OverflowError) as error:
-            raise SpecError(COMMAND_LINE, [f"--measure {error}"]) from None
+            raise refusal(f"--measure {error}") from None
     return slowest(links)
 
 
@@ -232,9 +219,9 @@ def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bo
         candidates = candidates_of(spec, methods, sites=sites)
         check_candidates(candidates)
     except ValidationError as error:
-        raise SpecError(COMMAND_LINE, [f"--candidates: {error.errors()[0]['msg']}"]) from None
+        raise refusal(f"--candidates: {error.errors()[0]['msg']}") from None
     except ValueError as error:
-        raise SpecError(COMMAND_LINE, [f"--candidates: {error}"]) from None
+        raise refusal(f"--candidates: {error}") from None
     return candidates
 
 
@@ -242,22 +229,13 @@ def calibrated(
     spec: RunSpec,
     source: str,
     methods: Sequence[str],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     given: Path | None = None,
     sharing: int = 1,
     renew: bool = False,
 ) -> Calibration:
-    """A calibration with these methods: from a given file, from the cache, or measured now.
-
-    Args:
-        spec: the run.
-        source: its file's name, for messages.
-        methods: lines of compressors.
-        tell: called with a message before something that takes a while.
-        given: a calibration file, instead of measuring.
-        sharing: see `calibrate`.
-        renew: see `calibrate`.
+    """A calibration with these methods: from the file `given`, or as `calibrate` returns it.
 
     Raises:
         SpecError: there is no calibration, or it lacks a method.
@@ -265,7 +243,7 @@ def calibrated(
     if given is not None:
         return _given(given, methods)
     try:
-        return calibrate(spec, methods, sharing=sharing, renew=renew, tell=tell)
+        return calibrate(spec, methods, sharing=sharing, renew=renew, notify=notify)
     except CalibrationError as error:
         raise SpecError(source, [str(error)]) from None
 
@@ -274,14 +252,10 @@ def _given(path: Path, methods: Sequence[str]) -> Calibration:
     try:
         calibration = Calibration.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SpecError(COMMAND_LINE, [f"--calibration {path}: {error.strerror}"]) from None
+        raise refusal(f"--calibration {path}: {error.strerror}") from None
     except ValidationError as error:
-        raise SpecError(
-            COMMAND_LINE, [f"--calibration {path}: is not a calibration: {error.errors()[0]['msg']}"]
-        ) from None
+        raise refusal(f"--calibration {path}: is not a calibration: {error.errors()[0]['msg']}") from None
     missing, known = calibration.missing(methods), ", ".join(sorted(calibration.methods))
     if missing:
-        raise SpecError(
-            COMMAND_LINE, [f"--calibration {path}: has not measured {missing[0]}; it knows {known}"]
-        )
+        raise refusal(f"--calibration {path}: has not measured {missing[0]}; it knows {known}")
     return calibration

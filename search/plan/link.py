@@ -60,12 +60,7 @@ class Link(Config):
         return min(whole, connections * _MATHIS * _SEGMENT_BYTES / (trip * math.sqrt(self.loss)))
 
     def crossing(self, messages: int, workers: int) -> int:
-        """How many messages leave a site over its trunk.
-
-        Args:
-            messages: of one worker, to workers of other sites.
-            workers: of all sites.
-        """
+        """Messages that leave a site over its trunk, if each worker sends `messages` to other sites."""
         return 0 if self.trunk is None else messages * self.trunk.workers_of_site(workers)
 
     def farthest(self, workers: int) -> "Link":

@@ -43,7 +43,7 @@ _KEPT = 4
 
 
 class MeasureRequest(Config):
-    """What to measure."""
+    """The arguments of a measurement."""
 
     spec: RunSpec
     methods: tuple[str, ...]
@@ -55,7 +55,7 @@ class MeasureRequest(Config):
 
 
 class _Watch:
-    """A DDP hook that exchanges nothing. It notes when each bucket was ready, and which parameters it has."""
+    """A DDP hook that exchanges nothing, and records when each bucket was ready, and its parameters."""
 
     def __init__(self) -> None:
         self.began = 0.0
@@ -127,7 +127,7 @@ def measure(
                 *kept[1 - _KEPT :],
                 [[_gradient(parameter) for parameter in bucket] for bucket in watch.buckets],
             ]
-            if stopwatch.anybody(has=perf_counter() > until and len(whole) >= _LEAST_STEPS):
+            if stopwatch.any(perf_counter() > until and len(whole) >= _LEAST_STEPS):
                 break
         whole, ends = stopwatch.slowest(whole), stopwatch.slowest(ends)
         ready = [stopwatch.slowest(step) for step in ready]

@@ -1,4 +1,7 @@
-"""How many seconds and bytes a method takes on a model's own gradients."""
+"""Measures seconds and bytes of a method on a model's gradients, in several processes at the same time.
+
+Workers wait for each other in each step, so the seconds of the slowest process count.
+"""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -25,7 +28,7 @@ from taugrad.platform.training.replica import Replica
 from .calibrated import BucketWork, MethodWork
 
 COMPRESSIONS, _COUNTED = 12, 6
-"""How often gradients are compressed, so that residuals fill up, and how many of the last times count."""
+"""Compressions of a gradient, until residuals have filled up, and how many of the last ones count."""
 _MESSAGES = 4
 """Numbers of messages that are read together, to find the time per message and the time per bucket."""
 _FACTORS_ALL_REDUCES = 3
@@ -36,29 +39,29 @@ _REPEATS = 5
 
 
 class Stopwatch:
-    """Measures in all processes of a group together; all must call it in the same order."""
+    """Measures in all processes of a group, which must call it in the same order."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
 
     def together(self) -> None:
-        """Waits until all processes are here."""
+        """Waits for all processes."""
         if dist.get_world_size(self._group) > 1:
             dist.barrier(self._group)
 
-    def anybody(self, *, has: bool) -> bool:
-        """Whether the condition holds for any process; the same answer on all."""
-        return bool(self.slowest([float(has)])[0])
+    def any(self, condition: bool) -> bool:
+        """Whether the condition holds in any process; the same on all."""
+        return bool(self.slowest([float(condition)])[0])
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
-        """For each of these seconds, the longest of all processes; all must pass the same number."""
+        """The elementwise maximum over all processes, which must pass equally many."""
         most = torch.tensor(seconds, dtype=torch.float64)
         if dist.get_world_size(self._group) > 1:
             dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._group)
         return [float(second) for second in most]
 
     def seconds_of(self, do: Callable[[], object]) -> float:
-        """The median of a few times of the slowest process, after one that is not counted."""
+        """The median seconds of the slowest process, after a warm-up."""
         taken = []
         for _ in range(1 + _REPEATS):
             self.together()
@@ -83,7 +86,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Model:
-    """The model, to be trained by one worker through a method's hook."""
+    """A model that one worker trains through a method's hook."""
 
     replica: Replica
     task: Task
@@ -101,7 +104,7 @@ class Model:
         """Trains a copy with the method's hook, without other workers.
 
         Returns:
-            Seconds of forward and backward passes, and of compressing in them, the last _COUNTED; the hook's
+            Seconds of the last _COUNTED forward and backward passes, and of compressing in them; the hook's
             state.
         """
         copy = deepcopy(self.replica.model)

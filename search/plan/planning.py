@@ -36,7 +36,7 @@ class Prediction:
 
     @property
     def to_target(self) -> float:
-        """Seconds for what an uncompressed step learns, as far as is known; infinite: never advised."""
+        """Expected seconds for what an uncompressed step learns; infinite: never advised."""
         return self.seconds / self.candidate.value if self.candidate.value else math.inf
 
 
@@ -49,7 +49,7 @@ class Comparison:
     predictions: tuple[Prediction, ...]
 
     def of(self, method: str) -> Prediction:
-        """The prediction of an all-reduce; raises StopIteration if it was not among the candidates."""
+        """The prediction of an all-reduce, which must be among the candidates."""
         return next(
             prediction
             for prediction in self.predictions
@@ -63,17 +63,17 @@ class Comparison:
 
     @property
     def best(self) -> Prediction:
-        """What is advised: the usual way, unless the all-reduce or another way is clearly ahead of it."""
+        """The advised way: the usual one, unless the all-reduce or another way is clearly faster."""
         ways = [(prediction.to_target, prediction.candidate.usual) for prediction in self.predictions]
         return self.predictions[advised(ways, self.baseline.seconds)]
 
     @property
     def pays(self) -> bool:
-        """Whether anything is expected to be faster to a target than both all-reduces."""
+        """Whether a compressed way is expected to be faster to a target than both all-reduces."""
         return self.best.candidate.compresses
 
     def times_faster(self, prediction: Prediction) -> float:
-        """How many times faster than a step by the 16-bit all-reduce."""
+        """The speedup of a step against the 16-bit all-reduce."""
         return self.of(HALF).seconds / prediction.seconds
 
 
@@ -83,13 +83,7 @@ def plan(
     links: Iterable[Link],
     workers: Sequence[int],
 ) -> list[Comparison]:
-    """Predicts every candidate on every link with every number of workers.
-
-    Args:
-        calibration: has all methods of the candidates.
-        candidates: the ways to train, including both all-reduces (`candidates_of`).
-        links: of every worker.
-        workers: how many.
+    """Predicts every candidate (`candidates_of`) on every link with every number of workers.
 
     Raises:
         CannotPlan: a mode is not modelled.
@@ -118,7 +112,7 @@ def advised(ways: Sequence[tuple[float, bool]], exact: float) -> int:
 def _compared(
     calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
 ) -> list[Prediction]:
-    """The fastest first; of those by the advice that learn alike, one."""
+    """The fastest first; without slower ways that learn like a faster one."""
     fitting = [candidate for candidate in candidates if is_for(candidate, link, workers)]
     made = sorted(
         (predict(calibration, candidate, link, workers) for candidate in fitting), key=lambda p: p.seconds
@@ -128,9 +122,9 @@ def _compared(
 
 
 def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
-    """Whether it is to be compared there: the advice says who sends to whom after local steps.
+    """Whether a way is compared on a link: with the advised pattern after local steps.
 
-    Islands have two workers or more each, equally many, and there are two or more.
+    Islands must be several, of equal size, and of two workers or more.
     """
     if getattr(candidate.sync, "island", None) is not None:
         size = island_size(candidate.sync, link, workers)
@@ -143,7 +137,7 @@ def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
 
 
 def predict(calibration: Calibration, candidate: Candidate, link: Link, workers: int) -> Prediction:
-    """Predicts one candidate; for errors see `plan`."""
+    """Predicts one candidate; raises as `plan` does."""
     work = calibration.methods[candidate.method]
     return Prediction(
         candidate,

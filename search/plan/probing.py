@@ -19,19 +19,13 @@ _WORD = struct.Struct("!d")
 
 
 class ProbeError(ValueError):
-    """A machine does not answer; the message says which one, and what to start there."""
+    """A machine does not answer; the message names it, and the command to start on it."""
 
 
 def answer(port: int, ready: Callable[[int], None] = lambda _: None, *, once: bool = False) -> None:
-    """Answers measurements on all interfaces, until it is interrupted.
+    """Answers measurements on all interfaces, until it is interrupted, or `once`.
 
-    Args:
-        port: the port; 0 for a free one.
-        ready: called with the port when it listens.
-        once: whether to end after one measurement.
-
-    Raises:
-        OSError: the port is taken.
+    `ready` is called with the port when it listens; port 0 is a free one. Raises OSError if it is taken.
     """
     with socket.create_server(("", port)) as server:
         ready(server.getsockname()[1])
@@ -43,7 +37,7 @@ def answer(port: int, ready: Callable[[int], None] = lambda _: None, *, once: bo
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     _serve(connection)
             except (ConnectionError, TimeoutError):
-                continue  # who asked has gone
+                continue  # the client has disconnected
             if once:
                 return
 
@@ -65,10 +59,7 @@ def _serve(connection: socket.socket) -> None:
 def measure(host: str, port: int = PORT) -> Link:
     """Measures the link to a machine: payload rate of one TCP connection, and half of a small round trip.
 
-    Loss is not measured separately: it is in the rate.
-
-    Raises:
-        ProbeError: nobody answers, or the connection ended.
+    The rate includes the effect of loss. Raises ProbeError if the machine does not answer.
     """
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:

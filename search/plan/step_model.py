@@ -19,7 +19,7 @@ from .link import Link
 
 
 class CannotPlan(ValueError):
-    """A way to train that is not modelled; the message names the field."""
+    """The way to train is not modelled; the message names the field."""
 
 
 _FLOAT = 4
@@ -50,14 +50,7 @@ class StepTime:
 def step_time(
     calibration: Calibration, work: MethodWork, sync: RealSync, link: Link, workers: int
 ) -> StepTime:
-    """Predicts a step.
-
-    Args:
-        calibration: of the model.
-        work: of the method.
-        sync: the mode.
-        link: of every worker.
-        workers: how many.
+    """Predicts a step of a calibrated model with a method, whose workers all have the same link.
 
     Raises:
         CannotPlan: the mode is not modelled.
@@ -80,7 +73,7 @@ def step_time(
 
 
 def island_size(sync: RealSync, link: Link, workers: int) -> int:
-    """Workers of an island: 1 where there are none, those of a site where a host is one."""
+    """Workers of an island: 1 without islands, those of a site for islands by host."""
     island = getattr(sync, "island", None)
     if island == "host":
         return 1 if link.trunk is None else link.trunk.workers_of_site(workers)
@@ -88,7 +81,7 @@ def island_size(sync: RealSync, link: Link, workers: int) -> int:
 
 
 def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Link, workers: int) -> StepTime:
-    """The mode allgather: an event for each bucket."""
+    """The mode allgather, bucket by bucket."""
     size = island_size(sync, link, workers)
     width = 2 if getattr(sync, "island_reduce", "fp32") == "bf16" else 4
 
@@ -144,10 +137,7 @@ def _of_bucket(
     width = 2 if work.half else 4
     processing_s = whole_s * nbytes / (width * calibration.parameters)
     one = model.all_reduce(link, workers, nbytes / work.all_reduces, processing_s / work.all_reduces)
-    total = NOTHING
-    for _ in range(work.all_reduces):
-        total += one
-    return total
+    return one * work.all_reduces
 
 
 def _in_rounds(
@@ -160,10 +150,9 @@ def _in_rounds(
     fragments: int,
     delay: int,
 ) -> StepTime:
-    """Exchanges after every few steps: of the model, or of its fragments in turn.
+    """Exchanges of the model, or of its fragments in turn, after every few steps.
 
-    Without a delay, workers wait for each. With one, they wait for what its steps do not hide: of a
-    fragment's way, and of its bytes until the next fragment is sent.
+    With a delay, workers wait for the part of an exchange that its steps do not hide.
     """
     share, nbytes = 1 / workers, work.nbytes / fragments
     compress_s, read_s, fill_s = work.compress_s, work.read_s, work.fill_s
@@ -178,8 +167,7 @@ def _in_rounds(
         exchange = model.parameter_server(link, workers, nbytes, nbytes)
         spent = 2 * compress_s + (workers + 1) * read_s + 2 * fill_s
     else:
-        to_all = model.in_rounds_between_sites if pattern == "hierarchical" else model.in_a_round
-        exchange = to_all(link, workers, nbytes)
+        exchange = model.gathered(link, workers, nbytes, pattern)
         spent = compress_s + workers * read_s + fill_s
     computing, turns = calibration.compute_s, every / fragments
     waited = exchange.seconds
@@ -190,7 +178,7 @@ def _in_rounds(
 
 
 def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int) -> StepTime:
-    """Nobody waits: a step takes as long as the processor, or as long as the link needs for its bytes."""
+    """Without waiting, a step takes the processor's seconds or those of the link, whichever are more."""
     exchange = model.to_all(link, workers, work.nbytes)
     processor_s = calibration.compute_s + work.compress_s + (workers - 1) * work.read_s + work.fill_s
     return StepTime(
@@ -201,18 +189,13 @@ def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int)
 def worker_bytes(
     calibration: Calibration, work: MethodWork, sync: RealSync, workers: int, island: int = 1
 ) -> float:
-    """Weights, gradients and DDP's buckets, the optimizer's state, residuals, and messages of all workers.
+    """Bytes of a worker: weights, gradients, buckets, optimizer, residuals and messages; no activations.
 
-    Args:
-        calibration: of the model.
-        work: of the method.
-        sync: the mode.
-        workers: how many.
-        island: how many of them share one copy of the model.
+    `island` is the number of workers that share one copy of the model.
     """
     whole = _FLOAT * calibration.parameters
     if island > 1:
-        # A shard of each: weights, gradients and the copy that is exchanged; and weights that are gathered.
+        # Shards of weights, gradients and the copy that is exchanged; and weights that are gathered.
         messages = work.nbytes if work.all_reduces else workers // island * work.nbytes
         return whole + (3 * whole + calibration.optimizer_bytes + work.kept_bytes + messages) / island
     kept = 2 * whole + calibration.optimizer_bytes + work.kept_bytes
@@ -220,7 +203,7 @@ def worker_bytes(
     if hooked:
         kept += whole  # the buckets
     if sync.is_local:
-        kept += 2 * whole  # what was agreed on, and the difference to it
+        kept += 2 * whole  # the weights of the last round, and the difference to them
         if sync.outer_momentum:
             kept += whole
     pattern = sync.pattern_name

@@ -24,7 +24,7 @@ HEADINGS = (
 )
 NEEDS = ("method", "mode", *(f"{share:.0%}" for share in SHARES))
 NEVER = "never"
-"""In the place of a rate where none suffices."""
+"""Stands for a rate if none suffices."""
 _LEAST = 1e-4
 LIMITS = (
     "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
@@ -34,7 +34,7 @@ LIMITS = (
 
 
 def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
-    """A line for each prediction, under `HEADINGS`."""
+    """Rows of predictions, under `HEADINGS`."""
     return [
         (
             prediction.candidate.method,
@@ -51,7 +51,7 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def needs_of(needed: BandwidthTable) -> list[tuple[str, ...]]:
-    """A line for each way with Mbit/s, under `NEEDS`."""
+    """Rows of ways with Mbit/s, under `NEEDS`."""
     return [
         (way.method, way.mode, *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
         for way, rates in needed.rows
@@ -59,7 +59,7 @@ def needs_of(needed: BandwidthTable) -> list[tuple[str, ...]]:
 
 
 def needs_title(needed: BandwidthTable) -> str:
-    """What is tabulated, and for which link and how many workers."""
+    """The title of a bandwidth table."""
     link, trunk = needed.link, needed.link.trunk
     whose, lies = "worker", link if trunk is None else trunk.link
     given = f"{needed.workers} worker{'s' * (needed.workers != 1)}"
@@ -80,7 +80,7 @@ def title_of(comparison: Comparison) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """The best choice, or that compression does not pay."""
+    """A sentence about the best way, or that compression does not pay."""
     best, base = comparison.best, comparison.baseline
     if comparison.pays:
         gain = base.seconds / best.to_target
@@ -122,7 +122,7 @@ def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]
 
 
 def as_csv(comparisons: Sequence[Comparison]) -> str:
-    """One table of everything, with unrounded numbers: seconds, bytes, shares."""
+    """All predictions as CSV, in seconds and bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(

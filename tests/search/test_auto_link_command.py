@@ -141,15 +141,15 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
     data = load(one.data)
     local = next(way for way in ways_of(one) if way.every == 4).spec
     with probe_runs_of(one, data) as probe_runs:
-        first = probe_runs.take(local, 12, 4)
+        first = probe_runs.train(local, 12, 4)
         step_s = probe_runs.step_seconds(local)
-        parts = probe_runs.take(local, 24, 4)
+        parts = probe_runs.train(local, 24, 4)
         assert (
             24 * probe_runs.step_seconds(local) > 12 * step_s > 0
         )  # all that it took; time does not run back
-        assert probe_runs.take(local, 20, 4) == parts  # nothing is trained twice
+        assert probe_runs.train(local, 20, 4) == parts  # nothing is trained twice
     with probe_runs_of(one, data) as probe_runs:
-        assert probe_runs.take(local, 24, 4) == parts
+        assert probe_runs.train(local, 24, 4) == parts
     assert first.steps == (0, 4, 8, 12)
     assert parts.steps == (0, 4, 8, 12, 16, 20, 24)
     assert parts.losses[:4] == first.losses

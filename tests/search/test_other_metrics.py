@@ -19,7 +19,7 @@ from taugrad.search.auto import FAILED, OK, Goal, run_auto
 from taugrad.search.law.fitting import SHIPPED
 from taugrad.search.objective import Objective
 from taugrad.search.outputs import front_csv
-from taugrad.search.trial import Surroundings, Task, run_task
+from taugrad.search.trial import Task, TrialContext, run_task
 
 LANGUAGE = ("--task.kind", "language_model")
 
@@ -66,23 +66,23 @@ BY_LOSS = {"kind": "custom", "factory": "mine_of_metrics:ByLoss"}
 
 
 @pytest.fixture
-def surroundings(tmp_path, monkeypatch, uri):
+def context(tmp_path, monkeypatch, uri):
     (tmp_path / "mine_of_metrics.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return Surroundings(uri, "parent", Objective("front", LOSS), None)
+    return TrialContext(uri, "parent", Objective("front", LOSS), None)
 
 
-def test_a_training_by_iterations_reports_its_loss_at_each_evaluation(surroundings):
+def test_a_training_by_iterations_reports_its_loss_at_each_evaluation(context):
     training = {"iterations": 5, "evaluate_every": 2, "batch_size": 64}
     spec = digits(training=training, task=BY_LOSS, compressor="strom(0.05)")
     task = Task(number=0, label="trial 0", specs=[spec.model_dump_json()])
     reports: list[dict] = []
-    run_task(task, surroundings, reports.append)
+    run_task(task, context, reports.append)
     assert [each["evaluation"] for each in reports] == [1, 2, 3, 0]
     assert [each["share"] for each in reports] == [0.4, 0.8, 1.0, 1.0]
     first, last = reports[0], reports[-1]
     assert first["objective_2"] == pytest.approx(math.log10(first["wire_bytes"] / 0.4))
-    client = open_client(surroundings.tracking_uri)
+    client = open_client(context.tracking_uri)
     run = client.get_run(last["training"]["run_id"])
     assert last["value"] == run.data.metrics["eval/loss"] == last["objective_1"]
     assert last["value"] != run.data.metrics["eval/accuracy"]
@@ -92,7 +92,7 @@ def test_a_training_by_iterations_reports_its_loss_at_each_evaluation(surroundin
 # taugrad auto
 
 
-@pytest.mark.usefixtures("surroundings")
+@pytest.mark.usefixtures("context")
 def test_auto_goes_by_densities_where_a_loss_counts(capsys, uri):
     # Less is better: 2.10 would be within the tolerance if a higher value were.
     losses = iter([1.94, 2.10, 1.95])

@@ -8,7 +8,7 @@ from mlflow.tracking import MlflowClient
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.search.objective import Objective, Outcome
-from taugrad.search.trial import Surroundings, Task, run_task
+from taugrad.search.trial import Task, TrialContext, run_task
 
 MINE = """
 def curve(spec):
@@ -21,7 +21,7 @@ def curve(spec):
 def here(tmp_path, monkeypatch, uri):
     (tmp_path / "mine_of_test_trial.py").write_text(MINE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield Surroundings(uri, "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve")
+    yield TrialContext(uri, "parent", Objective("front", ACCURACY), "mine_of_test_trial:curve")
     sys.modules.pop("mine_of_test_trial", None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from taugrad.search.progress import Progress
-from taugrad.search.verdict import tell
+from taugrad.search.verdict import print_result
 
 
 def report(progress: Progress, number: int, values: Sequence[float], megabytes: float, **more: Any) -> None:
@@ -32,5 +32,5 @@ def report(progress: Progress, number: int, values: Sequence[float], megabytes: 
 def told(progress: Progress) -> tuple[int, str]:
     """The exit code of a search that has ended, and what it says."""
     console = Console(file=io.StringIO(), width=132)
-    code = tell(console, progress, "", "sqlite:///mlflow.db")
+    code = print_result(console, progress, "", "sqlite:///mlflow.db")
     return code, console.file.getvalue()
