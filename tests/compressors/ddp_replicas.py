@@ -270,7 +270,9 @@ def a_run_of_shards_that_goes_on_ends_the_same() -> None:
 
 @scenario(4)
 def residuals_of_two_shards_are_loaded_by_one() -> None:
-    saved = Training(islands()).steps(range(3)).state.residuals()
+    state = Training(islands()).steps(range(3)).state
+    assert everyone(state.is_first_worker) == [True, False, False, False]
+    saved = state.residuals()
     ((_, kinds),) = saved.items()
     full = {kind: {name: unsharded(each) for name, each in of.items()} for kind, of in kinds.items()}
     pair = DeviceMesh(DEVICE.type, torch.tensor([[0], [2]]), mesh_dim_names=("replicate", "shard"))
