@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-all lint format docs docs-serve docs-long bench bench-network soak fuzz gpu package clean
+.PHONY: run test test-all lint format docs docs-serve docs-long bench bench-network papers soak fuzz gpu package clean
 
 run: $(READY)
 	$(BIN)/taugrad train experiments/quickstart/*.yaml
@@ -53,6 +53,11 @@ bench-network: $(READY)
 	$(BIN)/python -m benchmarks.network.network_adapt $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.plan $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_target $(if $(WRITE),--write)
+
+# Writes docs/papers.md from the results. PAPERS="strom rae" first measures what is missing of these papers, minutes to
+# hours each; it continues where it was stopped.
+papers: $(READY)
+	$(BIN)/python -m benchmarks.papers $(PAPERS)
 
 # Kills, stops and fills everything that takes part in runs, and compares them with undisturbed ones: hours, as
 # root. Goes on where it was stopped. WRITE=1 as above.

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness.pages import cell, results_of
+
 from taugrad.search.advice import BESIDES, CLEARLY, LR, METHODS, WORKERS, WORTH_KNOWING, Advice
 
 DOCS = Path(__file__).resolve().parent
@@ -120,41 +123,6 @@ Every figure comes from the results of a benchmark, where you find its command, 
 
 `python docs/make_choose.py` writes this page.
 """
-
-
-def cell(benchmark: str, row: str, column: str) -> str:
-    """A figure of a benchmark's newest results.
-
-    Args:
-        benchmark: its name.
-        row: the row's first cells, joined by " / "; * stands for any.
-        column: the column's heading.
-
-    Raises:
-        LookupError: there is no such figure.
-    """
-    wanted, columns = row.split(" / "), list[str]()
-    for line in results_of(benchmark).read_text(encoding="utf-8").splitlines():
-        cells = [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if not cells or not column:
-            columns = []
-        elif not columns:
-            columns = cells
-        elif column in columns and all(w in ("*", c) for w, c in zip(wanted, cells, strict=False)):
-            return cells[columns.index(column)].partition(" (goal")[0]
-    raise LookupError(f"{results_of(benchmark).name}: no row {row!r} with {column!r}")
-
-
-def results_of(benchmark: str) -> Path:
-    """The newest results of a benchmark.
-
-    Raises:
-        LookupError: there are none.
-    """
-    found = max((DOCS / "results").glob(f"????-??-??-{benchmark}.md"), default=None)
-    if found is None:
-        raise LookupError(f"docs/results: no page of {benchmark}")
-    return found
 
 
 def missing() -> list[str]:

@@ -20,7 +20,7 @@ import torch
 
 from taugrad.compressors.ops.cpu import avx512
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+from .pages import RESULTS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,50 @@
+"""docs/papers.md is what the claims and the results make, and verdicts follow the figures."""
+
+import re
+from statistics import fmean, stdev
+
+import pytest
+from benchmarks.harness import pages
+from benchmarks.papers import claims
+
+STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
+"""Of 95%, by degrees of freedom."""
+
+
+def test_the_page_is_what_the_claims_and_the_results_make():
+    assert claims.PAGE.read_text(encoding="utf-8") == claims.page(), "python -m benchmarks.papers"
+
+
+def test_a_sample_of_figures_is_that_of_the_results():
+    row = "| 4 | 54.30 | -0.59 (-7.41 to +6.22) | 0.618 | 2,366x | 1,183x | 13.31 |"
+    assert row in (pages.RESULTS / "2026-11-23-strom_speech.md").read_text(encoding="utf-8")
+    figure = claims.figure("strom_speech", "Thresholds: 4: points more than none (95%)")
+    assert (figure.mean, figure.low, figure.high) == (-0.59, -7.41, 6.22)
+    assert claims.figure("strom_speech", "Thresholds: 4: than float32").mean == 2366
+    assert claims.figure("anoosheh", "QGT: 0.01: paper GB").mean == 0.0742  # other tables have such rows
+    assert claims.figure("anoosheh", "WGT: 0.01: paper GB").mean == 0.269
+
+
+@pytest.mark.parametrize(
+    ("low", "verdict"), [(-2.0, "in part"), (-0.5, "**held**"), (None, "not measured yet")]
+)
+def test_a_verdict_follows_the_figures(tmp_path, monkeypatch, low, verdict):
+    page = "## Some table\n\n| tau | points | share |\n|---|---:|---:|\n| 1 | +1.00 ({} to +3.00) | 12.0 |\n"
+    (tmp_path / "2026-01-01-some.md").write_text(page.format(low), encoding="utf-8")
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    holds = ["{some: Some: 1: points}.low >= -1", "10 < {some: Some: 1: share} / 1 <= 12"]
+    assert claims.verdict({"holds": [] if low is None else holds}) == verdict
+    assert claims.verdict({"holds": ["{some: Some: 1: share} > 12"]}) == "**did not**"
+
+
+def test_records_are_shown_as_means_with_their_intervals():
+    shown = claims.Figure.over([1.0, 2.0, 4.0])
+    half = STUDENT[2] * stdev([1.0, 2.0, 4.0]) / 3**0.5
+    assert (shown.mean, shown.low) == (pytest.approx(fmean([1, 2, 4])), pytest.approx(7 / 3 - half, abs=1e-3))
+    assert claims.Figure.over([3.0]).text == "3"
+
+
+def test_a_figure_that_is_not_there_is_named_with_its_claim():
+    claim = {"claim": "A claim", "paper": "", "here": "{strom_speech: Thresholds: 5: than float32}"}
+    with pytest.raises(LookupError, match=re.escape("A claim: 2026-11-23-strom_speech.md: no row '5'")):
+        claims.row(claim)
