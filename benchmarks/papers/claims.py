@@ -2,7 +2,7 @@
 
 claims.yaml has the claims. A figure in it is an address: {benchmark: table: row: column} in the newest page
 of docs/results/ (`benchmarks.harness.pages`), {benchmark: /pattern/} for what a page says outside its tables,
-or {PAPER.jsonl: part: case: value} in benchmarks/papers/records, which has a line for each seed; it is shown as
+or {PAPER.jsonl: part: case: value} in benchmarks/papers/records, which has a line a seed; it is shown as
 the mean with its 95% interval (Student's t). [[...]] is computed from figures. `holds` lists comparisons: all
 true: held, none: did not, else: in part. Without `holds`: not measured yet.
 """
