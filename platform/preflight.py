@@ -89,7 +89,9 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
             source,
             [f"training.until.{min(unknown)}: no metric of task.kind = {spec.task.kind}, which has {has}"],
         )
-    _check_patterns(spec, source, [name for name, each in model.named_parameters() if each.requires_grad])
+    _check_patterns(
+        spec, source, [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    )
 
 
 @contextmanager

@@ -55,4 +55,4 @@ def short(path: Path) -> str:
 
 def printable(text: str) -> str:
     """A text on one line, without what steers a terminal or turns the direction of letters around."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -93,8 +93,8 @@ def told(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str:
     """The innermost line of the user's own code that an error came through; "" if there is none."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    return f"{short(Path(own[-1].filename))}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    return f"{short(Path(frames[-1].filename))}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
 
 
 def _is_own(file: str) -> bool:
@@ -125,7 +125,7 @@ def import_object(path: str) -> Any:
     if not (colon and all(module_name.split(".")) and all(attributes.split("."))):
         raise ImportPathError(path, "expected the form package.module:function")
     try:
-        found: Any = import_module(module_name)
+        value: Any = import_module(module_name)
     except ImportError as error:
         raise ImportPathError(path, _import_failure(module_name, error)) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and may be a script
@@ -133,13 +133,13 @@ def import_object(path: str) -> Any:
     reached = module_name
     for attribute in attributes.split("."):
         try:
-            found = getattr(found, attribute)
+            value = getattr(value, attribute)
         except AttributeError as error:
             raise ImportPathError(path, f"{reached} has no attribute {attribute!r}") from error
         reached += f".{attribute}"
-    if not callable(found):
-        raise ImportPathError(path, f"{reached} is {type(found).__name__}, which cannot be called")
-    return found
+    if not callable(value):
+        raise ImportPathError(path, f"{reached} is {type(value).__name__}, which cannot be called")
+    return value
 
 
 def _import_failure(module_name: str, error: ImportError) -> str:

@@ -166,13 +166,13 @@ def simulated(spec: RunSpec) -> RunSpec:
 
 def changes(spec: RunSpec, way: RunSpec) -> list[str]:
     """Lines of a spec: the fields in which a way differs from it."""
-    own, other = spec.model_dump(mode="json"), way.model_dump(mode="json")
+    given, other = spec.model_dump(mode="json"), way.model_dump(mode="json")
     fields: dict[str, Any] = {}
-    if other["sync"] != own["sync"]:
+    if other["sync"] != given["sync"]:
         fields["sync"] = {"mode": way.sync.mode} | way.sync.model_dump(mode="json", exclude_defaults=True)
-    if other["compressor"] != own["compressor"]:
+    if other["compressor"] != given["compressor"]:
         fields["compressor"] = str(way.compressor)
-    before, after = own["training"]["optimizer"], other["training"]["optimizer"]
+    before, after = given["training"]["optimizer"], other["training"]["optimizer"]
     optimizer = {name: value for name, value in after.items() if value != before[name]}
     if optimizer:
         fields["training"] = {"optimizer": {"kind": after["kind"]} | optimizer}

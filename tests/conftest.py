@@ -55,7 +55,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a core, not all of t
 def unit_of(nodeid: str) -> str:
     """What one process runs as a whole: a file, or several."""
     file = nodeid.partition("::")[0]
-    return file if file == CLUSTER else next((each[0] for each in TOGETHER if file.startswith(each)), file)
+    return file if file == CLUSTER else next((files[0] for files in TOGETHER if file.startswith(files)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -72,8 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, bool]:
-        found = [(len(start), i) for i, start in enumerate(FIRST) if item.nodeid.startswith(start)]
-        first = max(found, default=(0, len(FIRST)))[1]  # by the start that says most
+        results = [(len(start), i) for i, start in enumerate(FIRST) if item.nodeid.startswith(start)]
+        first = max(results, default=(0, len(FIRST)))[1]  # by the start that says most
         return first, "one_ray" in getattr(item, "fixturenames", ())  # these share one, without a break
 
     if not config.getoption("all"):

@@ -55,7 +55,7 @@ def tables(text: str) -> list[Table]:
 
 
 def numbers(cell: str) -> list[float]:
-    return [float(found.replace(",", "")) for found in re.findall(r"[\d.,]*\d", cell)]
+    return [float(match.replace(",", "")) for match in re.findall(r"[\d.,]*\d", cell)]
 
 
 def assert_spread(cell: str) -> None:
@@ -87,8 +87,8 @@ def test_hook(tmp_path):
 
 def test_network_target(tmp_path):
     needs_network()
-    found = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
-    half, strom, steps, times, choices, whole = found
+    result = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
+    half, strom, steps, times, choices, whole = result
     assert (len(half), len(strom)) == (2, 2)  # trainings of each search
     names = [row[0] for row in steps]
     assert names[0] == "DDP, fp16 hook"
@@ -153,9 +153,9 @@ def test_a_benchmark_runs_and_its_tables_are_complete(name, tmp_path, monkeypatc
         pytest.skip("espeak-ng is not installed")
     if name.startswith("network") or name == "plan":
         needs_network()
-    found = tables(run(name, tmp_path / "results"))
-    assert len(found) == TABLES[name]
-    for table in found:
+    result = tables(run(name, tmp_path / "results"))
+    assert len(result) == TABLES[name]
+    for table in result:
         assert table
         assert len({len(row) for row in table}) == 1
         for row in table:

@@ -32,7 +32,7 @@ from taugrad.search.auto_link import command as linking
 from taugrad.search.plan import command as planning
 
 DOCS = Path(__file__).parent.parent / "docs"
-ADVICE = {each.name: each for each in (*METHODS, *BESIDES, *WORTH_KNOWING)}
+ADVICE = {method.name: method for method in (*METHODS, *BESIDES, *WORTH_KNOWING)}
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +53,26 @@ def test_the_page_is_what_the_advice_and_the_results_make(make_choose):
     assert make_choose.MEASURED.keys() == ADVICE.keys()
 
 
-@in_turn("name", [name for name, each in ADVICE.items() if not each.use[0].startswith("taugrad")])
+@in_turn("name", [name for name, method in ADVICE.items() if not method.use[0].startswith("taugrad")])
 def test_what_is_advised_is_a_valid_spec(name):
     RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
 
 
 def test_each_method_has_a_call_for_ones_own_loop(make_choose):
-    doors = {each.__name__: each for each in (LocalSteps, compress_gradients)}
-    calls = {name: make_choose.in_a_loop(each) for name, each in ADVICE.items()}
+    doors = {door.__name__: door for door in (LocalSteps, compress_gradients)}
+    calls = {name: make_choose.in_a_loop(method) for name, method in ADVICE.items()}
     assert {"adaptive optimizer", "sgd", "every step"} <= {name for name, text in calls.items() if text}
     for name, text in calls.items():
         for call in re.findall(r"```python\n(.+?)```", text, re.DOTALL):
             (called,) = ast.parse(call).body
-            given = {each.arg: ast.literal_eval(each.value) for each in called.value.keywords}
+            given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in called.value.keywords}
             line = given.get("compressor") or ast.literal_eval(called.value.args[-1])
             spec = RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
             assert spec.compressor == read_config(line)
             inspect.signature(doors[called.value.func.id]).bind(*called.value.args, **given)
-            assert {each: getattr(spec.sync, each) for each in given if each != "compressor"} == {
-                each: value for each, value in given.items() if each != "compressor"
-            }
+            assert {
+                gradients: getattr(spec.sync, gradients) for gradients in given if gradients != "compressor"
+            } == {name: value for name, value in given.items() if name != "compressor"}
 
 
 def advised(adaptive, rate, delay, workers, sites, precision):
@@ -98,8 +98,8 @@ def applied(tree, advice):
             for name, value in changes.items()
         }
 
-    for each in advice:
-        for name, value in each.fields.items():
+    for advised in advice:
+        for name, value in advised.fields.items():
             tree = tree | {name: merged(tree.get(name, {}), value) if name == "training" else value}
     return tree
 
@@ -125,8 +125,8 @@ def test_boxes_compose(optimizer):
 
 
 def _check_composed(advice, optimizer, precision):
-    for own in OWN_SPECS:
-        tree = {"training": {"optimizer": optimizer}, "workers": {"count": WORKERS}} | own
+    for fields in OWN_SPECS:
+        tree = {"training": {"optimizer": optimizer}, "workers": {"count": WORKERS}} | fields
         so_far, compressor = tree, None
         for number, box in enumerate(advice, start=1):
             pasted = yaml.safe_load("\n".join(box.use))  # what a reader copies
@@ -239,7 +239,7 @@ def test_every_command_warns_once_and_says_what_to_set(arguments, file, tmp_path
         space = SPEC | {"compressor": {"kind": {"choice": ["wgt", "bgt"]}, "tau": {"log": [1e-4, 1e-1]}}}
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump(space))
     for kind, said in (("adamw", 1), ("sgd", 0)):
-        line = [file if each == "FILE" else each for each in arguments]
+        line = [file if argument == "FILE" else argument for argument in arguments]
         with pytest.raises(Begun):
             cli.main([*line, "--training.optimizer.kind", kind])
         printed = capsys.readouterr().out

@@ -60,8 +60,8 @@ def everything() -> str:
 
 
 def test_help_is_what_it_was():
-    golden, found = GOLDEN.read_text().splitlines(), everything().splitlines()
-    changed = "\n".join(difflib.unified_diff(golden, found, "tests/help.txt", "help", lineterm="", n=1))
+    golden, result = GOLDEN.read_text().splitlines(), everything().splitlines()
+    changed = "\n".join(difflib.unified_diff(golden, result, "tests/help.txt", "help", lineterm="", n=1))
     assert not changed, f"{changed}\nif this is meant: python tests/test_help.py > tests/help.txt"
 
 

@@ -23,15 +23,15 @@ ADAPTERS = "taugrad.compressors.integrations"
 
 def imported(source: str, package: str) -> set[str]:
     """Dotted names of what a module of a package imports anywhere: in functions, under TYPE_CHECKING, too."""
-    found = set()
+    results = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            results |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: 1 - node.level or None] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
-            found |= {f"{base}.{alias.name}" for alias in node.names}
-    return found
+            results |= {f"{base}.{alias.name}" for alias in node.names}
+    return results
 
 
 def wrong(source: str, package: str) -> list[str]:
@@ -48,12 +48,12 @@ def wrong(source: str, package: str) -> list[str]:
 
 def modules() -> dict[str, tuple[str, str]]:
     """By dotted name, each module's source and package."""
-    found = {}
+    results = {}
     for path in (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))):
         parts = ["taugrad", *path.relative_to(ROOT).with_suffix("").parts]
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = path.read_text(encoding="utf-8"), ".".join(parts[:-1])
-    return found
+        results[name] = path.read_text(encoding="utf-8"), ".".join(parts[:-1])
+    return results
 
 
 def test_a_public_method_has_a_docstring_or_inherits_one():
@@ -61,28 +61,28 @@ def test_a_public_method_has_a_docstring_or_inherits_one():
     for name in modules():
         if not name.startswith(("taugrad.compressors", "taugrad.platform")) or name.startswith(ADAPTERS):
             continue
-        for each in vars(import_module(name)).values():
-            if inspect.isclass(each) and each.__module__ == name and each.__name__[0] != "_":
-                public = [method for method in vars(each) if not method.startswith("_")]
-                functions = {method: inspect.getattr_static(each, method) for method in public}
+        for var in vars(import_module(name)).values():
+            if inspect.isclass(var) and var.__module__ == name and var.__name__[0] != "_":
+                public = [method for method in vars(var) if not method.startswith("_")]
+                functions = {method: inspect.getattr_static(var, method) for method in public}
                 lacking += [
-                    f"{name}:{each.__name__}.{method}"
-                    for method, found in functions.items()
-                    if (inspect.isroutine(found) or isinstance(found, property))
-                    and not inspect.getdoc(getattr(each, method))
+                    f"{name}:{var.__name__}.{method}"
+                    for method, function in functions.items()
+                    if (inspect.isroutine(function) or isinstance(function, property))
+                    and not inspect.getdoc(getattr(var, method))
                 ]
     assert lacking == []
 
 
 def test_a_room_imports_only_what_it_may():
-    found = {name: wrong(*module) for name, module in modules().items()}
-    assert {name: problems for name, problems in found.items() if problems} == {}
+    results = {name: wrong(*module) for name, module in modules().items()}
+    assert {name: problems for name, problems in results.items() if problems} == {}
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])
 def test_only_main_knows_the_command_line(name):
     source = (ROOT / "src" / "taugrad" / name).read_text(encoding="utf-8")
-    knows = any(each.startswith("taugrad.cli") for each in imported(source, "taugrad"))
+    knows = any(name.startswith("taugrad.cli") for name in imported(source, "taugrad"))
     assert knows == (name == "__main__.py")
 
 
@@ -127,8 +127,8 @@ def test_no_imports_go_round_in_circles():
     known = modules()
     graph = {}
     for name, module in known.items():
-        found = {each if each in known else each.rpartition(".")[0] for each in imported(*module)}
-        graph[name] = (found & known.keys()) - {name}
+        results = {name if name in known else name.rpartition(".")[0] for name in imported(*module)}
+        graph[name] = (results & known.keys()) - {name}
     assert sum(map(len, graph.values())) > 1000
     assert circles(graph) == []
     one, other = list(graph)[:2]
@@ -139,8 +139,8 @@ def test_adapters_are_imported_by_those_who_use_them():
     known = modules()
     assert any(name.startswith(f"{ADAPTERS}.") for name in known)
     for name, (source, package) in known.items():
-        found = [each for each in imported(source, package) if each.startswith(ADAPTERS)]
-        assert package == ADAPTERS or not found, name
+        results = [name for name in imported(source, package) if name.startswith(ADAPTERS)]
+        assert package == ADAPTERS or not results, name
 
 
 def test_nothing_hides_the_standard_librarys_platform():

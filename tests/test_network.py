@@ -47,17 +47,17 @@ def test_links_are_what_was_asked_for(topology, source, to):
     asked = topology.path(source, to)
     with Network(topology) as network:
         for _ in range(TRIES):
-            found = network.probe(source, to)
-            in_time = asked.delay <= found.delay <= 1.05 * asked.delay + BUSY_S
-            if in_time and found.loss == pytest.approx(asked.loss, abs=0.05 if asked.loss else 0.005):
+            result = network.probe(source, to)
+            in_time = asked.delay <= result.delay <= 1.05 * asked.delay + BUSY_S
+            if in_time and result.loss == pytest.approx(asked.loss, abs=0.05 if asked.loss else 0.005):
                 break
         else:  # a busy machine delays and drops packets, too, but not every time
-            pytest.fail(f"asked for {asked}, found {found}")
+            pytest.fail(f"asked for {asked}, found {result}")
     # Payload only, for some seconds: what waited in a queue meanwhile may come on top, and a connection that
     # loses packets, or that a busy machine holds up, does not fill its link.
-    assert found.rate < 1.05 * asked.rate
+    assert result.rate < 1.05 * asked.rate
     if not asked.loss:
-        assert found.rate > 0.5 * asked.rate
+        assert result.rate > 0.5 * asked.rate
 
 
 PROGRAM = """

@@ -68,19 +68,19 @@ def problems(source: str, file: str) -> list[str]:
 
 
 def files() -> list[Path]:
-    found = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")]
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")]
     for folder in FOLDERS:
         if folder != "src/taugrad":  # its folders are links to the rooms
-            found += (path for path in (ROOT / folder).rglob("*.py") if path.parent != ROOT / folder)
-    return sorted(found)
+            paths += (path for path in (ROOT / folder).rglob("*.py") if path.parent != ROOT / folder)
+    return sorted(paths)
 
 
 def test_no_module_reads_pickles_or_runs_text():
-    found = files()
-    assert len(found) > 300
+    result = files()
+    assert len(result) > 300
     told = [
         f"{path.relative_to(ROOT)}: {said}"
-        for path in found
+        for path in result
         for said in problems(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
     ]
     assert not told, "\n".join(told)

@@ -36,7 +36,7 @@ def refuse(tmp_path, monkeypatch, capsys):
         assert cli.main(words) == cli.WRONG_INPUT, words
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
-        made = {each.name for each in set(tmp_path.iterdir()) - before}
+        made = {path.name for path in set(tmp_path.iterdir()) - before}
         assert made <= {"__pycache__", *["mlflow.db"] * (words[0] == "auto")}  # which asks the store first
         ray = sys.modules.get("ray")
         assert ray is None or not ray.is_initialized()
@@ -52,7 +52,10 @@ def give(refuse: Refuse, command: str, text: str, words: list[str], said: str) -
 @pytest.mark.parametrize("table", ["files", "searches", "cannot_run"])
 def test_what_cannot_be_read_or_run(table, refuse, subtests):
     command = "search" if table == "searches" else "train"
-    calls = ((f"{each[0]} {each[1]}", partial(give, refuse, command, *each)) for each in TABLES[table])
+    calls = (
+        (f"{arguments[0]} {arguments[1]}", partial(give, refuse, command, *arguments))
+        for arguments in TABLES[table]
+    )
     run_all(calls, subtests)
 
 

@@ -40,7 +40,7 @@ def commanded(
                 return None
             return Outcome(point["accuracy"], point["wire_bytes"])
 
-        found = [
+        rows = [
             attempts(
                 known,
                 without_compression(spec),
@@ -51,7 +51,7 @@ def commanded(
             for spec in specs
         ]
         if not wanted:
-            return found
+            return rows
         trainings.train(wanted)
 
 

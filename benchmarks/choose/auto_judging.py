@@ -22,7 +22,7 @@ def hypervolume(points: Sequence[Point], worst: Point) -> float:
         Accuracy as a fraction x decimal orders of magnitude, at least 0.
     """
     area, reached = 0.0, worst.accuracy
-    for point in sorted(points, key=lambda each: (each.wire_bytes, -each.accuracy)):
+    for point in sorted(points, key=lambda point_: (point_.wire_bytes, -point_.accuracy)):
         if point.accuracy > reached and point.wire_bytes < worst.wire_bytes:
             area += (point.accuracy - reached) * math.log10(worst.wire_bytes / max(point.wire_bytes, 1.0))
             reached = point.accuracy
@@ -32,7 +32,7 @@ def hypervolume(points: Sequence[Point], worst: Point) -> float:
 def front_of(points: Sequence[tuple[float, Point]]) -> list[tuple[float, Point]]:
     """Those that no other beats, by tau; from few bytes to many."""
     front, reached = [], -math.inf
-    for tau, point in sorted(points, key=lambda each: (each[1].wire_bytes, -each[1].accuracy)):
+    for tau, point in sorted(points, key=lambda pair: (pair[1].wire_bytes, -pair[1].accuracy)):
         if point.accuracy > reached:
             front.append((tau, point))
             reached = point.accuracy

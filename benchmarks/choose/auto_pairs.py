@@ -122,6 +122,6 @@ def experiment(pair: Pair, method: str) -> str:
 
 def searches(pairs: tuple[Pair, ...], trials: int, fewer: int) -> list[Searched]:
     """All searches: two of each pair, and for laws some in other settings, with fewer trials."""
-    own = [Searched(pair, method, {}, trials) for method in TAU_RANGES for pair in pairs]
+    tried = [Searched(pair, method, {}, trials) for method in TAU_RANGES for pair in pairs]
     more = [Searched(pair, CORRECTED, setting, fewer) for pair in pairs for setting in pair.variants]
-    return own + more
+    return tried + more

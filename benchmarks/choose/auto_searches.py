@@ -22,21 +22,21 @@ def run_searches(folder: Path, searches: Sequence[Searched]) -> None:
         RuntimeError: a search failed; its output says why.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for i, each in enumerate(searches, start=1):
-        if (folder / f"{each.name}.done").exists():
+    for i, search in enumerate(searches, start=1):
+        if (folder / f"{search.name}.done").exists():
             continue
-        say(f"search {i} of {len(searches)}: {each.name}, {each.trials} trials")
-        spec = folder / f"{each.name}.yaml"
-        spec.write_text(json.dumps(each.tree(), indent=2), encoding="utf-8")  # JSON is YAML
-        output = folder / f"{each.name}.log"
-        command = [sys.executable, "-m", "taugrad", "search", spec.name, *each.overrides()]
+        say(f"search {i} of {len(searches)}: {search.name}, {search.trials} trials")
+        spec = folder / f"{search.name}.yaml"
+        spec.write_text(json.dumps(search.tree(), indent=2), encoding="utf-8")  # JSON is YAML
+        output = folder / f"{search.name}.log"
+        command = [sys.executable, "-m", "taugrad", "search", spec.name, *search.overrides()]
         with output.open("w", encoding="utf-8") as log:
             ended = subprocess.run(
                 command, cwd=folder, env=environment(folder), stdout=log, stderr=log, check=False
             )
         if ended.returncode:
-            raise RuntimeError(f"{each.name}: taugrad search failed, see {output}")
-        (folder / f"{each.name}.done").touch()
+            raise RuntimeError(f"{search.name}: taugrad search failed, see {output}")
+        (folder / f"{search.name}.done").touch()
 
 
 def environment(folder: Path) -> dict[str, str]:

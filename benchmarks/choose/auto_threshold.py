@@ -72,7 +72,7 @@ class Judged:
     """Without compression, by seed."""
     fronts: Mapping[str, "Front"]
     """Of the searches, by method: METHOD's is the reference."""
-    found: Mapping[str, list[list[Point]]]
+    settings: Mapping[str, list[list[Point]]]
     """By entrant and seed, one point a setting."""
     entrants: list[Entrant]
     commanded: Mapping[float, list[list[Attempt]]]
@@ -80,15 +80,15 @@ class Judged:
 
     def worst(self, near: bool) -> Point:
         """What hypervolumes count from."""
-        accuracy = fmean(each.accuracy for each in self.bare) - NEAR if near else CHANCE
-        return Point(accuracy, fmean(each.wire_bytes for each in self.bare))
+        accuracy = fmean(point.accuracy for point in self.bare) - NEAR if near else CHANCE
+        return Point(accuracy, fmean(point.wire_bytes for point in self.bare))
 
     def best_three(self, near: bool) -> float:
         """The most that three points of the search's front come to, chosen with all results known."""
         taus, trained = self.fronts[METHOD].taus, self.fronts[METHOD].trained
         chosen = combinations(range(len(taus)), min(3, len(taus)))
         sets = ([[points[i] for i in three] for points in trained] for three in chosen)
-        return max(fmean(self.shares(each, near)) for each in sets)
+        return max(fmean(self.shares(item, near)) for item in sets)
 
     def shares(self, sets: Sequence[Sequence[Point]], near: bool) -> list[float]:
         """Hypervolumes by seed, as percentages of the mean of the reference's."""
@@ -111,7 +111,13 @@ def main(arguments: Sequence[str]) -> int:
     tables = [
         _shares_table(judged, near=False),
         _shares_table(judged, near=True),
-        command_table({(each.pair.name, asked): each.commanded[asked] for each in judged for asked in ASKED}),
+        command_table(
+            {
+                (judgement.pair.name, asked): judgement.commanded[asked]
+                for judgement in judged
+                for asked in ASKED
+            }
+        ),
         _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
     ]
     publish("auto_threshold", options, INTRODUCTION, tables, PLACE)
@@ -138,14 +144,14 @@ def _judge(
     everything: Sequence[Searched],
 ) -> Judged:
     """Trains what is missing of a pair."""
-    others = [experiment(each, CORRECTED) for each in pairs if each != pair]
+    others = [experiment(other, CORRECTED) for other in pairs if other != pair]
     fitted, _, _ = law_of(others, "strom")
-    own = _spec(pair, CORRECTED.format(tau=1), 0)
-    taking_part = entrants({tolerance: fitted.of(own, tolerance) for tolerance in TOLERANCES})
-    found = {each.method: each for each in everything if each.pair == pair and not each.setting}
+    corrected = _spec(pair, CORRECTED.format(tau=1), 0)
+    taking_part = entrants({tolerance: fitted.of(corrected, tolerance) for tolerance in TOLERANCES})
+    by_method = {search.method: search for search in everything if search.pair == pair and not search.setting}
     searched, taus = dict[str, list[Point]](), dict[str, list[float]]()
     for method in SEARCHES:
-        baseline, trials = read_search(results_of(folder, found[method]))
+        baseline, trials = read_search(results_of(folder, by_method[method]))
         searched[method] = [point for _, point in trials]
         taus[method] = thinned(front_of(trials), Point(CHANCE, baseline.wire_bytes))
     fronts = {method: [method.format(tau=repr(tau)) for tau in taus[method]] for method in SEARCHES}
@@ -163,7 +169,7 @@ def _judge(
         fronts={
             method: Front(taus[method], by_seed(fronts[method]), searched[method]) for method in SEARCHES
         },
-        found={entrant.name: by_seed(entrant.settings) for entrant in taking_part},
+        settings={entrant.name: by_seed(entrant.settings) for entrant in taking_part},
         entrants=taking_part,
         commanded={
             asked: commanded(
@@ -183,19 +189,19 @@ def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
     names = [entrant.name for entrant in judged[0].entrants]
     columns = ("pair", "as searched", "best three", "search, corrected", *names)
     rows, sums = list[tuple[str, ...]](), list[list[float]]()
-    for each in judged:
-        searched = each.shares([each.fronts[METHOD].searched], near)
-        corrected = each.shares(each.fronts[CORRECTED].trained, near)
-        shares = [corrected, *(each.shares(each.found[name], near) for name in names)]
-        best = each.best_three(near)
-        rows.append((each.pair.name, _interval(searched), f"{best:.1f}", *map(_interval, shares)))
+    for judgement in judged:
+        searched = judgement.shares([judgement.fronts[METHOD].searched], near)
+        corrected = judgement.shares(judgement.fronts[CORRECTED].trained, near)
+        shares = [corrected, *(judgement.shares(judgement.settings[name], near) for name in names)]
+        best = judgement.best_three(near)
+        rows.append((judgement.pair.name, _interval(searched), f"{best:.1f}", *map(_interval, shares)))
         sums.append([best, *map(fmean, shares)])
     means = [fmean(column) for column in zip(*sums, strict=True)]
     rows.append(("mean", "", *(f"{mean:.1f}" for mean in means)))
     default = 2 + names.index(DEFAULT)
     rivals = [2 + names.index(rival) for rival in RIVALS]
-    beaten = [all(each[default] > each[rival] for rival in rivals) for each in sums]
-    reached = [each[default] >= GOAL for each in sums]
+    beaten = [all(item[default] > item[rival] for rival in rivals) for item in sums]
+    reached = [item[default] >= GOAL for item in sums]
     what = (
         f"accuracy counts from {100 * NEAR:g} points below no compression"
         if near

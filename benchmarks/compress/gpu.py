@@ -133,10 +133,10 @@ def row(case: Case, arena: Arena) -> tuple[str, ...]:
     for count in range(arena.sizes.rounds + 1):
         floor = kernel_seconds(arena.floor)
         case.reset()
-        own = whole_seconds(case.work)
+        seconds = whole_seconds(case.work)
         if count:  # the first compiles
-            ratios.append(own / floor)
-            times.append(own)
+            ratios.append(seconds / floor)
+            times.append(seconds)
     middle = Spread.of(times).middle
     return case.name, str(Spread.of(ratios)), number(1e3 * middle), number(case.items / middle / 1e6)
 
@@ -201,7 +201,7 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
         layout, context = compressor.layout(names, sizes), Context()
         residuals = [torch.zeros(size, device=arena.device) for size in sizes]
         shares = torch.split(gradient, sizes)
-        parts = Parts(Part(*each) for each in zip(names, shares, residuals, strict=True))
+        parts = Parts(Part(*arguments) for arguments in zip(names, shares, residuals, strict=True))
 
         def clear(residuals: list[Tensor] = residuals) -> None:
             torch._foreach_zero_(residuals)

@@ -60,12 +60,12 @@ class Model:
 
     def buckets(self) -> list[list[int]]:
         """Sizes by bucket, the last parameters first, as DDP cuts them."""
-        found: list[list[int]] = [[]]
+        groups: list[list[int]] = [[]]
         for size in reversed(self.sizes):
-            if 4 * sum(found[-1]) >= BUCKET_BYTES:
-                found.append([])
-            found[-1].append(size)
-        return found
+            if 4 * sum(groups[-1]) >= BUCKET_BYTES:
+                groups.append([])
+            groups[-1].append(size)
+        return groups
 
 
 def gpt(layers: int = 6, width: int = 384, vocabulary: int = 65, context: int = 256) -> list[int]:
@@ -96,11 +96,11 @@ class Rounds:
         Args:
             works: get the number of the round, and return what they took.
         """
-        found, done, begun = [float("inf")] * len(works), 0, perf_counter()
+        fastest, done, begun = [float("inf")] * len(works), 0, perf_counter()
         while done < self.least or perf_counter() - begun < self.seconds:
-            found = [min(best, work(done)) for best, work in zip(found, works, strict=True)]
+            fastest = [min(best, work(done)) for best, work in zip(fastest, works, strict=True)]
             done += 1
-        return found
+        return fastest
 
 
 FULL_ROUNDS, QUICK_ROUNDS = Rounds(12, 12, 6.0), Rounds(3, 2, 0.0, 2)
@@ -150,7 +150,9 @@ class Bare:
             self._buckets.append((named, gradients, steps, torch.zeros(sum(sizes))))
         self._payloads: list[Bytes] = []
         self._layouts = [
-            self._compressor.layout([name for name, _ in named], [each.numel() for _, each in named])
+            self._compressor.layout(
+                [name for name, _ in named], [parameter.numel() for _, parameter in named]
+            )
             for named, *_ in self._buckets
         ]
         for turn in range(rounds.warm):
@@ -164,8 +166,8 @@ class Bare:
         begun = perf_counter()
         for layout, (named, *_) in zip(self._layouts, self._buckets, strict=True):
             parts = self._feedback.parts(named, layout, self._compressor)
-            own = self._compressor.compress(parts, layout, self._context)
-            self._payloads.append(own.payload)
+            update = self._compressor.compress(parts, layout, self._context)
+            self._payloads.append(update.payload)
         self._context.iteration += 1
         return perf_counter() - begun
 
@@ -191,7 +193,7 @@ class Weighted(nn.Module):
         """A sum whose derivatives are the gradients of a step."""
         gradients = self._gradients[turn % len(self._gradients)]
         pairs = zip(self.weights, gradients, strict=True)
-        return torch.stack([torch.dot(weight, each) for weight, each in pairs]).sum()
+        return torch.stack([torch.dot(weight, gradient) for weight, gradient in pairs]).sum()
 
 
 def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
@@ -246,7 +248,7 @@ def steps_of(model: Model, rounds: Rounds) -> dict[str, list[float]]:
         elif line == STEPS[1]:
             ddp.register_comm_hook(None, allreduce_hook)
         contenders[line] = ddp, state
-    found: dict[str, list[list[float]]] = {line: [] for line in STEPS}
+    by_line: dict[str, list[list[float]]] = {line: [] for line in STEPS}
     for turn in range(rounds.warm + 2 * rounds.least):
         for line, (ddp, state) in contenders.items():
             loss = ddp(turn)
@@ -258,21 +260,21 @@ def steps_of(model: Model, rounds: Rounds) -> dict[str, list[float]]:
                 last = state.last_step
                 split = [last.compress_s, last.blocked_s, last.exchange_s, last.decompress_s]
             if turn >= rounds.warm:
-                found[line].append([seconds, *split])
-    return {line: np.median(np.array(each), axis=0).tolist() for line, each in found.items()}
+                by_line[line].append([seconds, *split])
+    return {line: np.median(np.array(rows), axis=0).tolist() for line, rows in by_line.items()}
 
 
 def step_table(models: Sequence[Model], rounds: Rounds) -> Table:
     """A backward pass of two workers, and its parts."""
     rows = []
     for model in models:
-        found, _ = found_by(steps_of, (model, rounds), 2)
-        bare = found[STEPS[0]][0]
+        seconds, _ = found_by(steps_of, (model, rounds), 2)
+        bare = seconds[STEPS[0]][0]
         for line in STEPS:
             shown = line if line in STEPS[:2] else f"`{line}`"
-            ratio = number(found[line][0] / bare)
-            split = ["" if line in STEPS[:2] else f"{1e3 * each:.3g}" for each in found[line][1:]]
-            rows.append((model.name, shown, f"{1e3 * found[line][0]:.3g}", ratio, *split))
+            ratio = number(seconds[line][0] / bare)
+            split = ["" if line in STEPS[:2] else f"{1e3 * part:.3g}" for part in seconds[line][1:]]
+            rows.append((model.name, shown, f"{1e3 * seconds[line][0]:.3g}", ratio, *split))
     columns = ("model", "hook", "backward, ms", "to DDP alone", *(f"{part}, ms" for part in PARTS[1:]))
     notes = (
         "Medians of worker 0. Gradients are given, so a backward pass is little more than its exchange; on "

@@ -102,7 +102,7 @@ def read_options(
         parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(parts)}")
     given = parser.parse_args(arguments)
     asked = given.parts if parts else []
-    if unknown := [each for each in asked if each not in parts]:
+    if unknown := [part for part in asked if part not in parts]:
         parser.error(f"{unknown[0]}: choose from {', '.join(parts)}")
     command = shlex.join(["python", "-m", f"benchmarks.{script}", *arguments])
     return Options(given.quick, given.write, command, tuple(asked or parts))

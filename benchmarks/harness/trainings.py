@@ -69,12 +69,12 @@ class Cells:
 
     def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """A cell; where it is not known, it is measured, and kept with what was asked for."""
-        found = next((each for each in self._kept.entries if each.items() >= asked.items()), None)
-        if found is None:
+        entry = next((entry for entry in self._kept.entries if entry.items() >= asked.items()), None)
+        if entry is None:
             print(", ".join(f"{name} {value}" for name, value in asked.items()), "...", flush=True)
-            found = {**asked, **measure()}
-            self._kept.add(found)
-        return found
+            entry = {**asked, **measure()}
+            self._kept.add(entry)
+        return entry
 
 
 class Trainings:
@@ -117,12 +117,12 @@ class Trainings:
                 if done % every == 0 or done == len(running):
                     say(f"  {done} of {len(running)} trainings")
 
-    def keep(self, spec: RunSpec, found: Mapping[str, float]) -> None:
+    def keep(self, spec: RunSpec, results: Mapping[str, float]) -> None:
         """Writes down what a training came to."""
-        self._known[spec.fingerprint()] = found
+        self._known[spec.fingerprint()] = results
         entry = {
             "fingerprint": spec.fingerprint(),
-            **found,
+            **results,
             "model": spec.model.kind,
             "data": spec.data.kind,
             "seed": spec.seed,

@@ -61,8 +61,8 @@ def found_by(work: Callable[..., Any], arguments: tuple[Any, ...], workers: int)
 
 def train_by(processes: int, train: Callable[[str], dict[str, float]], text: str) -> dict[str, float]:
     """What worker 0 found; by this process, which is in a process group, where there is one worker."""
-    found: dict[str, float] = train(text) if processes == 1 else found_by(train, (text,), processes)[0]
-    return found
+    results: dict[str, float] = train(text) if processes == 1 else found_by(train, (text,), processes)[0]
+    return results
 
 
 def _in_group(

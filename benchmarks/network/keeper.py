@@ -26,8 +26,8 @@ def keep(topology: Topology) -> None:
     A line on standard input is a network of the same hosts and sites, whose links these have from then on.
     """
     me = os.getpid()
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda *_: sys.exit())
+    for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(caught, lambda *_: sys.exit())
     remove_stale()
     addresses, mtu = addresses_of(len(topology.links)), topology.mtu
     try:

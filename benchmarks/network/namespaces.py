@@ -36,13 +36,13 @@ def name_of(keeper: int, what: str) -> str:
 
 def namespaces() -> dict[str, int]:
     """Our namespaces, with the process that keeps or kept each."""
-    found = {}
+    keepers = {}
     for line in ip("netns list").splitlines():
         name = line.split()[0]
         keeper, dash, _ = name.removeprefix(PREFIX).partition("-")
         if name.startswith(PREFIX) and dash and keeper.isdigit():
-            found[name] = int(keeper)
-    return found
+            keepers[name] = int(keeper)
+    return keepers
 
 
 def remove(name: str) -> None:

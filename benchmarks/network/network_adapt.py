@@ -55,8 +55,8 @@ class Told:
 
     def part(self, number: int) -> list[dict[str, Any]]:
         """The first part is 0."""
-        each = len(self.steps) // len(RATES)
-        return self.steps[number * each : (number + 1) * each]
+        phase = len(self.steps) // len(RATES)
+        return self.steps[number * phase : (number + 1) * phase]
 
     def milliseconds(self, number: int) -> float:
         """Of a step of a part, when it had settled."""

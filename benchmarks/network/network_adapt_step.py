@@ -35,13 +35,13 @@ class Telling(Following):
             nonlocal last
             iteration = iterate(*arguments)
             now = perf_counter()
-            found = {
+            results = {
                 "step": trainer.done + 1,
                 "density": None if adapter is None else adapter.choice.density,
                 "seconds": now - last,
                 "loss": iteration.loss,
             }
-            print(json.dumps(found), flush=True)
+            print(json.dumps(results), flush=True)
             last = now
             return iteration
 
@@ -52,6 +52,6 @@ def trained(spec: str) -> None:
     """Trains a spec, which is JSON."""
     trainer = fit(spec, Telling() if dist.get_rank() == 0 else Following())
     digest = hashlib.sha256()
-    for each in trainer.model.state_dict().values():
-        digest.update(each.numpy().tobytes())
+    for tensor in trainer.model.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
     print(digest.hexdigest(), flush=True)

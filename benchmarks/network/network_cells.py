@@ -28,12 +28,12 @@ class Asked:
 
 def over(link: str, asked: Sequence[Asked], kept: Cells) -> list[dict[str, Any]]:
     """The trainings over a link; those that are not known are done."""
-    return [kept.of({"link": link, "key": each.key}, partial(over_link, link, each)) for each in asked]
+    return [kept.of({"link": link, "key": cell.key}, partial(over_link, link, cell)) for cell in asked]
 
 
 def over_link(link: str, asked: Asked) -> dict[str, Any]:
     """A training by a host for each worker on one network, and what its probe found."""
     with Network(uniform(asked.spec.workers.count, Link.parse(link))) as network:
         probe = str(network.probe())
-        found = found_by(network, "train", spec=asked.spec.model_dump_json(), half=asked.half)
-    return {"line": asked.half or str(asked.spec.compressor), "probe": probe, **found}
+        results = found_by(network, "train", spec=asked.spec.model_dump_json(), half=asked.half)
+    return {"line": asked.half or str(asked.spec.compressor), "probe": probe, **results}

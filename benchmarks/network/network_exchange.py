@@ -59,8 +59,8 @@ def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str
     base = float(np.median(cell["methods"]["none"]["seconds"])) - bare
     half = float(np.median(cell["methods"]["fp16"]["seconds"])) - bare
     link, hosts = cell["link"], cell["hosts"]
-    for method, found in cell["methods"].items():
-        exchange = np.array(found["seconds"]) - bare
+    for method, results in cell["methods"].items():
+        exchange = np.array(results["seconds"]) - bare
         middle = float(np.median(exchange))
         if method == BARE:
             times.append((link, str(hosts), cell["probe"], method, number(1000 * bare), "", ""))
@@ -75,9 +75,10 @@ def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str
                 number(half / middle),
             )
         )
-        if found["parts"]:
+        if results["parts"]:
             mean = {
-                name: float(np.median([each[name] for each in found["parts"]])) for name in found["parts"][0]
+                name: float(np.median([parts[name] for parts in results["parts"]]))
+                for name in results["parts"][0]
             }
             parts.append(
                 (
@@ -103,8 +104,8 @@ def main(arguments: Sequence[str]) -> int:
     shares: list[tuple[str, ...]] = []
     for link, hosts in cells:
         asked = {"link": link, "hosts": hosts, "steps": steps, "elements": elements}
-        found = kept.of(asked, partial(measured, **asked))
-        more, more_shares = rows_of(found)
+        cell = kept.of(asked, partial(measured, **asked))
+        more, more_shares = rows_of(cell)
         rows += more
         shares += more_shares
     tables = [

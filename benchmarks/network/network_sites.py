@@ -47,9 +47,9 @@ INTRODUCTION = (
 def measured(at_each: int, between: str, steps: int, elements: int) -> dict[str, Any]:
     """All ways on one network."""
     with Network(two_sites(at_each, Link.parse(INSIDE), Link.parse(between))) as network:
-        found = network.probe(0, at_each)
+        probe = network.probe(0, at_each)
         ways = found_by(network, "sites", line=LINE, ways=WAYS, elements=elements, steps=steps)
-    return {"rate": found.rate, "probe": str(found), "ways": ways}
+    return {"rate": probe.rate, "probe": str(probe), "ways": ways}
 
 
 def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -60,17 +60,17 @@ def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
     base = float(np.median(cell["ways"]["exact"]["seconds"]))
     message = float(np.mean(cell["ways"]["exact"]["message"]))
     rows = []
-    for way, found in cell["ways"].items():
-        crossing = float(np.array(found["links"])[crosses].sum()) / 2
+    for way, results in cell["ways"].items():
+        crossing = float(np.array(results["links"])[crosses].sum()) / 2
         formula = formulas(way, at_each, message, cell["elements"])
-        middle = float(np.median(found["seconds"]))
+        middle = float(np.median(results["seconds"]))
         rows.append(
             (
                 *(str(at_each), cell["between"], cell["probe"], f"`{way}`"),
                 number(crossing / 1000),
                 "" if formula is None else number(formula / 1000),
                 number(1000 * 8 * crossing / cell["rate"]),
-                str(Spread.of([1000 * each for each in found["seconds"]])),
+                str(Spread.of([1000 * value for value in results["seconds"]])),
                 number(base / middle),
             )
         )
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str]) -> int:
     rows: list[tuple[str, ...]] = []
     for at_each, between in QUICK_CELLS if options.quick else CELLS:
         asked = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}
-        found = kept.of({**asked, "compared": ", ".join(WAYS)}, partial(measured, **asked))
-        rows += rows_of(found)
+        cell = kept.of({**asked, "compared": ", ".join(WAYS)}, partial(measured, **asked))
+        rows += rows_of(cell)
     table = Table(
         "A step between two sites",
         (

@@ -81,8 +81,8 @@ def timed(model: nn.Module, drawn: list[Any], steps: int) -> list[float]:
         model(drawn[step % DRAWN]).backward()
         seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    found: list[float] = seconds.tolist()
-    return found
+    times: list[float] = seconds.tolist()
+    return times
 
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     drawn = drawn_gradients(weights)
     seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(runner.workers)
     for step in range(-WARM_UP, steps):
-        gradients = [each.flatten().clone() for each in drawn[step % DRAWN]]
+        gradients = [gradient.flatten().clone() for gradient in drawn[step % DRAWN]]
         if step == 0:
             traffic = Traffic(runner.workers)
         dist.barrier()
@@ -118,15 +118,15 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
 
 def sites(line: str, ways: list[str], elements: int, steps: int) -> dict[str, Any]:
     """Each of these ways; see `network_sites.WAYS`."""
-    found = {}
+    results = {}
     for way in ways:
         is_dense = "dense" in way  # which takes long, and always the same
         sent, count = ("none", min(steps, DENSE_STEPS)) if is_dense else (line, steps)
         if way == "sharded":
-            found[way] = sharded(sent, elements, count)
+            results[way] = sharded(sent, elements, count)
         elif "island" in way:
-            found[way] = in_islands(sent, elements, count)
+            results[way] = in_islands(sent, elements, count)
         else:
             form = "hierarchical" if way == "hierarchical" else "exact"
-            found[way] = through_the_hook(sent, form, elements, count)
-    return found
+            results[way] = through_the_hook(sent, form, elements, count)
+    return results

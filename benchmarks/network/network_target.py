@@ -59,7 +59,7 @@ SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
     "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
-    "**Each contender has the same search**, others and ours: {each}. A search begins with each number of "
+    "**Each contender has the same search**, others and ours: {runs}. A search begins with each number of "
     "local steps (1, 2, 4, 10, 30), and with what an earlier search of learning rates had trained, which "
     "counts. Then it takes the setting that may be the fastest on a link (of those below, in turn) and "
     "changes one knob to the next value: what is the contender's own, the learning rate, the number of local "
@@ -109,18 +109,18 @@ def _skipped(setting: Setting) -> int:
     return -(-SKIPPED // setting.every) * setting.every
 
 
-def seconds_a_step(found: Mapping[str, Any], setting: Setting) -> Spread:
+def seconds_a_step(cell: Mapping[str, Any], setting: Setting) -> Spread:
     """Of rounds: the mean of all, and from the 10th to the 90th percentile of them."""
-    done = np.array(found["done"])[_skipped(setting) - 1 :: setting.every]
+    done = np.array(cell["done"])[_skipped(setting) - 1 :: setting.every]
     rounds = np.diff(done) / setting.every
     return Spread.of(rounds.tolist(), float(rounds.mean()))
 
 
-def utilization(found: Mapping[str, Any], setting: Setting) -> float:
+def utilization(cell: Mapping[str, Any], setting: Setting) -> float:
     """Which part of the time worker 0 computed."""
     skipped = _skipped(setting)
-    seconds = found["done"][-1] - found["done"][skipped - 1]
-    return float(sum(found["computing"][skipped:]) / seconds)
+    seconds = cell["done"][-1] - cell["done"][skipped - 1]
+    return float(sum(cell["computing"][skipped:]) / seconds)
 
 
 def steps_table(
@@ -129,11 +129,11 @@ def steps_table(
     """How many steps each setting takes, and its bytes."""
     rows = []
     for setting in settings:
-        found = [trainings.of(workload.spec(setting, seed)) for seed in seeds]
-        steps = [each["steps"] for each in found]
-        nbytes = [each["bytes"] for each in found if np.isfinite(each["bytes"])]
+        results = [trainings.of(workload.spec(setting, seed)) for seed in seeds]
+        steps = [result["steps"] for result in results]
+        nbytes = [result["bytes"] for result in results if np.isfinite(result["bytes"])]
         kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
-        rows.append((setting.name, _steps(steps), *(_steps([each]) for each in steps), kilobytes))
+        rows.append((setting.name, _steps(steps), *(_steps([step]) for step in steps), kilobytes))
     columns = (
         "setting",
         "steps to the target, mean",
@@ -167,9 +167,9 @@ def rows_over(
     """Of each setting."""
     asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
     rows = []
-    for setting, found in zip(settings, over(link, asked, cells), strict=True):
+    for setting, cell in zip(settings, over(link, asked, cells), strict=True):
         steps = fmean(trainings.of(workload.spec(setting, seed))["steps"] for seed in seeds)
-        rows.append((setting, steps, seconds_a_step(found, setting), found))
+        rows.append((setting, steps, seconds_a_step(cell, setting), cell))
     return rows
 
 
@@ -189,7 +189,7 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
     """
     totals = totals_of(rows)
     half = min(totals[name] for name in totals if kinds[name] == HALF.name)
-    ours = {each.name for each in workload.contenders if each.ours} | {AUTO_KIND}
+    ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND}
     peer = min(totals[name] for name in totals if kinds[name] not in ours)
     lines = [
         (
@@ -198,10 +198,10 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
             _times(half, totals[setting.name]),
             _times(peer, totals[setting.name]),
             str(Spread(1000 * spread.low, 1000 * spread.middle, 1000 * spread.high)),
-            f"{100 * utilization(found, setting):.0f}",
-            number(found["peak"] / 1e6) if "peak" in found else "",
+            f"{100 * utilization(cell, setting):.0f}",
+            number(cell["peak"] / 1e6) if "peak" in cell else "",
         )
-        for setting, _, spread, found in sorted(rows, key=lambda row: totals[row[0].name])
+        for setting, _, spread, cell in sorted(rows, key=lambda row: totals[row[0].name])
     ]
     columns = (
         *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
@@ -216,8 +216,8 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
 def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
     """How much could be gained, by the part of its time that DDP with 16 bits computes."""
     computing = [
-        steps * spread.middle * utilization(found, setting)
-        for setting, steps, spread, found in rows
+        steps * spread.middle * utilization(cell, setting)
+        for setting, steps, spread, cell in rows
         if setting.half and steps * spread.middle == half
     ]
     return tuple(
@@ -262,8 +262,8 @@ def whole_table(
 ) -> Table:
     """Runs to the target by the clock, beside the product."""
     reached = [s for s in settings if np.isfinite(trainings.of(workload.spec(s, 0))["steps"])]
-    timed = over(link, [Asked(timed_spec(workload, each), each.half) for each in reached], cells)
-    runs = over(link, [Asked(workload.whole(each, 0), each.half) for each in reached], cells)
+    timed = over(link, [Asked(timed_spec(workload, setting), setting.half) for setting in reached], cells)
+    runs = over(link, [Asked(workload.whole(setting, 0), setting.half) for setting in reached], cells)
     rows = []
     for setting, steps, run in zip(reached, timed, runs, strict=True):
         expected = trainings.of(workload.spec(setting, 0))["steps"]
@@ -290,7 +290,7 @@ def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) 
     return INTRODUCTION.format(
         hosts=workload.hosts,
         cores=len(os.sched_getaffinity(0)),
-        each=", ".join(f"{each.contender.name} {len(each.found)} trainings" for each in searches),
+        runs=", ".join(f"{search.contender.name} {len(search.results)} trainings" for search in searches),
         patience=PATIENCE,
         ddp=workload.ddp,
         longest=workload.longest,
@@ -318,14 +318,17 @@ def measure(
     """
     workload, links = searches[0].workload, searches[0].links
     whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
-    over = {link: [(setting, each) for each in searches for setting in each.settings(link)] for link in links}
-    kinds = {setting.name: each.contender.name for pairs in over.values() for setting, each in pairs}
+    over = {
+        link: [(setting, search) for search in searches for setting in search.settings(link)]
+        for link in links
+    }
+    kinds = {setting.name: search.contender.name for pairs in over.values() for setting, search in pairs}
     kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
     here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
     settings = {setting.name: setting for of_link in here.values() for setting in of_link}
     specs = [(workload.spec(s, seed), workload.longest) for seed in seeds for s in settings.values()]
     train_all(trainings, specs)
-    tables = [each.table() for each in searches]
+    tables = [search.table() for search in searches]
     tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
     minutes: dict[str, dict[str, float]] = {}
     totals: dict[str, Mapping[str, float]] = {}
@@ -358,8 +361,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, workload in workloads.items():
         searches = searched(workload, links, trainings)
         if name == "late":
-            for each in searches:
-                each.links = (*LINKS, LATE_LINK)
+            for search in searches:
+                search.links = (*LINKS, LATE_LINK)
         chosen: Mapping[str, Setting] = {}
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
@@ -377,7 +380,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(measured: Mapping[str, Measured]) -> None:
     """Draws the picture of the first screen, and writes its table."""
-    draw(PICTURE, {workload: each.minutes for workload, each in measured.items()})
+    draw(PICTURE, {workload: target.minutes for workload, target in measured.items()})
     write(measured)
 
 

@@ -105,9 +105,9 @@ class Timing(Following):
     def _timing(self, evaluate: Callable[[], Any]) -> Callable[[], Any]:
         def timed() -> Any:
             began = perf_counter()
-            found = evaluate()
+            metrics = evaluate()
             self.evaluating += perf_counter() - began
-            return found
+            return metrics
 
         return timed
 
@@ -130,7 +130,7 @@ def train(spec: str, half: str) -> dict[str, Any]:
     listener.finished()
     ended = perf_counter()  # after the last evaluation, which is among those that are timed
     return {
-        "done": [each - listener.began for each in listener.done],
+        "done": [moment - listener.began for moment in listener.done],
         "computing": listener.computing,
         "seconds": ended - listener.began,
         "evaluating": listener.evaluating,

@@ -71,9 +71,9 @@ def main(rank: int, hosts: int, address: str, name: str, asked: dict[str, Any]) 
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://{address}:{PORT}", rank=rank, world_size=hosts)
-    found = _work_of(name)(**asked)
-    if rank == 0 and found is not None:
-        print(json.dumps(found))
+    results = _work_of(name)(**asked)
+    if rank == 0 and results is not None:
+        print(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -86,14 +86,14 @@ def measured(spec: RunSpec, link: str, steps: int) -> dict[str, list[float]]:
     """Seconds of each step by each method, on one network."""
     with Network(uniform(spec.workers.count, Link.parse(link))) as network:
         asked = {"spec": spec.model_dump(mode="json"), "methods": METHODS, "steps": steps}
-        found: dict[str, list[float]] = found_by(network, "plan", **asked)
-    return found
+        results: dict[str, list[float]] = found_by(network, "plan", **asked)
+    return results
 
 
 def both(model: str, link: str, hosts: int, steps: int) -> dict[str, Any]:
     """All methods measured on one network, and predicted."""
     spec = spec_of(model, hosts)
-    calibration = calibrate(spec, [each for each in METHODS if each != HALF], sharing=hosts)
+    calibration = calibrate(spec, [method for method in METHODS if method != HALF], sharing=hosts)
     return {
         "seconds": measured(spec, link, steps),
         "predicted": {method: predicted(calibration, method, link, hosts) for method in METHODS},
@@ -110,7 +110,7 @@ def rows_of(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             *(cell["model"], cell["link"], str(cell["hosts"]), f"`{method}`"),
-            str(Spread.of([1000 * each for each in cell["seconds"][method]])),
+            str(Spread.of([1000 * value for value in cell["seconds"][method]])),
             number(1000 * cell["predicted"][method]),
             f"{100 * error_of(cell, method):+.0f}",
         )
@@ -133,12 +133,12 @@ def main(arguments: Sequence[str]) -> int:
     for model, link, hosts in wanted:
         asked = {"model": model, "link": link, "hosts": hosts, "steps": steps}
         cells.append(kept.of(asked, partial(both, **asked)))
-    errors = np.abs([error_of(each, method) for each in cells for method in METHODS])
+    errors = np.abs([error_of(cell, method) for cell in cells for method in METHODS])
     near = int((errors <= WITHIN).sum())
     table = Table(
         "A step, measured and predicted",
         ("model", "link", "hosts", "method", "measured ms", "predicted ms", "error %"),
-        [row for each in cells for row in rows_of(each)],
+        [row for cell in cells for row in rows_of(cell)],
         (
             f"Within {100 * WITHIN:.0f}%: {near} of {len(errors)} cells; median error "
             f"{100 * float(np.median(errors)):.0f}%, largest {100 * float(errors.max()):.0f}%.",

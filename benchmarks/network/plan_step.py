@@ -53,7 +53,7 @@ def measure(spec: RunSpec, data: Data, method: str, steps: int) -> list[float]:
         ends.append(perf_counter())
     seconds = torch.tensor(np.diff(ends[WARM_UP::WINDOW]) / WINDOW)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return [float(each) for each in seconds]
+    return [float(second) for second in seconds]
 
 
 def measured(spec: dict[str, Any], methods: list[str], steps: int) -> dict[str, list[float]]:

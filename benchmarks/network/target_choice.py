@@ -42,10 +42,10 @@ def chosen_for(workload: Workload, links: Sequence[str], cells: Cells) -> dict[s
 
 
 def _found(spec: RunSpec, link: str, probe_runs: ProbeRuns) -> dict[str, Any]:
-    found = find(
+    decision = find(
         spec, "target_settings.py", Link.parse(link), PROBE_SECONDS, probe_runs, print, sharing=HOSTS
     )
-    best = found.decision.best
+    best = decision.decision.best
     return {
         "way": str(best.prospect.way),
         "predicted_s": best.prospect.seconds,
@@ -54,13 +54,13 @@ def _found(spec: RunSpec, link: str, probe_runs: ProbeRuns) -> dict[str, Any]:
     }
 
 
-def _setting(found: Mapping[str, Any]) -> Setting:
-    chosen = RunSpec.model_validate(found["spec"])
+def _setting(decision: Mapping[str, Any]) -> Setting:
+    chosen = RunSpec.model_validate(decision["spec"])
     return Setting(
         str(chosen.compressor),
         chosen.sync.model_dump(mode="json"),
         chosen.training.optimizer.model_dump(mode="json"),
-        name=f"{NAME}: {found['way']}",
+        name=f"{NAME}: {decision['way']}",
     )
 
 

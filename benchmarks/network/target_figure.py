@@ -33,11 +33,11 @@ def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dic
         seconds: by setting.
         kinds: by setting, the contender's name.
     """
-    found: dict[str, float] = {}
+    minutes: dict[str, float] = {}
     for name, value in seconds.items():
         if isfinite(value):
-            found[kinds[name]] = min(value / 60, found.get(kinds[name], inf))
-    return found
+            minutes[kinds[name]] = min(value / 60, minutes.get(kinds[name], inf))
+    return minutes
 
 
 def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
@@ -47,9 +47,9 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
         path: the file, .png or .svg.
         minutes: by workload, link and kind.
     """
-    everything = [found for by_link in minutes.values() for found in by_link.values()]
-    kinds = {kind for found in everything for kind in found}
-    longest = max(value for found in everything for value in found.values())
+    everything = [by_kind for by_link in minutes.values() for by_kind in by_link.values()]
+    kinds = {kind for by_kind in everything for kind in by_kind}
+    longest = max(value for by_kind in everything for value in by_kind.values())
     unit, factor = ("minutes", 1) if longest >= _LEAST_MINUTES else ("seconds", 60)
     figure, panels = new_panels(
         f"{unit.capitalize()} to the same loss or accuracy, four hosts",
@@ -64,7 +64,7 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
     )
     for axes, by_link in zip(panels, minutes.values(), strict=True):
         links = list(by_link)
-        drawn = [factor * value for found in by_link.values() for value in found.values()]
+        drawn = [factor * value for by_kind in by_link.values() for value in by_kind.values()]
         for kind, color in COLORS.items():
             places = [place for place, link in enumerate(links) if kind in by_link[link]]
             values = [factor * by_link[links[place]][kind] for place in places]
@@ -95,17 +95,17 @@ def times_table(measured: Mapping[str, Measured], *, short: bool) -> str:
         short: only the fastest of ours and of the others, and DDP in 16 and 32 bits.
     """
     tables = []
-    for workload, found in measured.items():
-        links = list(dict.fromkeys((next(iter(found.minutes)), next(reversed(found.minutes)))))
-        first = found.minutes[links[0]]
+    for workload, load in measured.items():
+        links = list(dict.fromkeys((next(iter(load.minutes)), next(reversed(load.minutes)))))
+        first = load.minutes[links[0]]
         kinds = sorted(first, key=first.__getitem__)
         if short:
             ours = next(kind for kind in kinds if kind.endswith("(ours)"))
             other = next(kind for kind in kinds if not kind.endswith("(ours)"))
             kinds = [kind for kind in kinds if kind in {ours, other, "DDP, 16 bits", "DDP, float32"}]
         names = [_label(link).replace("\n", ", ") for link in links]
-        lines = [[f"{workload}, to {found.target}", *names], ["---", *("---:" for _ in links)]]
-        times = [[found.minutes[link].get(kind) for link in links] for kind in kinds]
+        lines = [[f"{workload}, to {load.target}", *names], ["---", *("---:" for _ in links)]]
+        times = [[load.minutes[link].get(kind) for link in links] for kind in kinds]
         lines += [
             [kind, *("" if minutes is None else f"{number(60 * minutes)} s" for minutes in row)]
             for kind, row in zip(kinds, times, strict=True)

@@ -23,8 +23,8 @@ Found = Mapping[str, float]
 
 def known(trainings: Trainings, spec: RunSpec, most: int) -> Found | None:
     """What a training of at most so many steps came to, or None where it is not done yet."""
-    found = trainings.known(spec)
-    return found if found and (isfinite(found["steps"]) or found.get("within", inf) >= most) else None
+    result = trainings.known(spec)
+    return result if result and (isfinite(result["steps"]) or result.get("within", inf) >= most) else None
 
 
 def train(trainings: Trainings, asked: Iterable[tuple[RunSpec, int]]) -> None:
@@ -51,7 +51,7 @@ class Search:
     contender: Contender
     links: Sequence[str]
     trainings: Trainings
-    found: dict[Point, Found] = field(default_factory=dict)
+    results: dict[Point, Found] = field(default_factory=dict)
     """What was tried, in this order."""
 
     def next(self) -> Point | None:
@@ -59,19 +59,21 @@ class Search:
 
         Not what would be too slow even if it took as few steps as DDP.
         """
-        if len(self.found) == self.contender.trainings:
+        if len(self.results) == self.contender.trainings:
             return None
-        link = self.links[len(self.found) % len(self.links)]
-        best = sorted(self.found, key=lambda point: self.seconds(point, link))
-        near = (each for point in best for each in self.contender.neighbours(point))
-        new = (each for each in (*self.contender.starts, *near) if each not in self.found)
-        return next((each for each in new if self.asked(each)[1] >= self.workload.ddp), None)
+        link = self.links[len(self.results) % len(self.links)]
+        best = sorted(self.results, key=lambda point: self.seconds(point, link))
+        near = (neighbour for point in best for neighbour in self.contender.neighbours(point))
+        new = (start for start in (*self.contender.starts, *near) if start not in self.results)
+        return next((point for point in new if self.asked(point)[1] >= self.workload.ddp), None)
 
     def asked(self, point: Point) -> tuple[RunSpec, int]:
         """A training, and how many steps it may take: a number at which the workload is evaluated."""
         spec = self.workload.spec(self.contender.setting(point), 0)
         spent = {
-            link: min((each["steps"] * self._step(at, link) for at, each in self.found.items()), default=inf)
+            link: min(
+                (result["steps"] * self._step(at, link) for at, result in self.results.items()), default=inf
+            )
             for link in self.links
         }
         most = max(PATIENCE * seconds / self._step(point, link) for link, seconds in spent.items())
@@ -80,17 +82,17 @@ class Search:
 
     def tell(self, point: Point) -> None:
         """The training is done."""
-        found = known(self.trainings, *self.asked(point))
-        assert found is not None
-        self.found[point] = found
+        result = known(self.trainings, *self.asked(point))
+        assert result is not None
+        self.results[point] = result
 
     def seconds(self, point: Point, link: str) -> float:
         """About how long it takes to the target over a link."""
-        found = self.found[point]
-        if not isfinite(found["steps"]):
+        result = self.results[point]
+        if not isfinite(result["steps"]):
             return inf
-        sent = 8 * (self.workload.hosts - 1) * found["bytes"] / Link.parse(link).rate
-        return found["steps"] * self._step(point, link, sent)
+        sent = 8 * (self.workload.hosts - 1) * result["bytes"] / Link.parse(link).rate
+        return result["steps"] * self._step(point, link, sent)
 
     def _step(self, point: Point, link: str, sent: float = 0.0) -> float:
         """About the seconds of a step whose bytes are under way for `sent`."""
@@ -101,10 +103,10 @@ class Search:
     def over(self, link: str) -> list[Point]:
         """What may be among the fastest on a link; of settings with one label, the best over all links."""
         best: dict[str, Point] = {}
-        for point in sorted(self.found, key=self._mean_seconds):
+        for point in sorted(self.results, key=self._mean_seconds):
             best.setdefault(self.contender.setting(point).name, point)
         least = min(self.seconds(point, link) for point in best.values())
-        return [each for each in best.values() if self.seconds(each, link) <= SLACK * least < inf]
+        return [point for point in best.values() if self.seconds(point, link) <= SLACK * least < inf]
 
     def _mean_seconds(self, point: Point) -> float:
         return fmean(self.seconds(point, link) for link in self.links)
@@ -118,12 +120,12 @@ class Search:
         measured = {point for link in self.links for point in self.over(link)}
         rate = self.workload.base["training"]["optimizer"]["lr"]
         rows = []
-        for point, found in self.found.items():
-            every, factor, *own = point
-            reached = isfinite(found["steps"])
-            steps = f"{found['steps']:,.0f}" if reached else f"not within {found['within']:,.0f}"
-            kilobytes = number(found["bytes"] / 1000) if reached else ""
-            values = (f"{each:g}" for each in (every, factor * rate, *own))
+        for point, result in self.results.items():
+            every, factor, *rest = point
+            reached = isfinite(result["steps"])
+            steps = f"{result['steps']:,.0f}" if reached else f"not within {result['within']:,.0f}"
+            kilobytes = number(result["bytes"] / 1000) if reached else ""
+            values = (f"{value:g}" for value in (every, factor * rate, *rest))
             rows.append((*values, steps, kilobytes, "yes" if point in measured else ""))
         columns = ("every", "learning rate", *tuple(self.contender.knobs)[2:])
         title = f"{self.workload.name}: {self.contender.name}, {len(rows)} trainings"
@@ -133,8 +135,8 @@ class Search:
 def searched(workload: Workload, links: Sequence[str], trainings: Trainings) -> list[Search]:
     """The searches of all contenders, done."""
     searches = [Search(workload, contender, links, trainings) for contender in workload.contenders]
-    while todo := [(each, point) for each in searches if (point := each.next()) is not None]:
-        train(trainings, [each.asked(point) for each, point in todo])
-        for each, point in todo:
-            each.tell(point)
+    while todo := [(search, point) for search in searches if (point := search.next()) is not None]:
+        train(trainings, [search.asked(point) for search, point in todo])
+        for search, point in todo:
+            search.tell(point)
     return searches

@@ -259,8 +259,8 @@ def digits16() -> DataSet:
     assert isinstance(small, DataSet)
     blank = float(min(small.train_inputs.min(), small.test_inputs.min()))
     train, test = (
-        pad(avg_pool2d(each, 2), (1, 1, 1, 1), value=blank)
-        for each in (small.train_inputs, small.test_inputs)
+        pad(avg_pool2d(inputs, 2), (1, 1, 1, 1), value=blank)
+        for inputs in (small.train_inputs, small.test_inputs)
     )
     return DataSet(train, small.train_labels, test, small.test_labels, small.classes)
 

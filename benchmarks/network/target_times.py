@@ -37,13 +37,13 @@ def known(path: Path = PATH) -> dict[str, Measured]:
     """By workload."""
     if not path.exists():
         return {}
-    return {name: Measured(**each) for name, each in json.loads(path.read_text(encoding="utf-8")).items()}
+    return {name: Measured(**load) for name, load in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def keep(workload: str, measured: Measured, path: Path = PATH) -> dict[str, Measured]:
     """Writes a workload's times down in place of those before; all that are known now."""
     now = {**known(path), workload: measured}
-    text = json.dumps({name: asdict(each) for name, each in now.items()}, indent=1)
+    text = json.dumps({name: asdict(measured_) for name, measured_ in now.items()}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
     return now
 
@@ -52,9 +52,9 @@ def credit(measured: Mapping[str, Measured]) -> str:
     """Commands, dates and machines, in a sentence for each day and machine."""
 
     def said() -> Iterator[str]:
-        days = sorted(measured.values(), key=lambda each: (each.date, each.machine))
-        for (date, machine), of_day in groupby(days, lambda each: (each.date, each.machine)):
-            commands = " and ".join(dict.fromkeys(f"`{each.command}`" for each in of_day))
+        days = sorted(measured.values(), key=lambda day: (day.date, day.machine))
+        for (date, machine), of_day in groupby(days, lambda day: (day.date, day.machine)):
+            commands = " and ".join(dict.fromkeys(f"`{day.command}`" for day in of_day))
             yield f"{commands}, {date}, {machine}."
 
     return " ".join(said())

@@ -38,12 +38,12 @@ class Link:
             ValueError: it is none of these.
         """
         number = r"(\d+(?:\.\d+)?)"
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"{number}(kbit|mbit|gbit)(?:,{number}(us|ms|s))?(?:,{number}%)?", text.replace(" ", "").lower()
         )
-        if found is None:
+        if match is None:
             raise ValueError(f"link {text!r}: write rate, delay one way and loss as 100mbit,20ms,0.1%")
-        rate, rate_unit, delay, delay_unit, loss = found.groups()
+        rate, rate_unit, delay, delay_unit, loss = match.groups()
         return cls(
             float(rate) * _RATES[rate_unit],
             float(delay) * _TIMES[delay_unit] if delay else 0.0,
@@ -106,7 +106,7 @@ class Topology:
         """What `to_json` gave."""
         tree: dict[str, Any] = json.loads(text)
         between = Link(**tree["between"]) if tree["between"] else None
-        return cls(tuple(Link(**each) for each in tree["links"]), tuple(tree["sites"]), between)
+        return cls(tuple(Link(**link) for link in tree["links"]), tuple(tree["sites"]), between)
 
 
 def uniform(hosts: int, link: Link) -> Topology:

@@ -115,10 +115,10 @@ def main(arguments: Sequence[str]) -> int:
     taus = {rule: some[3:4] if options.quick else some for rule, some in TAUS.items()}
     trainings = Trainings(kept_in("anoosheh", quick=options.quick), train, lambda _: 1)
     lines = [UNCOMPRESSED, *(line(rule, tau) for rule, some in taus.items() for tau in some)]
-    trainings.train([spec_of(each, seed, epochs, width) for seed in seeds for each in lines])
-    found = {each: [trainings.of(spec_of(each, seed, epochs, width)) for seed in seeds] for each in lines}
-    tables = [rule_table(rule, some, found) for rule, some in taus.items()]
-    tables.append(fraction_table(taus, found))
+    trainings.train([spec_of(line, seed, epochs, width) for seed in seeds for line in lines])
+    results = {line: [trainings.of(spec_of(line, seed, epochs, width)) for seed in seeds] for line in lines}
+    tables = [rule_table(rule, some, results) for rule, some in taus.items()]
+    tables.append(fraction_table(taus, results))
     introduction = INTRODUCTION.format(nodes=NODES, images=IMAGES_A_NODE, epochs=epochs, seeds=len(seeds))
     publish("anoosheh", options, introduction, tables)
     return 0
@@ -133,12 +133,12 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 """By compressor, a training for each seed."""
 
 
-def rule_table(rule: str, taus: Sequence[float], found: Found) -> Table:
+def rule_table(rule: str, taus: Sequence[float], results: Found) -> Table:
     """Tables 1 to 3 of the paper."""
-    bare = found[UNCOMPRESSED]
+    bare = results[UNCOMPRESSED]
     rows = []
-    for label, each in (("none", UNCOMPRESSED), *((f"{tau:g}", line(rule, tau)) for tau in taus)):
-        runs = found[each]
+    for label, method in (("none", UNCOMPRESSED), *((f"{tau:g}", line(rule, tau)) for tau in taus)):
+        runs = results[method]
         accuracy = 100 * fmean(run["accuracy"] for run in runs)
         paper, wire = (fmean(run[what] for run in runs) / 1e9 for what in ("paper", "wire"))
         points = [100 * (run["accuracy"] - other["accuracy"]) for run, other in zip(runs, bare, strict=True)]
@@ -147,7 +147,7 @@ def rule_table(rule: str, taus: Sequence[float], found: Found) -> Table:
             (
                 label,
                 f"{accuracy:.2f}",
-                "" if each == UNCOMPRESSED else interval(points, 2),
+                "" if method == UNCOMPRESSED else interval(points, 2),
                 number(paper),
                 number(accuracy / paper),
                 f"{100 * fmean(run['fraction'] for run in runs):.3g}",
@@ -170,17 +170,17 @@ def rule_table(rule: str, taus: Sequence[float], found: Found) -> Table:
     return Table(f"{rule.upper()}", columns, rows)
 
 
-def fraction_table(taus: Mapping[str, Sequence[float]], found: Found) -> Table:
+def fraction_table(taus: Mapping[str, Sequence[float]], results: Found) -> Table:
     """Figures 4 and 6: the communication fraction over the iterations, in percent."""
     rows = []
     for rule, some in taus.items():
-        each = line(rule, some[len(some) // 2])
+        method = line(rule, some[len(some) // 2])
         means = [
-            fmean(run[f"part/{i}"] for run in found[each])
+            fmean(run[f"part/{i}"] for run in results[method])
             for i in range(PARTS)
-            if f"part/{i}" in found[each][0]
+            if f"part/{i}" in results[method][0]
         ]
-        rows.append((f"`{each}`", *(f"{100 * mean:.3g}" for mean in means)))
+        rows.append((f"`{method}`", *(f"{100 * mean:.3g}" for mean in means)))
     columns = ("sent %, by eighth of the run", *(str(i + 1) for i in range(len(rows[0]) - 1)))
     notes = ("The paper sees the fraction rise over a run, most in its first part.",)
     return Table("Communication fraction over iterations (figures 4 and 6)", columns, rows, notes)

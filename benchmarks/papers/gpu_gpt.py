@@ -202,7 +202,7 @@ class Training:
         pending = []
         for rank, model in enumerate(self.models):
             moved = zip(self._starts(rank), model.parameters(), strict=True)
-            pending.append(self.averaging.begin(rank, [(start - own).view(-1) for start, own in moved]))
+            pending.append(self.averaging.begin(rank, [(start - end).view(-1) for start, end in moved]))
         step = Step()
         mean = self.averaging.finish(self.averaging.run(pending), step, self.traffic)
         assert mean is not None
@@ -210,8 +210,8 @@ class Training:
             base.grad = part.view_as(base)
         self.outer.step()
         for rank, model in enumerate(self.models):
-            for own, start in zip(model.parameters(), self._starts(rank), strict=True):
-                own.copy_(start)
+            for parameter, start in zip(model.parameters(), self._starts(rank), strict=True):
+                parameter.copy_(start)
         self.sent += step.wire_bytes * (WORKERS - 1) // WORKERS
 
     def run(self, steps: int | None = None) -> None:
@@ -236,8 +236,8 @@ class Training:
     def evaluate(self) -> float:
         """The loss of what all agree on, on 64 batches of the test files."""
         if self.way.method is not None:
-            for own, base in zip(self.models[0].parameters(), self.base, strict=True):
-                own.copy_(base)
+            for parameter, base in zip(self.models[0].parameters(), self.base, strict=True):
+                parameter.copy_(base)
         batches = self._batches(self.test, 0)
         return sum(float(self._loss(self.models[0], next(batches))) for _ in range(64)) / 64
 
@@ -271,12 +271,14 @@ def main(arguments: Sequence[str]) -> None:
         began = perf_counter()
         training = Training(way, size, data, device, header["steps"])
         training.run()
-        found = {"name": way.name, "loss": training.evaluate(), "sent": training.sent}
-        found |= {"parameters": training.parameters, "s": perf_counter() - began}
-        done.append(found)
+        record = {"name": way.name, "loss": training.evaluate(), "sent": training.sent}
+        record |= {"parameters": training.parameters, "s": perf_counter() - began}
+        done.append(record)
         with lines.open("a") as file:
-            file.write(json.dumps(found) + "\n")
-        say(f"{way.name}: {found['loss']:.4f} nats, {found['sent'] / 1e6:,.1f} MB sent, {found['s']:.0f} s")
+            file.write(json.dumps(record) + "\n")
+        say(
+            f"{way.name}: {record['loss']:.4f} nats, {record['sent'] / 1e6:,.1f} MB sent, {record['s']:.0f} s"
+        )
     rows = [
         (
             row["name"],

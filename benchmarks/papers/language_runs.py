@@ -135,13 +135,13 @@ def _trained(text: str) -> dict[str, float]:
 def tried_by_auto(setting: Setting, size: Size) -> list[Setting]:
     """What `taugrad auto` tries with a run, by the function that it uses."""
     bare = setting.spec(size, 1)
-    found = []
+    tables = []
     for every, density in adaptive.STEPS:
         spec = adaptive.local_steps(bare, every, density)
         sync = real(spec.sync).model_dump(mode="json")
         name = f"auto: every {every}, {100 * density:g}%, rate {spec.training.optimizer.lr:g}"
-        found.append(Setting(name, str(spec.compressor), sync, {"lr": spec.training.optimizer.lr}))
-    return found
+        tables.append(Setting(name, str(spec.compressor), sync, {"lr": spec.training.optimizer.lr}))
+    return tables
 
 
 def table(
@@ -155,13 +155,13 @@ def table(
     """Every setting's loss and bytes; a column of differences for each base, seed by seed."""
     rows = []
     for setting in settings:
-        found = [trainings.of(setting.spec(size, seed)) for seed in seeds]
-        smaller = fmean(each["smaller"] for each in found)
+        results = [trainings.of(setting.spec(size, seed)) for seed in seeds]
+        smaller = fmean(result["smaller"] for result in results)
         rows.append(
             (
                 setting.name,
-                f"{fmean(each['loss'] for each in found):.3f}",
-                *(_more(found, base, size, seeds, trainings) for base in bases.values()),
+                f"{fmean(result['loss'] for result in results):.3f}",
+                *(_more(results, base, size, seeds, trainings) for base in bases.values()),
                 f"{number(smaller)}x",
                 f"{number(smaller / SIXTEEN)}x",
             )
@@ -177,11 +177,11 @@ def table(
 
 
 def _more(
-    found: Sequence[Mapping[str, float]],
+    results: Sequence[Mapping[str, float]],
     base: Setting,
     size: Size,
     seeds: Sequence[int],
     trainings: Trainings,
 ) -> str:
     others = [trainings.of(base.spec(size, seed)) for seed in seeds]
-    return interval([each["loss"] - other["loss"] for each, other in zip(found, others, strict=True)])
+    return interval([result["loss"] - other["loss"] for result, other in zip(results, others, strict=True)])

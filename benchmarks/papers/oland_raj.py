@@ -47,7 +47,7 @@ class Watching(Following):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, float] = {}
+        self.results: dict[str, float] = {}
         self._epoch = 0
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -55,16 +55,16 @@ class Watching(Following):
         super().evaluated(iteration, metrics)
         self._epoch += 1
         steps = self.trainer.plan.iterations // self.trainer.spec.training.epochs
-        self.found[f"accuracy/{self._epoch}"] = metrics[names.EVAL_ACCURACY]
+        self.results[f"accuracy/{self._epoch}"] = metrics[names.EVAL_ACCURACY]
         # The ledger spreads an exchange over its epoch's steps.
-        self.found[f"raw/{self._epoch}"] = steps * metrics[names.EPOCH_VALUE_BITS_PER_PARAM]
-        self.found[f"sent/{self._epoch}"] = steps * metrics[names.EPOCH_BITS_PER_PARAM]
+        self.results[f"raw/{self._epoch}"] = steps * metrics[names.EPOCH_VALUE_BITS_PER_PARAM]
+        self.results[f"sent/{self._epoch}"] = steps * metrics[names.EPOCH_BITS_PER_PARAM]
         model = self.trainer.model
-        layers = [each for each in model.parameters() if each.ndim > 1]
+        layers = [parameter for parameter in model.parameters() if parameter.ndim > 1]
         gradients = torch.autograd.grad(self._loss(model), layers)
         for i, (layer, gradient) in enumerate(zip(layers, gradients, strict=True), start=1):
-            self.found[f"entropy{i}/{self._epoch}"] = entropy(layer.detach())
-            self.found[f"rms{i}/{self._epoch}"] = float(gradient.double().square().mean().sqrt())
+            self.results[f"entropy{i}/{self._epoch}"] = entropy(layer.detach())
+            self.results[f"rms{i}/{self._epoch}"] = float(gradient.double().square().mean().sqrt())
 
     def _loss(self, model: torch.nn.Module) -> Tensor:
         train = self.trainer.data.train
@@ -83,7 +83,7 @@ def train(text: str) -> dict[str, float]:
     """A training, by epoch."""
     listener = Watching()
     fit(text, listener)
-    return listener.found
+    return listener.results
 
 
 def lines(options: Options) -> list[str]:
@@ -122,9 +122,13 @@ def main(arguments: Sequence[str]) -> int:
     seeds = range(1, 3 if options.quick else SEEDS + 1)
     trainings = Trainings(kept_in("oland_raj", quick=options.quick), train, lambda _: 1)
     trainings.train([spec_of(line, seed, epochs) for seed in seeds for line in lines(options)])
-    found = {line: [trainings.of(spec_of(line, seed, epochs)) for seed in seeds] for line in lines(options)}
+    results = {line: [trainings.of(spec_of(line, seed, epochs)) for seed in seeds] for line in lines(options)}
     introduction = INTRODUCTION.format(workers=WORKERS, epochs=epochs, seeds=len(seeds), rate=RATE)
-    tables = [accuracy_table(found, epochs), bits_table(found, epochs), correlation_table(found, epochs)]
+    tables = [
+        accuracy_table(results, epochs),
+        bits_table(results, epochs),
+        correlation_table(results, epochs),
+    ]
     publish("oland_raj", options, introduction, tables)
     return 0
 
@@ -133,11 +137,11 @@ Found = Mapping[str, Sequence[Mapping[str, float]]]
 """By compressor, a training for each seed."""
 
 
-def accuracy_table(found: Found, epochs: int) -> Table:
+def accuracy_table(results: Found, epochs: int) -> Table:
     """Figures 1 and 4 of the paper, and its rates."""
     rows = []
-    bare = [run[f"accuracy/{epochs}"] for run in found[BASELINE]]
-    for line, runs in found.items():
+    bare = [run[f"accuracy/{epochs}"] for run in results[BASELINE]]
+    for line, runs in results.items():
         last = [run[f"accuracy/{epochs}"] for run in runs]
         raw, sent = (mean_by_epoch(runs, what, range(1, epochs + 1)) for what in ("raw", "sent"))
         points = [100 * (a - b) for a, b in zip(last, bare, strict=True)]
@@ -181,24 +185,24 @@ def mean_by_epoch(runs: Sequence[Mapping[str, float]], what: str, epochs: Sequen
     return fmean(run[f"{what}/{epoch}"] for run in runs for epoch in epochs)
 
 
-def bits_table(found: Found, epochs: int) -> Table:
+def bits_table(results: Found, epochs: int) -> Table:
     """Figure 5: the bit rate by epoch."""
     shown = [epoch for epoch in SHOWN_EPOCHS if epoch <= epochs]
     rows = [
         (f"c = {floor}, {label}", *(number(mean_by_epoch(runs, what, [epoch])) for epoch in shown))
         for floor in SHOWN_FLOORS
         for label, what in (("raw", "raw"), ("Huffman", "sent"))
-        for runs in [found[f"entropy(floor={floor}) | huffman"]]
+        for runs in [results[f"entropy(floor={floor}) | huffman"]]
     ]
-    return Table("Bits a weight by epoch (figure 5)", ("M = 4", *(f"epoch {each}" for each in shown)), rows)
+    return Table("Bits a weight by epoch (figure 5)", ("M = 4", *(f"epoch {epoch}" for epoch in shown)), rows)
 
 
-def correlation_table(found: Found, epochs: int) -> Table:
+def correlation_table(results: Found, epochs: int) -> Table:
     """Section 3.4: log2(G + c0) against H, layer by layer, over a run's epochs."""
     rows = []
     for line in (BASELINE, f"entropy(floor={SHOWN_FLOORS[0]}) | huffman"):
         for layer in (1, 2, 3):
-            values = [correlation(run, layer, epochs) for run in found[line]]
+            values = [correlation(run, layer, epochs) for run in results[line]]
             known = [value for value in values if not math.isnan(value)]
             rows.append(
                 (
@@ -206,10 +210,10 @@ def correlation_table(found: Found, epochs: int) -> Table:
                     f"{layer}",
                     f"{fmean(known):.2f}" if known else "",
                     f"{min(known):.2f} to {max(known):.2f}" if known else "",
-                    f"{mean_by_epoch(found[line], f'rms{layer}', [1]):.1e}",
-                    f"{mean_by_epoch(found[line], f'rms{layer}', [epochs]):.1e}",
-                    f"{mean_by_epoch(found[line], f'entropy{layer}', [1]):.2f}",
-                    f"{mean_by_epoch(found[line], f'entropy{layer}', [epochs]):.2f}",
+                    f"{mean_by_epoch(results[line], f'rms{layer}', [1]):.1e}",
+                    f"{mean_by_epoch(results[line], f'rms{layer}', [epochs]):.1e}",
+                    f"{mean_by_epoch(results[line], f'entropy{layer}', [1]):.2f}",
+                    f"{mean_by_epoch(results[line], f'entropy{layer}', [epochs]):.2f}",
                 )
             )
     columns = (

@@ -105,7 +105,7 @@ def all_specs(size: Size) -> list[RunSpec]:
     small = size.nets[0]
     lines = [UNCOMPRESSED, *(line(tau) for tau in size.taus)]
     seeds = range(1, size.seeds + 1)
-    by_tau = [spec_of(size, small, each, seed) for each in lines for seed in seeds]
+    by_tau = [spec_of(size, small, line, seed) for line in lines for seed in seeds]
     unwaited = [
         spec_of(size, small, line(tau), seed, ASYNC, growth)
         for tau in size.unwaited
@@ -113,9 +113,9 @@ def all_specs(size: Size) -> list[RunSpec]:
         for growth in (AT_ONCE, STAGED)
     ]
     by_net = [
-        spec_of(size, net, each, seed)
+        spec_of(size, net, method, seed)
         for net in size.nets[1:]
-        for each in (UNCOMPRESSED, line(TAU))
+        for method in (UNCOMPRESSED, line(TAU))
         for seed in seeds
     ]
     return by_tau + unwaited + by_net
@@ -179,7 +179,7 @@ def train(text: str) -> dict[str, float]:
     totals = trainer.sync.totals
     return {
         "accuracy": listener.last[names.EVAL_ACCURACY],
-        "weights": float(sum(each.numel() for each in trainer.model.parameters())),
+        "weights": float(sum(parameter.numel() for parameter in trainer.model.parameters())),
         "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
         "smaller": totals.compression_ratio,
         "bits": 8 * totals.wire_bytes / max(1, totals.sent),

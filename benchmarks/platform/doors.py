@@ -71,7 +71,7 @@ def batches(steps: int) -> DataLoader[dict[str, torch.Tensor]]:
     text = torch.tensor(list(Path(sys.modules["argparse"].__file__ or "").read_bytes()))
     drawing = torch.Generator().manual_seed(dist.get_rank())
     starts = torch.randint(len(text) - CONTEXT - 1, (steps * BATCH, 1), generator=drawing)
-    return DataLoader([{"lines": each} for each in text[starts + torch.arange(CONTEXT + 1)]], BATCH)
+    return DataLoader([{"lines": lines} for lines in text[starts + torch.arange(CONTEXT + 1)]], BATCH)
 
 
 def optimizer_of(model: nn.Module, method: str) -> torch.optim.Optimizer:
@@ -188,16 +188,16 @@ def ray_train(steps: int) -> dict[str, list[float]]:
 
     def train(setting: dict[str, Any]) -> None:
         torch.set_num_threads(1)
-        found = {}
+        seconds = {}
         for method in METHODS:
             learner = Learner()
             model = prepare_model(learner)
             if method != PLAIN:
                 compress_gradients(model, method)
             loop(model, optimizer_of(model, method), steps, torch.Tensor.backward)
-            found[method] = learner.losses
+            seconds[method] = learner.losses
         if dist.get_rank() == 0:
-            Path(setting["file"]).write_text(json.dumps(found), encoding="utf-8")
+            Path(setting["file"]).write_text(json.dumps(seconds), encoding="utf-8")
 
     ray.init("local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
     try:
@@ -229,11 +229,11 @@ def through_doors(steps: int, port: int) -> dict[str, dict[str, list[float]]]:
     return {door.__name__: {method: door(method, steps) for method in METHODS} for door in DOORS}
 
 
-def rows_of(found: dict[str, dict[str, list[float]]]) -> Iterator[tuple[str, ...]]:
+def rows_of(seconds: dict[str, dict[str, list[float]]]) -> Iterator[tuple[str, ...]]:
     """A row for each door and method."""
     for method, optimizer in METHODS.items():
-        for door, losses in found.items():
-            ours, plain = losses[method], found["torchrun"][method]
+        for door, losses in seconds.items():
+            ours, plain = losses[method], seconds["torchrun"][method]
             off = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
             first, last = (f"{sum(part) / len(part):.4f}" for part in (ours[:10], ours[-10:]))
             title = f"{optimizer}: {method if method == PLAIN else f'`{method}`'}"
@@ -247,11 +247,11 @@ def main(arguments: Sequence[str]) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    found = found_by(through_doors, (steps, port), WORKERS)[0] | {"ray_train": ray_train(steps)}
+    seconds = found_by(through_doors, (steps, port), WORKERS)[0] | {"ray_train": ray_train(steps)}
     columns = ("optimizer: exchange", "door", "loss of the first 10", "of the last 10", "off torchrun's")
-    parameters = sum(each.numel() for each in Learner().parameters())
+    parameters = sum(parameter.numel() for parameter in Learner().parameters())
     text = INTRODUCTION.format(parameters=parameters, steps=steps, batch=BATCH, context=CONTEXT)
-    publish("doors", options, text, [Table("Losses by door", columns, list(rows_of(found)))])
+    publish("doors", options, text, [Table("Losses by door", columns, list(rows_of(seconds)))])
     return 0
 
 

@@ -56,8 +56,8 @@ def walk(hosts: list[Host], folder: Path, epochs: int) -> int:
     """What a user does; the exit code of the first command that fails, or 0."""
     head, *others = hosts
     begun = time.monotonic()
-    for each in ("home", "specs", "logs"):
-        (folder / each).mkdir()
+    for part in ("home", "specs", "logs"):
+        (folder / part).mkdir()
     for name, line in LINES.items():
         (folder / "specs" / f"{name}.yaml").write_text(SPEC.format(name=name, line=line, epochs=epochs))
     server, jobs = f"http://{head.address}:5000", f"http://{head.address}:8265"

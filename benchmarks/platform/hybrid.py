@@ -94,7 +94,7 @@ def case(sizes: Sizes, model: str, sync: dict[str, str], workers: int, *, real: 
     return Case(spec, sizes.shape, sizes.examples[model], 2)
 
 
-def expected(net: Net, sync: dict[str, str], workers: int, each: int) -> tuple[float, int, float]:
+def expected(net: Net, sync: dict[str, str], workers: int, examples: int) -> tuple[float, int, float]:
     """Received bytes, messages, and bytes kept, by the formulas."""
     if sync["mode"] == "sharded":
         whole = formulas.synchronized(formulas.FLOAT_BYTES * (net.conv + net.fc), workers)
@@ -102,8 +102,8 @@ def expected(net: Net, sync: dict[str, str], workers: int, each: int) -> tuple[f
     value = VALUE_BYTES[sync.get("activations", "fp32")]
     payload = formulas.FLOAT_BYTES * net.conv
     kept = formulas.kept_bytes(net, workers, hybrid=True)
-    kept += formulas.turn_bytes(net, workers, each, sync["scheme"])
-    arriving = formulas.received(net, workers, workers * each, value, payload)
+    kept += formulas.turn_bytes(net, workers, examples, sync["scheme"])
+    arriving = formulas.received(net, workers, workers * examples, value, payload)
     return arriving, formulas.messages(net, workers, sync["scheme"]), kept
 
 
@@ -111,16 +111,16 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
     """Every scheme with both models."""
     rows: list[tuple[str, ...]] = []
     for model, net in nets.items():
-        each = sizes.examples[model]
+        examples = sizes.examples[model]
         counts = [(2, True)] + [(count, False) for count in sizes.simulated if model == next(iter(nets))]
         for workers, real in counts:
             say(f"{model}, {workers} workers")
             steps = measure([case(sizes, model, sync, workers, real=real) for _, sync in ROWS])
             for (name, sync), measured in zip(ROWS, steps, strict=True):
-                arriving, messages, kept = expected(net, sync, workers, each)
+                arriving, messages, kept = expected(net, sync, workers, examples)
                 rows.append(
                     (
-                        *(model, f"{workers} {'real' if real else 'simulated'}", str(each), name),
+                        *(model, f"{workers} {'real' if real else 'simulated'}", str(examples), name),
                         *(_mb(measured.received), _mb(arriving)),
                         *(number(measured.messages), str(messages)),
                         *((_mb(measured.peak) if real else ""), _mb(kept)),
@@ -143,15 +143,15 @@ def crossings(sizes: Sizes, nets: dict[str, Net]) -> Table:
     """By formula, how strongly data parallelism must compress."""
     rows = []
     for model, net in nets.items():
-        for each in sizes.batches:
+        for batch in sizes.batches:
             for workers in sizes.workers:
-                n = workers * each
+                n = workers * batch
                 ratios = [
                     crossing(net, workers, n, value)
                     for crossing in (formulas.crossing_ratio, formulas.crossing_ratio_to_all)
                     for value in VALUE_BYTES.values()
                 ]
-                rows.append((model, str(each), str(workers), *(f"{ratio:.1f}" for ratio in ratios)))
+                rows.append((model, str(batch), str(workers), *(f"{ratio:.1f}" for ratio in ratios)))
     columns = ("model", "B", "K", "sharded, fp32", "sharded, bf16", "all-gather, fp32", "all-gather, bf16")
     notes = (
         "By formula: how many times smaller than float32 the messages of data parallelism must be, so that "

@@ -33,11 +33,11 @@ class Net:
     def of(cls, model: nn.Module) -> "Net":
         """That of a model that names its two parts."""
         parts = two_parts(model)
-        layers = [each for _, each in parts.fully_connected if isinstance(each, nn.Linear)]
+        layers = [module for _, module in parts.fully_connected if isinstance(module, nn.Linear)]
         assert len(share_of(parts.fully_connected, 0, 1)) == len(layers)
         return cls(
-            conv=sum(each.numel() for each in parts.convolutional.parameters()),
-            fc=sum(each.numel() for layer in layers for each in layer.parameters()),
+            conv=sum(parameter.numel() for parameter in parts.convolutional.parameters()),
+            fc=sum(parameter.numel() for layer in layers for parameter in layer.parameters()),
             features=layers[0].in_features,
             hidden=sum(layer.out_features for layer in layers[:-1]),
             classes=layers[-1].out_features,
@@ -88,10 +88,10 @@ def kept_bytes(net: Net, workers: int, *, hybrid: bool) -> float:
     return COPIES * FLOAT_BYTES * (net.conv + fc)
 
 
-def turn_bytes(net: Net, workers: int, each: int, scheme: str) -> int:
+def turn_bytes(net: Net, workers: int, examples: int, scheme: str) -> int:
     """Features, in float32, that a worker holds for the turns: all of them, or one's and the next one's."""
     turns = workers if scheme == "a" else min(2, workers)
-    return turns * each * net.features * FLOAT_BYTES
+    return turns * examples * net.features * FLOAT_BYTES
 
 
 def crossing_ratio(net: Net, workers: int, examples: int, value: int) -> float:

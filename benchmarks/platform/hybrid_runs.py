@@ -71,11 +71,11 @@ def _measured(case: Case, ranks: Sequence[dict[str, Any]]) -> Measured:
 
 def _work(fields: Sequence[tuple[str, dict[str, object], int, int]]) -> list[dict[str, object]]:
     _warm_up(RunSpec.model_validate_json(fields[0][0]))
-    found = []
+    results = []
     for text, shape, examples, steps in fields:
         spec = RunSpec.model_validate_json(text)
-        found.append(_steps(Case(spec, TypeAdapter(Shape).validate_python(shape), examples, steps)))
-    return found
+        results.append(_steps(Case(spec, TypeAdapter(Shape).validate_python(shape), examples, steps)))
+    return results
 
 
 def _warm_up(like: RunSpec) -> None:
@@ -120,6 +120,6 @@ def _batch(case: Case, worker: int) -> Batch:
 
 def _memory(name: str) -> int:
     """Bytes in this process's status: VmRSS, what it has, or VmHWM, the most since a reset."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
-    assert found, f"{_STATUS} has no {name}"
-    return 1024 * int(found[1])
+    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    assert match, f"{_STATUS} has no {name}"
+    return 1024 * int(match[1])

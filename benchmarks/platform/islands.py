@@ -78,13 +78,13 @@ def train(islands: int, workers: int, optimizer_name: str, method: str, steps: i
 
 def measured(asked: dict[str, Any]) -> dict[str, Any]:
     """What worker 0 found of what is asked for."""
-    found: dict[str, Any] = found_by(train, tuple(asked.values()), asked["islands"] * asked["workers"])[0]
-    return found
+    results: dict[str, Any] = found_by(train, tuple(asked.values()), asked["islands"] * asked["workers"])[0]
+    return results
 
 
 def table_of(islands: int, workers: int, steps: int, cells: Cells) -> Table:
     """Losses and bytes of some islands."""
-    found = []
+    results = []
     for optimizer, method in CONTENDERS:
         asked = {
             "islands": islands,
@@ -93,16 +93,16 @@ def table_of(islands: int, workers: int, steps: int, cells: Cells) -> Table:
             "method": method,
             "steps": steps,
         }
-        found.append(cells.of(asked, partial(measured, asked)))
+        results.append(cells.of(asked, partial(measured, asked)))
     marks = [steps * part // 6 for part in (1, 2, 3, 4, 6)]
     average = max(1, steps // 15)
-    whole = found[CONTENDERS.index(("AdamW", "none"))]["bytes"]
+    whole = results[CONTENDERS.index(("AdamW", "none"))]["bytes"]
     rows = []
-    for (optimizer, method), each in zip(CONTENDERS, found, strict=True):
-        native = found[CONTENDERS.index((optimizer, HSDP))]["losses"]
-        off = max(abs(a - b) for a, b in zip(each["losses"], native, strict=True))
-        curve = [f"{sum(each['losses'][mark - average : mark]) / average:.3f}" for mark in marks]
-        crossed = whole if method == HSDP else each["bytes"]
+    for (optimizer, method), results_ in zip(CONTENDERS, results, strict=True):
+        native = results[CONTENDERS.index((optimizer, HSDP))]["losses"]
+        off = max(abs(a - b) for a, b in zip(results_["losses"], native, strict=True))
+        curve = [f"{sum(results_['losses'][mark - average : mark]) / average:.3f}" for mark in marks]
+        crossed = whole if method == HSDP else results_["bytes"]
         title = f"{optimizer}: {method if method == HSDP else f'`{method}`'}"
         counted = number(crossed / 1e3), f"{number(whole / crossed)}x"
         rows.append((title, *curve, f"{off:.1e}", *counted))
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     sizes = [size for size, part in zip(SIZES, parts, strict=True) if part in options.parts]
     cells = Cells("islands", quick=options.quick)
     tables = [table_of(*size, steps, cells) for size in (sizes[:1] if options.quick else sizes)]
-    parameters = sum(each.numel() for each in GptNetwork(GPT, CONTEXT, 256).parameters())
+    parameters = sum(parameter.numel() for parameter in GptNetwork(GPT, CONTEXT, 256).parameters())
     introduction = INTRODUCTION.format(parameters=parameters, batch=BATCH, context=CONTEXT)
     publish("islands", options, introduction, tables)
     return 0

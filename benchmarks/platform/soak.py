@@ -99,12 +99,12 @@ def main(arguments: Sequence[str]) -> int:
     if not given.publish:
         with Soak(kept, BUILD / "soak", quick=given.quick) as soak:
             soak.run(given.only)
-    results = [Result(**each) for each in kept.entries]
+    results = [Result(**entry) for entry in kept.entries]
     if not results:
         print("nothing was run", file=sys.stderr)
         return 2
     publish("soak", options, INTRODUCTION, tables(results))
-    return int(any(each.lost for each in results))
+    return int(any(result.lost for result in results))
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Soak:
         for make, scenarios in SCHEDULE.items():
             if only not in make.name:
                 continue
-            rooted = make in NEED_ROOT or any(each.place == "two machines" for each in scenarios)
+            rooted = make in NEED_ROOT or any(scenario.place == "two machines" for scenario in scenarios)
             if rooted and (reason := why_not()):
                 say(f"{make.name}: left out: {reason}")
             else:
@@ -153,7 +153,7 @@ class Soak:
     def _one(self, make: type[Fault], scenario: Scenario, number: int) -> None:
         """One case, unless it is done."""
         case = {"fault": make.name, "scenario": scenario.name, "number": number}
-        if any(each.items() >= case.items() for each in self.kept.entries):
+        if any(entry.items() >= case.items() for entry in self.kept.entries):
             return
         for attempt in range(MOST_TOO_LATE):
             try:
@@ -230,8 +230,14 @@ def tables(results: Sequence[Result]) -> list[Table]:
     """By kind of fault, and by what was struck."""
     columns = ("injected", "survived", "lost", "by itself", "gone on with", "seconds a run")
     return [
-        Table("By fault", ("fault", *columns, "in"), _rows(results, lambda each: each.fault, places=True)),
-        Table("By what was run", ("run", *columns), _rows(results, lambda each: each.scenario, places=False)),
+        Table(
+            "By fault", ("fault", *columns, "in"), _rows(results, lambda outcome: outcome.fault, places=True)
+        ),
+        Table(
+            "By what was run",
+            ("run", *columns),
+            _rows(results, lambda outcome: outcome.scenario, places=False),
+        ),
         *_losses(results),
     ]
 
@@ -239,11 +245,11 @@ def tables(results: Sequence[Result]) -> list[Table]:
 def _rows(results: Sequence[Result], key: Callable[[Result], str], *, places: bool) -> list[tuple[str, ...]]:
     rows = []
     for name in dict.fromkeys(map(key, results)):
-        those = [each for each in results if key(each) == name]
-        lost = sum(bool(each.lost) for each in those)
-        alone = sum(each.starts == 1 and not each.lost for each in those)
-        seconds = sum(each.seconds for each in those) / len(those)
-        struck = Counter(each.scenario for each in those)
+        those = [result for result in results if key(result) == name]
+        lost = sum(bool(outcome.lost) for outcome in those)
+        alone = sum(outcome.starts == 1 and not outcome.lost for outcome in those)
+        seconds = sum(outcome.seconds for outcome in those) / len(those)
+        struck = Counter(outcome.scenario for outcome in those)
         rows.append(
             (
                 name,
@@ -256,10 +262,13 @@ def _rows(results: Sequence[Result], key: Callable[[Result], str], *, places: bo
 
 
 def _losses(results: Sequence[Result]) -> list[Table]:
-    lost = [each for each in results if each.lost]
+    lost = [result for result in results if result.lost]
     if not lost:
         return []
-    rows = [(f"{each.fault}, {each.scenario}, {each.number}", each.done, each.lost) for each in lost]
+    rows = [
+        (f"{outcome.fault}, {outcome.scenario}, {outcome.number}", outcome.done, outcome.lost)
+        for outcome in lost
+    ]
     return [Table("Lost", ("case", "what was done", "what was lost"), rows)]
 
 

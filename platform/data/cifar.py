@@ -56,8 +56,8 @@ def _parts(
         np.concatenate([_records(folder / name, classes, digest) for name in names])
         for names in (train_names, test_names)
     )
-    images = [each[:, len(classes) :].reshape(-1, 3, _SIDE, _SIDE) for each in (train, test)]
-    labels = [each[:, use].copy() for each in (train, test)]
+    images = [batch[:, len(classes) :].reshape(-1, 3, _SIDE, _SIDE) for batch in (train, test)]
+    labels = [batch[:, use].copy() for batch in (train, test)]
     normalize = Normalization.of(images[0], str(folder))
     return Parts(
         Pixels(images[0], labels[0], normalize, augment=augment),

@@ -115,9 +115,9 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], frames: int) -> None:
 
 
 def _check_hash(path: Path, wanted: str | None) -> None:
-    if wanted is not None and (found := _sha256(path)) != wanted:
+    if wanted is not None and (digest := _sha256(path)) != wanted:
         raise DataError(
-            f"{path}: is damaged: its SHA-256 begins with {found[:12]}, {MANIFEST} says {wanted[:12]:.12}"
+            f"{path}: is damaged: its SHA-256 begins with {digest[:12]}, {MANIFEST} says {wanted[:12]:.12}"
         )
 
 

@@ -52,7 +52,7 @@ def load_image_folder(config: ImageFolder) -> Parts:
     else:
         everything, classes, digest = _listed(config.path, framing)
         chosen = stratified_split(everything.labels, config.test_fraction, config.split_seed)
-        train, test = (everything.of(each) for each in chosen)
+        train, test = (everything.of(indices) for indices in chosen)
         digest_of_test = digest
         if len(test) == 0:
             raise DataError(
@@ -76,23 +76,25 @@ def _listed(
     """
     if not root.is_dir():
         raise DataError(f"{root}: is not a folder; expected one that holds a folder of images for each class")
-    found = sorted(each.name for each in _visible(root) if each.is_dir())
-    beside = min((each.path for each in _visible(root) if _is_image(each)), default=None)
+    folders = sorted(entry.name for entry in _visible(root) if entry.is_dir())
+    beside = min((entry.path for entry in _visible(root) if _is_image(entry)), default=None)
     if beside is not None:
         raise DataError(f"{beside}: lies in no class's folder; expected {root}/CLASS/IMAGE")
     if classes is None:
-        if len(found) < 2:
-            raise DataError(f"{root}: holds {len(found)} folders; expected one for each class, two at least")
-        classes = found
-    unknown = sorted(set(found) - set(classes))
+        if len(folders) < 2:
+            raise DataError(
+                f"{root}: holds {len(folders)} folders; expected one for each class, two at least"
+            )
+        classes = folders
+    unknown = sorted(set(folders) - set(classes))
     if unknown:
         raise DataError(f"{root / unknown[0]}: is not a class of the training part, which has {len(classes)}")
     names: list[str] = []
     labels: list[int] = []
     digest = hashlib.sha256()
-    for label, folder in ((classes.index(each), each) for each in found):
-        files = sorted(_visible(root / folder), key=lambda each: each.name)
-        other = next((each for each in files if not _is_image(each)), None)
+    for label, folder in ((classes.index(folder_name), folder_name) for folder_name in folders):
+        files = sorted(_visible(root / folder), key=lambda entry: entry.name)
+        other = next((file for file in files if not _is_image(file)), None)
         if other is not None:
             raise DataError(
                 f"{other.path}: is not an image file; a class's folder must hold these alone, "
@@ -100,7 +102,7 @@ def _listed(
             )
         if not files:
             raise DataError(f"{root / folder}: holds no image; expected {_ENDINGS}")
-        images = [(each.name, each.stat().st_size) for each in files]
+        images = [(file.name, file.stat().st_size) for file in files]
         names += [f"{folder}/{name}" for name, _ in images]
         labels += [label] * len(images)
         for name, size in images:
@@ -112,7 +114,7 @@ def _listed(
 
 def _visible(folder: Path) -> list["os.DirEntry[str]"]:
     """What lies in a folder, but for hidden files, which systems and editors put there."""
-    return [each for each in os.scandir(folder) if not each.name.startswith(".")]
+    return [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
 
 
 def _is_image(entry: "os.DirEntry[str]") -> bool:

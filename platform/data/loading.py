@@ -42,8 +42,8 @@ def load(config: DataConfig) -> Data:
         UserCodeError: A custom factory cannot be found or called, raised, or returned no data set.
     """
     module, _, name = _READERS[config.kind].partition(":")
-    found: Data = getattr(import_module(f"{__package__}.{module}"), name)(placed(config))
-    return found
+    data: Data = getattr(import_module(f"{__package__}.{module}"), name)(placed(config))
+    return data
 
 
 def load_custom(config: CustomData) -> Data:

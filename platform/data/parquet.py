@@ -47,8 +47,8 @@ def load_parquet(config: Parquet) -> Parts:
             f"{column_type(train, columns[0])} in {train.files[0]}; expected the same kind"
         )
     width = 0 if images else _width(train, columns)
-    if not images and (found := _width(test, columns)) != width:
-        raise DataError(f"{test.files[0]}: row 0: {columns[0]} has {found} numbers; expected {width}")
+    if not images and (test_width := _width(test, columns)) != width:
+        raise DataError(f"{test.files[0]}: row 0: {columns[0]} has {test_width} numbers; expected {width}")
     names, outputs, kind = read_labels(train, test, config)
     framing = Framing.of(config) if images else None
     normalize = Normalization.asked(config) if images else None

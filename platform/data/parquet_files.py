@@ -30,8 +30,8 @@ def find(folder: Path) -> tuple[RowGroups, RowGroups]:
     if not folder.is_dir():
         raise DataError(f"{folder}: is not a folder; expected one that holds Parquet files")
     by_part: dict[str, list[Path]] = {part: [] for part in _PARTS}
-    for path in sorted(each for each in files_below(folder) if each.suffix.lower() in _ENDS):
-        names = [each.lower() for each in path.relative_to(folder).parts]
+    for path in sorted(file for file in files_below(folder) if file.suffix.lower() in _ENDS):
+        names = [part.lower() for part in path.relative_to(folder).parts]
         parts = [part for part in _PARTS if any(name.startswith(part) for name in names)]
         if len(parts) != 1:
             problem = f"belongs to {' and '.join(parts)}" if parts else "belongs to no part"
@@ -55,11 +55,11 @@ def _described(folder: Path, paths: Sequence[Path]) -> RowGroups:
     schema: pa.Schema | None = None
     for i, path in enumerate(paths):
         with opened(str(path)) as file:
-            found = file.schema_arrow
+            arrow_schema = file.schema_arrow
             lengths = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
-        if schema is not None and not found.equals(schema):
+        if schema is not None and not arrow_schema.equals(schema):
             raise DataError(f"{path}: has other columns than {paths[0]}")
-        schema = found
+        schema = arrow_schema
         starts = np.cumsum([0, *lengths])
         places += [(i, g, int(starts[g]), rows) for g, rows in enumerate(lengths) if rows]
         named = path.relative_to(folder).as_posix().encode(errors="surrogateescape")
@@ -120,15 +120,17 @@ def _numbered(train: RowGroups, config: Parquet) -> int:
 
     A label beyond them is more likely an identifier than a class, and the model's last layer has a row each.
     """
-    found = {int(each) for each in _different(train, config) if each >= 0}  # others are named with their row
-    missing = next((i for i in range(len(found)) if i not in found), None)
+    labels = {
+        int(label) for label in _different(train, config) if label >= 0
+    }  # others are named with their row
+    missing = next((i for i in range(len(labels)) if i not in labels), None)
     if missing is not None:
         raise DataError(
-            f"{train.files[0]}: {config.label} has {len(found)} different labels, up to {max(found)}, but "
-            f"none is {missing}; expected all of 0..{len(found) - 1}. If these are classes, set "
+            f"{train.files[0]}: {config.label} has {len(labels)} different labels, up to {max(labels)}, but "
+            f"none is {missing}; expected all of 0..{len(labels) - 1}. If these are classes, set "
             "data.classes, or make the labels names"
         )
-    return len(found)
+    return len(labels)
 
 
 def _different(train: RowGroups, config: Parquet) -> set[Any]:
@@ -137,15 +139,15 @@ def _different(train: RowGroups, config: Parquet) -> set[Any]:
     Raises DataError: there are so many that they seem to be identifiers.
     """
     most = max(config.classes or 0, MOST_CLASSES)
-    found: set[Any] = set()
+    values: set[Any] = set()
     for path, start, column in _columns(train, config.label):
-        found.update(pc.unique(column).drop_null().to_pylist())
-        if len(found) > most:
+        values.update(pc.unique(column).drop_null().to_pylist())
+        if len(values) > most:
             raise DataError(
                 f"{path}: row {start + len(column) - 1}: {config.label} has more than {most} different "
                 "labels up to here; expected classes, or data.classes for so many"
             )
-    return found
+    return values
 
 
 def _columns(groups: RowGroups, label: str) -> Iterator[tuple[str, int, pa.ChunkedArray]]:

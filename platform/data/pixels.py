@@ -112,5 +112,5 @@ def cut_and_mirrored(pixels: NDArray[np.uint8], generators: list[np.random.Gener
     rows = (tops[:, np.newaxis] + np.arange(height))[:, np.newaxis, :, np.newaxis]
     columns = (lefts[:, np.newaxis] + across)[:, np.newaxis, np.newaxis, :]
     which = np.arange(count).reshape(-1, 1, 1, 1)
-    found: NDArray[np.uint8] = framed[which, np.arange(channels).reshape(-1, 1, 1), rows, columns]
-    return found
+    windows: NDArray[np.uint8] = framed[which, np.arange(channels).reshape(-1, 1, 1), rows, columns]
+    return windows

@@ -26,13 +26,13 @@ def placed(config: Placed) -> Placed:
     folder = os.environ.get(FOLDER)
     if not folder:
         return config
-    found: dict[str, object] = {}
+    places: dict[str, object] = {}
     for name in type(config).model_fields:
         value = getattr(config, name)
         if isinstance(value, Path):
-            found[name] = Path(folder, value)
+            places[name] = Path(folder, value)
         elif name == "path" and isinstance(value, str):
-            found[name] = os.path.join(folder, Path(value).expanduser())
+            places[name] = os.path.join(folder, Path(value).expanduser())
         elif name == "path" and isinstance(value, tuple):
-            found[name] = tuple(os.path.join(folder, Path(each).expanduser()) for each in value)
-    return config.model_copy(update=found) if found else config
+            places[name] = tuple(os.path.join(folder, Path(path).expanduser()) for path in value)
+    return config.model_copy(update=places) if places else config

@@ -120,8 +120,8 @@ def _blocks(ray: Any, wanted: Indices, read: Reader, draw: Draw | None) -> Gener
             yield ray.get(coming[0], timeout=_STILL_S)
             coming.popleft()
     finally:
-        for each in coming:  # else they go on
-            ray.cancel(each)
+        for iterator in coming:  # else they go on
+            ray.cancel(iterator)
 
 
 def _read(read: Reader, numbers: Indices, draw: Draw | None) -> Columns:

@@ -106,14 +106,14 @@ class Rows:
             columns = (*dict.fromkeys((*self.inputs, self.label)),)
             table = row_group(path, number, columns, self.most_held).take(within)
             if self.framing:
-                generators = [draw.of(each) if draw else None for each in numbers[here].tolist()]
+                generators = [draw.of(number) if draw else None for number in numbers[here].tolist()]
                 inputs[here] = self._pixels(table, path, start + within, generators)
             else:
                 inputs[here] = self._numbers(table, path, start + within)
-            found = targets(table.column(self.label), self.classes)
+            converted = targets(table.column(self.label), self.classes)
             if labels is None:
-                labels = np.empty(count, found.dtype)
-            labels[here] = found
+                labels = np.empty(count, converted.dtype)
+            labels[here] = converted
         assert labels is not None
         return {name: inputs, "label": labels}
 
@@ -143,8 +143,8 @@ class Rows:
             if is_list(column.type):
                 lengths = np.array(pc.fill_null(pc.list_value_length(column), 0))
                 if len(wrong := np.flatnonzero(lengths != self.width)):
-                    found = f"{name} has {lengths[wrong[0]]} numbers; expected {self.width}"
-                    raise DataError(f"{path}: row {rows[wrong[0]]}: {found}")
+                    problem = f"{name} has {lengths[wrong[0]]} numbers; expected {self.width}"
+                    raise DataError(f"{path}: row {rows[wrong[0]]}: {problem}")
                 column = pc.list_flatten(column)
             part = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             parts.append(part.reshape(len(rows), -1))
@@ -162,8 +162,8 @@ def targets(column: pa.ChunkedArray, classes: Sequence[str] | None) -> NDArray[A
     if classes is not None:
         column = pc.fill_null(pc.index_in(column, value_set=pa.array(classes, column.type)), -1)
     dtype = pa.float32() if pa.types.is_floating(column.type) else pa.int64()
-    found: NDArray[Any] = column.cast(dtype, safe=False).to_numpy()
-    return found
+    values: NDArray[Any] = column.cast(dtype, safe=False).to_numpy()
+    return values
 
 
 def is_list(dtype: pa.DataType) -> bool:

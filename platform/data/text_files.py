@@ -39,7 +39,7 @@ def find(patterns: Sequence[str]) -> list[Path]:
     A pattern is a file, a folder (all below it, but for hidden ones), or has `*`, `?`, `**`. Raises
     DataError: one of them leads to no file, or a link's target does not exist.
     """
-    found: dict[Path, None] = {}
+    matching: dict[Path, None] = {}
     for pattern in patterns:
         given = Path(pattern).expanduser()
         if given.is_dir():
@@ -56,8 +56,8 @@ def find(patterns: Sequence[str]) -> list[Path]:
         for file in files:
             if not file.exists():
                 raise DataError(f"{file}: is a link to {file.readlink()}, which does not exist; remove it")
-        found |= dict.fromkeys(file.resolve() for file in files)
-    return list(found)
+        matching |= dict.fromkeys(file.resolve() for file in files)
+    return list(matching)
 
 
 def split(paths: Sequence[Path], fraction: float, seed: int) -> tuple[list[TextFile], list[TextFile]]:
@@ -84,7 +84,7 @@ def split(paths: Sequence[Path], fraction: float, seed: int) -> tuple[list[TextF
     by_chance = sorted(files, key=lambda file: _drawn(file.name, seed))
     below = sum(_drawn(file.name, seed) < fraction for file in files)
     held_out = set(by_chance[: min(max(below, 1), len(files) - 1)])
-    return [each for each in files if each not in held_out], [each for each in files if each in held_out]
+    return [file for file in files if file not in held_out], [file for file in files if file in held_out]
 
 
 def _drawn(name: str, seed: int) -> float:
@@ -114,11 +114,11 @@ def files_below(root: Path, left_out: Collection[str] = ()) -> list[Path]:
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read ({error.strerror or error})") from error
 
-    found: list[Path] = []
+    files: list[Path] = []
     for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
-        folders[:] = sorted(each for each in folders if each not in left_out and not each.startswith("."))
-        for link in (Path(folder, each) for each in folders):
+        folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
+        for link in (Path(folder, name) for name in folders):
             if link.is_symlink() and link.parent.resolve().is_relative_to(link.resolve()):
                 raise DataError(f"{link}: leads back to a folder that it lies in; remove this link")
-        found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
-    return found
+        files += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
+    return files

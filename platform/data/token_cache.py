@@ -69,8 +69,8 @@ def make(key: str, write: Callable[[BinaryIO], CachedText]) -> CachedText:
     """
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as own:
-        with Path(own, path.name).open("w+b") as file:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f"{path.name}.") as unfinished:
+        with Path(unfinished, path.name).open("w+b") as file:
             file.write(bytes(_HEAD))
             kept = write(file)
             file.seek(0)

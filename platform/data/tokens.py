@@ -48,7 +48,7 @@ def load_tokens(config: Tokens) -> Parts:
         for name, part in zip(names, parts, strict=True):
             _check_form(name, part)
     largest = max(
-        _looked_through(*each, config.vocabulary, digest) for each in zip(names, parts, strict=True)
+        _looked_through(*pair, config.vocabulary, digest) for pair in zip(names, parts, strict=True)
     )
     vocabulary = config.vocabulary or largest + 1
     return Parts(

@@ -60,20 +60,20 @@ class Checkpoints:
         dist.barrier()  # nobody's new file stands beside an old manifest
         with tempfile.TemporaryDirectory(prefix="taugrad-", ignore_cleanup_errors=True) as place:
             files = Path(place)
-            unwritten, own = self._written(files, write)
-            problem = problem or unwritten or _problem(lambda: self._store(iteration, files, list(own)))
+            unwritten, manifest = self._written(files, write)
+            problem = problem or unwritten or _problem(lambda: self._store(iteration, files, list(manifest)))
             # When worker 0 has heard of all files, all of them are there.
-            mine = Manifest(self._run_id, iteration, own).to_bytes().decode()
+            mine = Manifest(self._run_id, iteration, manifest).to_bytes().decode()
             manifests = [
-                Manifest.from_bytes(each.encode(), self._run_id, iteration) for each in gathered(mine)
+                Manifest.from_bytes(text.encode(), self._run_id, iteration) for text in gathered(mine)
             ]
-            everything = {name: digest for each in manifests for name, digest in each.files.items()}
+            everything = {name: digest for manifest in manifests for name, digest in manifest.files.items()}
             whole = Manifest(self._run_id, iteration, everything)
             problem = self._first(problem)
             if not problem:
                 problem = self._first(_problem(lambda: self._finish(whole)) if self._rank == 0 else "")
             if problem:
-                self._keep_here(files, whole, problem, complete=all(each.files for each in manifests))
+                self._keep_here(files, whole, problem, complete=all(manifest.files for manifest in manifests))
             else:
                 with suppress(OSError):  # what is kept here is older than what is stored now
                     fallback(self._run_id).keep(iteration + 1, 0)
@@ -114,8 +114,8 @@ class Checkpoints:
         kept = below(spare.address, folder_name(whole.iteration))
 
         def copy() -> None:
-            for each in files.iterdir():
-                spare.put(whole.iteration, each)
+            for path in files.iterdir():
+                spare.put(whole.iteration, path)
 
         def complete_copy() -> None:
             spare.seal(whole)

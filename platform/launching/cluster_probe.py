@@ -41,23 +41,23 @@ def check_cluster(address: str) -> None:
     Raises:
         SpecError: it is none of these, nothing answers there, or it wants a token that we do not send.
     """
-    found = _found() if address == "auto" else address
-    scheme, _, target = found.rpartition("://")
+    resolved = _found() if address == "auto" else address
+    scheme, _, target = resolved.rpartition("://")
     host, _, port = target.rpartition(":")
     if scheme not in ("", "ray") or not host or not port.isdecimal():
         if scheme not in ("", "ray", "http", "https") and scheme.isidentifier() and find_spec(scheme):
             return  # Ray has the module of that name connect
-        raise _refusal(f"{found}: must look like HOST:6379 or ray://HOST:10001, or be auto or local")
+        raise _refusal(f"{resolved}: must look like HOST:6379 or ray://HOST:10001, or be auto or local")
     if address == "auto":
-        address = f"auto, which is {found}"
+        address = f"auto, which is {resolved}"
     try:
         in_time(_ANSWER_S, lambda: _connect(host, int(port)))
     except _SILENT as error:  # no host, no port, no name
         raise _no_cluster(address, str(error)) from None
     if os.environ.get("RAY_USE_TLS", "0") in ("", "0", "false"):
         _call(f"{host}:{port}", address)
-    if address != found:
-        os.environ["RAY_ADDRESS"] = found  # Ray would look again, and might find another
+    if address != resolved:
+        os.environ["RAY_ADDRESS"] = resolved  # Ray would look again, and might find another
 
 
 def _found() -> str:
@@ -71,10 +71,10 @@ def _found() -> str:
         noted = (Path(temporary) / "ray" / "ray_current_cluster").read_text(encoding="utf-8").strip()
     except OSError:
         noted = ""
-    found = noted if noted and len(running) != 1 else "".join(running[:1])
-    if not found:
+    address = noted if noted and len(running) != 1 else "".join(running[:1])
+    if not address:
         raise _refusal("auto: no Ray runs on this machine; start one with `ray start --head`")
-    return found
+    return address
 
 
 def check_job_server(address: str) -> None:

@@ -203,7 +203,7 @@ def _ended(client: "MlflowClient", experiments: Sequence[str], left: Sequence[st
     try:
         yield
     except KeyboardInterrupt as wish:
-        see = " && ".join(f"taugrad report {shlex.quote(each)} -o report" for each in experiments)
+        see = " && ".join(f"taugrad report {shlex.quote(experiment)} -o report" for experiment in experiments)
         raise type(wish)(
             _lines(f"continue with: {to_copy(see, client.tracking_uri)}", "trained to the end", left)
         ) from None
@@ -218,12 +218,12 @@ def _reached(spec: RunSpec, run_id: str) -> str:
     """From where a run that was interrupted goes on."""
     try:
         folder = RunFolder.at(storage_path(spec), run_id)
-        found = in_time(_ANSWER_S, lambda: newest_good(folder.iterations(), folder.manifest)).iteration
+        iteration = in_time(_ANSWER_S, lambda: newest_good(folder.iterations(), folder.manifest)).iteration
     except Exception:  # of many types: a bucket that does not answer, checkpoints that are damaged
         return "it continues from its last checkpoint"
     return (
-        f"it continues after iteration {found}"
-        if found
+        f"it continues after iteration {iteration}"
+        if iteration
         else "no checkpoint yet; it starts from the beginning"
     )
 

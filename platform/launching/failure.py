@@ -33,7 +33,7 @@ def run_failed(error: Exception) -> RunFailed:
     if not failures:
         cause = error.__cause__ or getattr(error, "controller_failure", None) or error
         return RunFailed(str(cause))
-    rank, failure = min(failures.items(), key=lambda each: (_is_of_another(_inner(each[1])), each[0]))
+    rank, failure = min(failures.items(), key=lambda item: (_is_of_another(_inner(item[1])), item[0]))
     if type(failure).__name__ == "WorkerHealthCheckFailedError":
         return RunFailed(f"worker {rank}'s process died (killed, out of memory, or crashed)")
     inner = _inner(failure)

@@ -82,7 +82,7 @@ def bind_gloo_to(address: str) -> None:
 def interface_of(address: str) -> str | None:
     """The network interface that has an IP address, such as `eth0`; None where none has it."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address.partition("%")[0] == address for each in addresses):
+        if any(candidate.address.partition("%")[0] == address for candidate in addresses):
             return name
     return None
 

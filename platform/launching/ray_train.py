@@ -71,7 +71,7 @@ class _LocalTrainer(_Trainer):
 
     def _create_default_callbacks(self) -> list[Any]:
         callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if type(each).__name__ not in self._NOT_NEEDED]
+        return [callback for callback in callbacks if type(callback).__name__ not in self._NOT_NEEDED]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         """As Ray Train's, without a runtime environment: a process that Ray has started ahead will do."""

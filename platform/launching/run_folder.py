@@ -59,8 +59,8 @@ class RunFolder:
         """After which iterations there may be checkpoints, the newest first."""
         from pyarrow.fs import FileSelector  # noqa: PLC0415
 
-        found = self._filesystem.get_file_info(FileSelector(self._path, allow_not_found=True))
-        names = (_NAME.fullmatch(each.base_name) for each in found)
+        infos = self._filesystem.get_file_info(FileSelector(self._path, allow_not_found=True))
+        names = (_NAME.fullmatch(info.base_name) for info in infos)
         return sorted((int(name[1]) for name in names if name), reverse=True)
 
     def reader(self, iteration: int) -> Read:
@@ -151,8 +151,8 @@ class RunFolder:
 
     def size(self, iteration: int, name: str) -> int | None:
         """Bytes of a checkpoint's file; None where there is no such file. Raises OSError."""
-        found = self._filesystem.get_file_info(self._file(iteration, name))
-        return None if found.size is None else int(found.size)
+        info = self._filesystem.get_file_info(self._file(iteration, name))
+        return None if info.size is None else int(info.size)
 
     def discard(self, iteration: int) -> None:
         """Removes a checkpoint, or what is there of one, as far as that can be done."""

@@ -113,15 +113,15 @@ def reason(error: BaseException) -> str:
     text = masked(str(error).strip().partition("\n")[0])
     if "Unable to set up cluster storage" in text:  # Ray's text has ten lines
         return "this machine does not see there what the run began with"
-    if found := _OF_A_DISK.search(text):
-        return found["text"]
-    found = _OF_S3.search(text)
-    if found is None:
+    if match := _OF_A_DISK.search(text):
+        return match["text"]
+    match = _OF_S3.search(text)
+    if match is None:
         return (isinstance(error, OSError) and error.strerror) or text or type(error).__name__
-    said = _REQUEST.sub("", found["text"]).rstrip(". ")
+    said = _REQUEST.sub("", match["text"]).rstrip(". ")
     if said in {"", "No response body"}:
-        said = "are the keys still good?" if found["code"] == "ACCESS_DENIED" else "nothing else is said"
-    return f"{said} ({found['code']})"
+        said = "are the keys still good?" if match["code"] == "ACCESS_DENIED" else "nothing else is said"
+    return f"{said} ({match['code']})"
 
 
 def what_helps(problem: str) -> str:

@@ -127,9 +127,9 @@ def try_out(config: ModelConfig, model: nn.Module, inputs: torch.Tensor, shape: 
         raise UserCodeError(path, f"its network, called with {given}, raised {told(error)}") from error
     finally:
         model.train()
-    found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if found != wanted:
+    actual = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if actual != wanted:
         raise UserCodeError(
             path,
-            f"its network, called with {given}, returned {found}; expected scores of shape {wanted}",
+            f"its network, called with {given}, returned {actual}; expected scores of shape {wanted}",
         )

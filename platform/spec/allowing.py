@@ -36,10 +36,10 @@ def import_from_here() -> None:
     for name in (*sorted(sys.stdlib_module_names), *_REQUIRED):
         if BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name):
             continue  # these come before any folder
-        found = PathFinder.find_spec(name, [here])
-        if found is not None and found.origin is not None:
+        module = PathFinder.find_spec(name, [here])
+        if module is not None and module.origin is not None:
             problem = f"would be imported in place of {'the' if name in _REQUIRED else 'the standard'} module"
-            raise SpecError(found.origin, [f"{problem} {name}, and Ray would not start; rename it"])
+            raise SpecError(module.origin, [f"{problem} {name}, and Ray would not start; rename it"])
     sys.path.insert(0, here)
 
 
@@ -68,9 +68,9 @@ def code_of(spec: RunSpec) -> dict[str, str]:
     sections = {"task": spec.task, "data": spec.data, "model": spec.model}
     modules = {"extensions": ", ".join(spec.extensions)} if spec.extensions else {}
     return modules | {
-        f"{name}.factory": each.factory
-        for name, each in sections.items()
-        if isinstance(each, CustomTask | CustomData | CustomModel)
+        f"{name}.factory": section.factory
+        for name, section in sections.items()
+        if isinstance(section, CustomTask | CustomData | CustomModel)
     }
 
 

@@ -39,14 +39,14 @@ def explain(errors: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 def nearest(field: str) -> str:
     """What an unknown field may have meant, or which fields there are."""
-    section, dot, own = field.rpartition(".")
-    own = own.replace("-", "_")
+    section, dot, last = field.rpartition(".")
+    last = last.replace("-", "_")
     beside = below(section)
-    close = difflib.get_close_matches(own, beside, n=1)
+    close = difflib.get_close_matches(last, beside, n=1)
     if close:
         return f"; did you mean {section}{dot}{close[0]}?"
     names = list(dict.fromkeys(name for name, _, _ in walk(RunSpec)))
-    elsewhere = [name for name in names if name.rpartition(".")[2] == own]
+    elsewhere = [name for name in names if name.rpartition(".")[2] == last]
     if 0 < len(elsewhere) <= _SAME_NAME:
         return f"; did you mean {either(elsewhere)}?"
     close = [] if beside else difflib.get_close_matches(field, names, n=1)
@@ -155,8 +155,8 @@ def _tag_of(context: dict[str, Any]) -> str:
 
 def _unknown(field: str, where: Sequence[str | int]) -> str:
     fields = [(name, kind) for name, kind, _ in walk(RunSpec)]
-    own = [kind for name, kind in fields if name == field]
-    having = list(dict.fromkeys(own or [kind for name, kind in fields if name.startswith(f"{field}.")]))
+    kinds = [kind for name, kind in fields if name == field]
+    having = list(dict.fromkeys(kinds or [kind for name, kind in fields if name.startswith(f"{field}.")]))
     if having and len(where) > 1:
         return f"kind {where[-2]} has no such field; {either(having)} has"
     return f"no such field{nearest(field)}"

@@ -26,11 +26,11 @@ def alternatives(annotation: Any) -> Iterator[Any]:
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     """The models that a field may be, but for those in lists and dictionaries."""
-    return [each for each in alternatives(annotation) if _is_model(each)]
+    return [alternative for alternative in alternatives(annotation) if _is_model(alternative)]
 
 
-def _is_model(each: Any) -> bool:
-    return isinstance(each, type) and issubclass(each, BaseModel)
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
@@ -46,36 +46,36 @@ def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
     for part in names:
         models = (model for annotation in annotations for model in models_in(annotation))
         fields = [model.model_fields[part].annotation for model in models if part in model.model_fields]
-        kinds = (each for annotation in annotations for each in alternatives(annotation))
-        annotations = fields or [get_args(each)[1] for each in kinds if get_origin(each) is dict]
+        kinds = (alternative for annotation in annotations for alternative in alternatives(annotation))
+        annotations = fields or [get_args(model)[1] for model in kinds if get_origin(model) is dict]
     return list(annotations)
 
 
 def held(annotations: Sequence[Any]) -> set[type]:
     """The plain types among annotations, in lists too; text and paths are str."""
-    found = set[type]()
-    for each in (each for annotation in annotations for each in alternatives(annotation)):
-        origin, arguments = get_origin(each), get_args(each)
+    seen = set[type]()
+    for kind in (alternative for annotation in annotations for alternative in alternatives(annotation)):
+        origin, arguments = get_origin(kind), get_args(kind)
         if origin is Literal:
-            found |= {type(choice) for choice in arguments}
+            seen |= {type(choice) for choice in arguments}
         elif arguments and origin is not dict:
-            found |= held(arguments)
-        elif isinstance(each, type) and not _is_model(each):
-            found.add(str if issubclass(each, Path) else each)
-    return found
+            seen |= held(arguments)
+        elif isinstance(kind, type) and not _is_model(kind):
+            seen.add(str if issubclass(kind, Path) else kind)
+    return seen
 
 
 def type_name(annotation: Any) -> str:
     """What a field holds, in a word: a type's name, or the choices; without None and limits."""
     names: dict[str, None] = {}
-    for each in alternatives(annotation):
-        origin = get_origin(each)
+    for alternative in alternatives(annotation):
+        origin = get_origin(alternative)
         if origin is Literal:
-            names |= dict.fromkeys(map(str, get_args(each)))
+            names |= dict.fromkeys(map(str, get_args(alternative)))
         elif origin in (list, dict, tuple):
             names["list" if origin is tuple else origin.__name__] = None
-        elif each is not NoneType and not _is_model(each):
-            names[each.__name__] = None
+        elif alternative is not NoneType and not _is_model(alternative):
+            names[alternative.__name__] = None
     return "|".join(names)
 
 
@@ -100,22 +100,24 @@ class FieldHelp:
 def spec_fields() -> list[FieldHelp]:
     """Every field of the spec, those of several kinds merged."""
     defaults = RunSpec().flat()
-    found: dict[str, list[tuple[str, FieldInfo]]] = {}
+    by_name: dict[str, list[tuple[str, FieldInfo]]] = {}
     for name, kind, info in walk(RunSpec):
-        found.setdefault(name, []).append((kind, info))
+        by_name.setdefault(name, []).append((kind, info))
     choices = {
         name.rpartition(".")[0] + ".": [kind for kind, _ in alike]
-        for name, alike in found.items()
+        for name, alike in by_name.items()
         if is_tag(name)
     }
     fields: list[FieldHelp] = []
-    for name, alike in found.items():
+    for name, alike in by_name.items():
         if name.startswith(f"{METHOD}.") and not any(field.name == METHOD for field in fields):
             fields.append(_method_help())
-        types = dict.fromkeys(each for _, info in alike for each in type_name(info.annotation).split("|"))
+        types = dict.fromkeys(part for _, info in alike for part in type_name(info.annotation).split("|"))
         kinds = "" if is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
-        own = "" if is_tag(name) else _default_text(alike)
-        default = own if "; " in own else defaults.get(name) or own  # kinds may not agree on it
+        shown_default = "" if is_tag(name) else _default_text(alike)
+        default = (
+            shown_default if "; " in shown_default else defaults.get(name) or shown_default
+        )  # kinds may not agree on it
         described = next((info.description for _, info in alike if info.description), "")
         fields.append(FieldHelp(name, "|".join(types), default, kinds, " ".join(described.split())))
     return fields
@@ -139,12 +141,14 @@ def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
     """A field's default, with the kinds where they do not agree on it."""
     by_default: dict[str, list[str]] = {}
     for kind, info in alike:
-        own = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
-        by_default.setdefault(own, []).append(kind)
+        default = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
+        by_default.setdefault(default, []).append(kind)
     if len(by_default) == 1:
         return next(iter(by_default))
     usual, *others = sorted(by_default.items(), key=lambda item: -len(item[1]))
-    return "; ".join([usual[0], *(f"{', '.join(dict.fromkeys(kinds))}: {own}" for own, kinds in others)])
+    return "; ".join(
+        [usual[0], *(f"{', '.join(dict.fromkeys(kinds))}: {default}" for default, kinds in others)]
+    )
 
 
 def _method_help() -> FieldHelp:
@@ -206,11 +210,13 @@ def walk(
     """
     for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] not in TAGS):
         members = models_in(info.annotation)
-        if not all(each is NoneType or _is_model(each) for each in alternatives(info.annotation)):
+        if not all(
+            alternative is NoneType or _is_model(alternative) for alternative in alternatives(info.annotation)
+        ):
             yield prefix + name, kind, info
         for member in members:
             kinds = _tags(member) if len(members) > 1 else ()
             if member in around:
                 continue
-            for each in kinds or ("",):
-                yield from walk(member, f"{prefix}{name}.", str(each) or kind, (*around, *members))
+            for tag in kinds or ("",):
+                yield from walk(member, f"{prefix}{name}.", str(tag) or kind, (*around, *members))

@@ -103,7 +103,7 @@ def laid_over(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, An
 def _tree(given: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
     """Fields by dotted name, text and source as a tree; single fields come over the groups that hold them."""
     tree: dict[str, Any] = {}
-    for name, text, source in sorted(given, key=lambda each: each[0].count(".")):
+    for name, text, source in sorted(given, key=lambda override: override[0].count(".")):
         first, *inner = name.split(".")
         value = _value(name, text, source)
         for part in reversed(inner):
@@ -119,7 +119,7 @@ def _value(name: str, text: str, source: str) -> Any:
     is_text = bool(holds) and holds <= {str, NoneType}
     in_brackets = text.lstrip().startswith(("{", "["))
     if forms == {"list"} and not in_brackets:
-        return [each.strip() for each in text.split(",")]
+        return [part.strip() for part in text.split(",")]
     if not text or (name == METHOD and not in_brackets):
         return text
     if is_text and not (in_brackets and "list" in forms):
@@ -135,7 +135,7 @@ def _value(name: str, text: str, source: str) -> Any:
 
 
 def _forms(annotations: Sequence[Any]) -> set[str]:
-    return {form for each in annotations for form in type_name(each).split("|")}
+    return {form for annotation in annotations for form in type_name(annotation).split("|")}
 
 
 def _variables() -> dict[str, str]:
@@ -150,8 +150,8 @@ def _check_variables() -> None:
     for variable, name in _variables().items():
         if name.partition(".")[0] in (*below(""), "search"):
             continue  # pydantic, or the search, says what is wrong with it
-        own = variable[len(ENVIRONMENT_PREFIX) :].upper()
-        if close := difflib.get_close_matches(own, fields, n=1, cutoff=_NEAR):
+        setting = variable[len(ENVIRONMENT_PREFIX) :].upper()
+        if close := difflib.get_close_matches(setting, fields, n=1, cutoff=_NEAR):
             raise SpecError(variable, [f"no such field; did you mean {ENVIRONMENT_PREFIX}{close[0]}?"])
 
 

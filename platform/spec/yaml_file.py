@@ -131,11 +131,11 @@ class _Reading:
             return _scalar(node, held(annotations))
         if isinstance(node, yaml.SequenceNode):
             _require(node, "seq")
-            return [self.value(each, annotations, around) for each in node.value]
+            return [self.value(item, annotations, around) for item in node.value]
         assert isinstance(node, yaml.MappingNode)
         _require(node, "map")
         merged: dict[str, Any] = {}
-        own: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -145,14 +145,14 @@ class _Reading:
                 raise _wrong(key, f"{name} is given twice, first in line {lines[name]}")
             lines[name] = key.start_mark.line + 1
             if key.tag == f"{_TAG}merge":
-                for each in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
-                    if not isinstance(each, yaml.MappingNode):
-                        raise _wrong(each, "<< takes the fields of a mapping, such as <<: *name")
-                    merged |= self.value(each, annotations, around)
+                for mapping in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
+                    if not isinstance(mapping, yaml.MappingNode):
+                        raise _wrong(mapping, "<< takes the fields of a mapping, such as <<: *name")
+                    merged |= self.value(mapping, annotations, around)
             else:
                 inside = annotations if name == _CHOICE else entered(annotations, name)
-                own[name] = self.value(value, inside, around)
-        return merged | own
+                fields[name] = self.value(value, inside, around)
+        return merged | fields
 
 
 def _scalar(node: yaml.ScalarNode, types: set[type]) -> Any:
@@ -200,7 +200,7 @@ def _meant(path: Path) -> str:
     name, equals, value = str(path).partition("=")
     if equals:
         return f"; fields are set as --{name.lstrip('-')} {value}"
-    beside = [each.name for each in path.parent.glob("*.y*ml")]
+    beside = [file.name for file in path.parent.glob("*.y*ml")]
     close = difflib.get_close_matches(path.name, beside, n=1)
     return f"; did you mean {path.with_name(close[0])}?" if close else ""
 

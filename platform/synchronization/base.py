@@ -91,7 +91,7 @@ class Synchronization(ABC):
         """What only this process's workers have."""
 
     @abstractmethod
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         """Takes over both; raises KeyError, RuntimeError or ValueError where they do not fit."""
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:

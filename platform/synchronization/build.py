@@ -118,8 +118,8 @@ class _Build:
         key, problem = b"", ""
         try:
             key = key_of_environment()
-        except KeyProblem as found:
-            problem = str(found)
+        except KeyProblem as error:
+            problem = str(error)
         for rank, said in enumerate(gathered(problem)):
             if said:
                 raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
@@ -135,7 +135,7 @@ class _Build:
     def _weights(self, mode: WeightsSync, runner: Runner, randomness: Randomness) -> Synchronization:
         replicas = self._replicas(runner)
         names, weights = replicas[0].names, replicas[0].weights()
-        parts = fragments_of([each.numel() for each in weights], mode.fragments)
+        parts = fragments_of([weight.numel() for weight in weights], mode.fragments)
         fragments = [
             Fragment(
                 Averaging(
@@ -149,15 +149,15 @@ class _Build:
             )
             for number, part in enumerate(parts)
         ]
-        own = OwnWorkers(runner, fragments, replicas, randomness, self.method, self.device)
+        own_workers = OwnWorkers(runner, fragments, replicas, randomness, self.method, self.device)
         if mode.quorum is None:
-            return LocalTraining(mode, own)
+            return LocalTraining(mode, own_workers)
         needed = needed_of(mode.quorum, runner.workers)
         if mode.schedule is None and not self.spec.sync.is_simulated:
             (carrier,) = runner.carriers
-            return FreeRounds(mode, own, Inbox(carrier), needed, self.decide or by_store())
+            return FreeRounds(mode, own_workers, Inbox(carrier), needed, self.decide or by_store())
         schedule = mode.schedule or RoundSchedule()  # in which nobody is late
-        return ScheduledRounds(mode, own, Drawn(schedule, runner.workers, needed, mode.every))
+        return ScheduledRounds(mode, own_workers, Drawn(schedule, runner.workers, needed, mode.every))
 
     def _async(self, mode: AsyncSync, runner: Runner, randomness: Randomness) -> Synchronization:
         workers = [
@@ -204,12 +204,12 @@ class _Build:
     def _replicas(self, runner: Runner) -> list[Replica]:
         """One a worker here; the first has the model itself."""
         models = [self.model, *(deepcopy(self.model) for _ in runner.ranks[1:])]
-        return [Replica(each, self.task, self.spec.training, runner.workers) for each in models]
+        return [Replica(model, self.task, self.spec.training, runner.workers) for model in models]
 
     def _carrier(self, key: bytes | None) -> Carrier:
         """This worker's way to the others."""
         mode = self.mode
-        elements = sum(each.numel() for each in self.model.state_dict().values())
+        elements = sum(tensor.numel() for tensor in self.model.state_dict().values())
         # What is handed on at sites is one message of all workers; agreed weights go with their momentum.
         most_bytes = max(2, dist.get_world_size()) * most_bytes_of(elements)
         if isinstance(mode, AsyncSync):
@@ -230,8 +230,8 @@ class _Build:
         weights = replica.weights()
         ordinals = range(len(weights)) if ordinals is None else ordinals
         setting = Setting(
-            [replica.names[each] for each in ordinals],
-            [weights[each].clone() for each in ordinals],
+            [replica.names[ordinal] for ordinal in ordinals],
+            [weights[ordinal].clone() for ordinal in ordinals],
             rank=0,
             workers=runner.workers,
             threads=torch.get_num_threads(),

@@ -93,13 +93,13 @@ class GradientsInRounds(InRounds):
     def own_state(self) -> dict[str, Any]:
         return {"patterns": {**self._averaging.own_state(), "traffic": self.ledger.traffic.state_dict()}}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        self._averaging.load(own["patterns"])
-        self.ledger.traffic.load_state_dict(own["patterns"]["traffic"])
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
+        self._averaging.load(local_state["patterns"])
+        self.ledger.traffic.load_state_dict(local_state["patterns"]["traffic"])
         self._load_agreed(shared)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
-        self._averaging.reshard([each["patterns"] for each in workers])
+        self._averaging.reshard([worker["patterns"] for worker in workers])
         self._load_agreed(shared)
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:

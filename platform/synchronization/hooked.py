@@ -62,7 +62,7 @@ class HookedGradients(Synchronization):
         pattern: PatternName = "hierarchical" if spec.sync.exchange == "hierarchical" else "allgather"
         self.state = CompressionState(self.ddp, method, pattern=pattern, sites=spec.sync.sites, key=key)
         self._gather = partial(gather_rows, device=device)
-        self.ledger = Ledger(lambda own: self._gather(own[0]), 1, self.workers, 0)
+        self.ledger = Ledger(lambda rows: self._gather(rows[0]), 1, self.workers, 0)
         self.adapter = adapter_for(spec.sync.adapt, method, device, self.state.aim_at)
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
@@ -98,7 +98,7 @@ class HookedGradients(Synchronization):
             self.adapter.hear()
 
     def links(self) -> Links | None:
-        return Links.of(self.state.traffic, self.ranks, lambda own: self._gather(own[0]))
+        return Links.of(self.state.traffic, self.ranks, lambda rows: self._gather(rows[0]))
 
     def shared_state(self) -> dict[str, Any]:
         shared: dict[str, Any] = {
@@ -109,14 +109,14 @@ class HookedGradients(Synchronization):
         return shared if self.adapter is None else {**shared, "adapter": self.adapter.shared_state()}
 
     def own_state(self) -> dict[str, Any]:
-        own = self.state.state_dict()
-        return own if self.adapter is None else {**own, "measured": self.adapter.own_state()}
+        state = self.state.state_dict()
+        return state if self.adapter is None else {**state, "measured": self.adapter.own_state()}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         self._load_agreed(shared)
-        self.state.load_state_dict(own)
+        self.state.load_state_dict(local_state)
         if self.adapter is not None:
-            self.adapter.load(shared["adapter"], own["measured"])
+            self.adapter.load(shared["adapter"], local_state["measured"])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`. Links are counted anew."""

@@ -27,7 +27,7 @@ class InRounds(Synchronization):
         self._averaging, self._names = averagings[0], list(names)
         self._runner, self._patterns = self._averaging.runner, self._averaging.patterns
         self.ranks, self.workers = self._runner.ranks, self._runner.workers
-        elements = sum(sum(each.patterns[0].setting.sizes) for each in averagings)
+        elements = sum(sum(averaging.patterns[0].setting.sizes) for averaging in averagings)
         self.ledger = Ledger(self._runner.gather, len(self.ranks), self.workers, elements, self.notes)
 
     def links(self) -> Links | None:

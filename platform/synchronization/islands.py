@@ -69,7 +69,7 @@ class IslandGradients(Synchronization):
         self._device, islands = device, islands_of(spec.sync, self.workers).members
         mesh = DeviceMesh(device.type, islands, mesh_dim_names=("islands", "shards"))
         self._peers, self._island = mesh["islands"].get_group(), mesh["shards"].get_group()
-        sharded = deepcopy(model, {id(each): each for each in model.buffers()})  # which both have
+        sharded = deepcopy(model, {id(buffer): buffer for buffer in model.buffers()})  # which both have
         broadcast([*sharded.parameters(), *sharded.buffers()], None, self._transport)
         reduced_in = torch.bfloat16 if spec.sync.island_reduce == "bf16" else None
         self._sharded = _shard(sharded, mesh["shards"], MixedPrecisionPolicy(reduce_dtype=reduced_in))
@@ -79,12 +79,12 @@ class IslandGradients(Synchronization):
         self.replica = Replica(sharded, task, spec.training, self.workers)
         self._shards: list[Any] = list(sharded.parameters())  # DTensors
         # The optimizer works on plain tensors, which have the shards' memory.
-        self._own = [nn.Parameter(each.detach().to_local(), each.requires_grad) for each in self._shards]
+        self._own = [nn.Parameter(shard.detach().to_local(), shard.requires_grad) for shard in self._shards]
         self.replica.optimizer = build_optimizer(spec.training.optimizer, self._own)
         # FSDP2 takes the mean over the island.
         self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
         self._refuses = spec.compressor.nonfinite == "refuse"
-        self.ledger = Ledger(lambda own: gather_rows(own[0], device), 1, self.workers, 0)
+        self.ledger = Ledger(lambda rows: gather_rows(rows[0], device), 1, self.workers, 0)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`. Statistics are of worker 0's shard of its island's gradients."""
@@ -94,15 +94,15 @@ class IslandGradients(Synchronization):
             self.state.observe_next_step()
         self.state.gradient_scale = self._factor / self.replica.scale.factor
         broadcast(self.model.buffers(), None, self._transport)
-        loss, found = 0.0, list[tuple[str, int]]()
+        loss, nonfinite = 0.0, list[tuple[str, int]]()
         try:
             loss = self.replica.backward(batches[0], alone=self._held_back)
         except NonFiniteGradient as problem:  # in this shard
-            found.append((problem.parameter, problem.rank))
-        step = self._of_all_shards(found)
+            nonfinite.append((problem.parameter, problem.rank))
+        step = self._of_all_shards(nonfinite)
         if not step.skipped:
-            for own, shard in zip(self._own, self._shards, strict=True):
-                own.grad = None if shard.grad is None else cast(DTensor, shard.grad).to_local()
+            for parameter, shard in zip(self._own, self._shards, strict=True):
+                parameter.grad = None if shard.grad is None else cast(DTensor, shard.grad).to_local()
             self.replica.step(moment.position)
         elif self._refuses and not self.replica.scale.overflowed():
             raise NonFiniteGradient(*step.nonfinite[-1])
@@ -121,15 +121,15 @@ class IslandGradients(Synchronization):
     def _of_all_shards(self, nonfinite: list[tuple[str, int]]) -> Step:
         """The ledger of the step for this worker's shard, with what was not finite in the whole island."""
         step = self.state.last_step
-        found = nonfinite + step.nonfinite
-        count = torch.tensor([len(found)], device=self._device)
+        counts = nonfinite + step.nonfinite
+        count = torch.tensor([len(counts)], device=self._device)
         dist.all_reduce(count, group=self._island)
         if count.item():
             ranks = [*dist.get_process_group_ranks(self._peers), -1]
-            mine = "".join(f"{ranks[island]} {name}\n" for name, island in found)
+            mine = "".join(f"{ranks[island]} {name}\n" for name, island in counts)
             told = sorted(b"".join(all_gather_bytes(mine.encode(), self._island)).decode().splitlines())
-            found = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
-        return replace(step, skipped_steps=step.steps if found else 0, nonfinite=found)
+            counts = [(name, int(rank)) for rank, _, name in (line.partition(" ") for line in told)]
+        return replace(step, skipped_steps=step.steps if counts else 0, nonfinite=counts)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: gathers the shards of this worker's island."""
@@ -148,24 +148,24 @@ class IslandGradients(Synchronization):
         """See `Synchronization.own_state`: what belongs to this worker's shard."""
         return {"exchange": self.state.state_dict(), "replica": self.replica.state_dict()}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        self.state.load_state_dict(own["exchange"])
-        self._load(shared, own["replica"])
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
+        self.state.load_state_dict(local_state["exchange"])
+        self._load(shared, local_state["replica"])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`: for another number of islands of the same size."""
         size, shard = dist.get_world_size(self._island), dist.get_rank(self._island)
-        former = [each for each in workers if f", shard {shard} of {size}" in "".join(each["exchange"])]
+        former = [worker for worker in workers if f", shard {shard} of {size}" in "".join(worker["exchange"])]
         if len(former) * size != len(workers):
             raise ValueError(f"its islands had another size than {size} workers; keep the size of islands")
-        self.state.load_state_dict([each["exchange"] for each in former], reshard=True)
+        self.state.load_state_dict([state["exchange"] for state in former], reshard=True)
         self._load(shared, former[0]["replica"])
 
     def _load(self, shared: Mapping[str, Any], replica: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
-        for whole, shard, own in zip(self.model.parameters(), self._shards, self._own, strict=True):
+        for whole, shard, parameter in zip(self.model.parameters(), self._shards, self._own, strict=True):
             cut = distribute_tensor(whole.data, shard.device_mesh, shard.placements, src_data_rank=None)
-            own.data.copy_(cut.to_local())
+            parameter.data.copy_(cut.to_local())
         self.replica.load_state_dict(replica)
         self.ledger.load(shared["totals"])
 
@@ -176,7 +176,7 @@ def islands_of(mode: AllGatherSync, workers: int) -> Sites:
         firsts = range(0, workers, mode.island)
         return Sites.of([range(first, first + mode.island) for first in firsts], workers)
     hosts = Sites.by_place(places_of()) if mode.sites is None else Sites.of(mode.sites, workers)
-    if reason := why_no_islands("host", [len(each) for each in hosts.members]):
+    if reason := why_no_islands("host", [len(member) for member in hosts.members]):
         raise ValueError(reason)
     return hosts
 
@@ -186,10 +186,12 @@ def _shard(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> 
 
     A layer with parameters that are used twice is left: FSDP2 would take these for others.
     """
-    uses = Counter(each for _, each in model.named_parameters(remove_duplicate=False))
+    uses = Counter(parameter for _, parameter in model.named_parameters(remove_duplicate=False))
     for layer in list(_layers(model)):
-        own = list(layer.parameters())
-        if sum(each.numel() for each in own) >= _LEAST and all(uses[each] == 1 for each in own):
+        parameters = list(layer.parameters())
+        if sum(parameter.numel() for parameter in parameters) >= _LEAST and all(
+            uses[parameter] == 1 for parameter in parameters
+        ):
             fully_shard(layer, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
 

@@ -130,8 +130,8 @@ class Ledger:
         for iteration, notes in self._open:
             for name in _SUMS:
                 notes[name][0] += getattr(iteration.step, name)
-        own = np.stack([notes for _, notes in self._open], axis=1)
-        gathered = self._gather(own.view(np.float64).reshape(self._here, len(self._open), -1))
+        rows = np.stack([notes for _, notes in self._open], axis=1)
+        gathered = self._gather(rows.view(np.float64).reshape(self._here, len(self._open), -1))
         every: NDArray[np.void] = np.ascontiguousarray(gathered).view(self._dtype)[..., 0]
         for number, (iteration, here) in enumerate(self._open):
             for name in _SUMS:

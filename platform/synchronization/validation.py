@@ -101,17 +101,17 @@ def _powersgd(asked: Asked) -> Iterator[str]:
 
 
 def _momentum(asked: Asked) -> Iterator[str]:
-    own = asked.method.own_momentum
-    if not own or asked.mode.is_local:
+    momentum = asked.method.own_momentum
+    if not momentum or asked.mode.is_local:
         return
     if asked.momentum:
         yield (
-            f"compressor.momentum = {own}: the optimizer has momentum too, it would be applied twice; "
+            f"compressor.momentum = {momentum}: the optimizer has momentum too, it would be applied twice; "
             "add training.optimizer.momentum: 0"
         )
     if asked.mode.mode == "ring":
         yield (
-            f"compressor.momentum = {own} with {asked.where}.mode = ring: a hop also compresses other "
+            f"compressor.momentum = {momentum} with {asked.where}.mode = ring: a hop also compresses other "
             "workers' gradients; use compressor.momentum: 0, or another mode"
         )
 
@@ -137,11 +137,11 @@ def _weights(asked: Asked) -> Iterator[str]:
             f"{where}.fragments = {mode.fragments} with {where}.every = {mode.every}: at most one a step; "
             f"use at most {mode.every}"
         )
-    own = method.own_momentum
-    if own and (mode.outer.momentum or mode.pattern == "ring"):
+    momentum = method.own_momentum
+    if momentum and (mode.outer.momentum or mode.pattern == "ring"):
         yield (
-            f"compressor.momentum = {own} with {where}.mode = weights: it works neither with a ring nor with "
-            f"{where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
+            f"compressor.momentum = {momentum} with {where}.mode = weights: it works neither with a ring "
+            f"nor with {where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
         )
     if mode.unsent and mode.pattern == "ring":
         yield (
@@ -349,7 +349,7 @@ def _islands(asked: Asked) -> Iterator[str]:
         if mode.island_reduce != "fp32":
             yield f"{asked.where}.island_reduce = {mode.island_reduce}: needs {asked.where}.island"
         return
-    sizes = [len(each) for each in mode.sites or ()]
+    sizes = [len(site) for site in mode.sites or ()]
     if isinstance(mode.island, int):
         sizes = [min(mode.island, workers - first) for first in range(0, workers, mode.island)]
     if sizes and (reason := why_no_islands(mode.island, sizes)):

@@ -49,27 +49,27 @@ class LocalTraining(InRounds):
 
     own_models = True
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
+    def __init__(self, sync: WeightsSync, workers: OwnWorkers) -> None:
         """Takes charge of this process's workers."""
-        runner, replicas = own.runner, own.replicas
-        super().__init__([each.averaging for each in own.fragments], replicas[0].names)
+        runner, replicas = workers.runner, workers.replicas
+        super().__init__([fragment.averaging for fragment in workers.fragments], replicas[0].names)
         self._sync, self._replicas = sync, list(replicas)
-        self._randomness = own.randomness
+        self._randomness = workers.randomness
         self.model = deepcopy(replicas[0].model)
         runner.broadcast([*self.model.parameters(), *self.model.buffers()])
-        trained = [each for each in self.model.parameters() if each.requires_grad]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         trained.reverse()  # in the replicas' order
         outer = sync.outer
         self.local = LocalRounds(
-            own.fragments,
+            workers.fragments,
             trained,
-            {name: each.clone() for name, each in buffers_of(self.model).items()},
-            [LocalWorker(each.parameters, each.model) for each in replicas],
+            {name: buffer.clone() for name, buffer in buffers_of(self.model).items()},
+            [LocalWorker(replica.parameters, replica.model) for replica in replicas],
             Merging(sync.every, sync.exchange, sync.unsent, sync.delay_steps, sync.blend),
             torch.optim.SGD(trained, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
             self.ledger.traffic,
         )
-        self.adapter = adapter_for(sync.adapt, own.method, own.device, self._aim_at, sync.every)
+        self.adapter = adapter_for(sync.adapt, workers.method, workers.device, self._aim_at, sync.every)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
@@ -107,9 +107,13 @@ class LocalTraining(InRounds):
 
     def _aim_at(self, share: float) -> float:
         """Has all that is compressed by a share of elements aim at another; returns what it comes to."""
-        patterns = [each for fragment in self.local.fragments for each in fragment.averaging.patterns]
-        compressors = [each for pattern in patterns for each in pattern.compressors()]
-        aims = [each.feedback.aim_at(share) for each in compressors if each.feedback.method.aim is not None]
+        patterns = [pattern for fragment in self.local.fragments for pattern in fragment.averaging.patterns]
+        compressors = [compressor for pattern in patterns for compressor in pattern.compressors()]
+        aims = [
+            compressor.feedback.aim_at(share)
+            for compressor in compressors
+            if compressor.feedback.method.aim is not None
+        ]
         return aims[0]
 
     def sync_model(self) -> None:
@@ -143,7 +147,7 @@ class LocalTraining(InRounds):
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])
-        self.local.agreed_buffers = {name: each.clone() for name, each in buffers_of(self.model).items()}
+        self.local.agreed_buffers = {name: buffer.clone() for name, buffer in buffers_of(self.model).items()}
         self.local.load_shared(shared["local"])
         self.ledger.load(shared["ledger"])
 
@@ -153,22 +157,22 @@ class LocalTraining(InRounds):
         Optimizers of workers that leave are dropped; a worker that joins starts with a copy of another one's.
         """
         self._load_agreed(shared)
-        counts = [each["local"]["workers"] for each in workers]
-        former = ranks_together([each["replicas"] for each in workers], counts)
+        counts = [worker["local"]["workers"] for worker in workers]
+        former = ranks_together([worker["replicas"] for worker in workers], counts)
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             model = former[model_of(rank, len(former))]
             replica.model.load_state_dict(model["model"])
             replica.load_state_dict(deepcopy(model["replica"]))
-        models = [[each["model"][name] for name in self._names] for each in former]
-        waiting = [each.get("pending") for each in former]
-        self.local.reshard([each["local"] for each in workers], models, waiting)
+        models = [[state["model"][name] for name in self._names] for state in former]
+        waiting = [state.get("pending") for state in former]
+        self.local.reshard([worker["local"] for worker in workers], models, waiting)
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        self.local.load_own(own["local"])
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
+        self.local.load_own(local_state["local"])
         self._load_agreed(shared)
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
-            replica.model.load_state_dict(own["replicas"][str(rank)]["model"])
-            replica.load_state_dict(own["replicas"][str(rank)]["replica"])
-        self.ledger.traffic.load_state_dict(own["traffic"])
+            replica.model.load_state_dict(local_state["replicas"][str(rank)]["model"])
+            replica.load_state_dict(local_state["replicas"][str(rank)]["replica"])
+        self.ledger.traffic.load_state_dict(local_state["traffic"])
         if self.adapter is not None:
-            self.adapter.load(shared["adapter"], own["measured"])
+            self.adapter.load(shared["adapter"], local_state["measured"])

@@ -75,18 +75,18 @@ def try_task(config: TaskConfig, task: Task, model: nn.Module, inputs: Tensor, t
         with torch.no_grad():
             outputs = model.eval()(inputs)
             loss = task.loss(outputs, targets)
-            sums = [float(each) for each in task.sums(outputs, targets)]
-            found = task.evaluation(sums, len(targets))
+            sums = [float(value) for value in task.sums(outputs, targets)]
+            metrics = task.evaluation(sums, len(targets))
     except Exception as error:  # whatever a user's task raises
         raise UserCodeError(path, f"for {len(targets)} examples it raised {told(error)}") from error
     finally:
         model.train()
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise UserCodeError(path, f"its loss is {loss!r:.60}; give a tensor with one number, the mean")
-    missing = {metric.name for metric in task.metrics} - set(found)
+    missing = {metric.name for metric in task.metrics} - set(metrics)
     if missing:
         raise UserCodeError(
             path, f"its evaluation has no {', '.join(sorted(missing))}, which its metrics name"
         )
-    if not all(isinstance(value, float | int) and not math.isnan(value) for value in found.values()):
-        raise UserCodeError(path, f"its evaluation is {dict(found)}; give numbers")
+    if not all(isinstance(value, float | int) and not math.isnan(value) for value in metrics.values()):
+        raise UserCodeError(path, f"its evaluation is {dict(metrics)}; give numbers")

@@ -60,10 +60,10 @@ class LanguageModelTask(Task):
     def evaluation(self, sums: Sequence[float], examples: int) -> Mapping[str, float]:
         total, tokens = sums
         loss = total / tokens
-        found = {LOSS.name: loss, PERPLEXITY.name: math.exp(min(loss, _LARGEST))}
+        metrics = {LOSS.name: loss, PERPLEXITY.name: math.exp(min(loss, _LARGEST))}
         if self._bytes_per_token is not None:
-            found[BITS_PER_BYTE.name] = loss / math.log(2) / self._bytes_per_token
-        return found
+            metrics[BITS_PER_BYTE.name] = loss / math.log(2) / self._bytes_per_token
+        return metrics
 
     def terms(self, targets: Tensor) -> int:
         """Tokens."""

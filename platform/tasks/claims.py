@@ -89,18 +89,18 @@ def difference(
     """
     shared = sorted(values.keys() & reference.keys())
     if len(shared) >= FEWEST_SEEDS:
-        values, reference = ({seed: each[seed] for seed in shared} for each in (values, reference))
+        values, reference = ({seed: by_seed[seed] for seed in shared} for by_seed in (values, reference))
         between, seeds = _paired(values, reference), len(shared)
     elif min(len(values), len(reference)) >= FEWEST_SEEDS:
         between, seeds = _welch(values, reference), min(len(values), len(reference))
     else:
         between, seeds = 0.0, 1
-    mine, theirs = (float(np.mean(list(each.values()))) for each in (values, reference))
+    mine, theirs = (float(np.mean(list(by_seed.values()))) for by_seed in (values, reference))
     mean, scale, margin = mine - theirs, metric.scale, metric.margin(theirs)
     if not (examples if metric.is_share else seeds >= FEWEST_SEEDS):
         return Difference(scale * mean, None, None, seeds, metric, margin)
     (my_low, my_high), (their_low, their_high) = (
-        wilson(each, examples) if metric.is_share and examples else (each, each) for each in (mine, theirs)
+        wilson(mean, examples) if metric.is_share and examples else (mean, mean) for mean in (mine, theirs)
     )
     low = mean - math.sqrt((mine - my_low) ** 2 + (their_high - theirs) ** 2 + between**2)
     high = mean + math.sqrt((my_high - mine) ** 2 + (theirs - their_low) ** 2 + between**2)
@@ -142,14 +142,14 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 def _paired(values: Mapping[str, float], reference: Mapping[str, float]) -> float:
     """Half of the t interval of the mean difference between runs of the same seed."""
-    found = [values[seed] - reference[seed] for seed in values]
-    return _t(len(found) - 1) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
+    differences = [values[seed] - reference[seed] for seed in values]
+    return _t(len(differences) - 1) * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
 
 
 def _welch(values: Mapping[str, float], reference: Mapping[str, float]) -> float:
     """Half of Welch's t interval of the difference of two means."""
-    counts = [len(each) for each in (values, reference)]
-    parts = [float(np.var(list(each.values()), ddof=1)) / len(each) for each in (values, reference)]
+    counts = [len(by_seed) for by_seed in (values, reference)]
+    parts = [float(np.var(list(by_seed.values()), ddof=1)) / len(by_seed) for by_seed in (values, reference)]
     whole = sum(parts)
     if whole == 0:
         return 0.0

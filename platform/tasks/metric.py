@@ -96,7 +96,7 @@ class Metric:
             made = cls(**json.loads(text))
         except (TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"no metric: {text!r:.100}") from error
-        texts = all(isinstance(each, str) for each in (made.name, made.label, made.unit))
+        texts = all(isinstance(text, str) for text in (made.name, made.label, made.unit))
         numbers = isinstance(made.scale, float | int) and type(made.digits) is int
         if not (texts and numbers and made.label and 0 <= made.digits <= _MOST_DIGITS):
             raise ValueError(f"no metric: {text!r:.100}")

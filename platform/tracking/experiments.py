@@ -16,10 +16,10 @@ _PAGE = 1000
 
 def find_experiment(client: "MlflowClient", name: str) -> str:
     """An experiment's id; raises SpecError: there is none of this name, and lists those that exist."""
-    found = client.get_experiment_by_name(name)
-    if found is not None and found.lifecycle_stage != "deleted":
-        return str(found.experiment_id)
-    others = sorted(printable(each.name) for each in client.search_experiments(max_results=100))
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None and experiment.lifecycle_stage != "deleted":
+        return str(experiment.experiment_id)
+    others = sorted(printable(experiment_.name) for experiment_ in client.search_experiments(max_results=100))
     where, there = masked(client.tracking_uri), ", ".join(others) or "none"
     raise SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {where}; there is: {there}"])
 

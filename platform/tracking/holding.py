@@ -74,7 +74,9 @@ class Holder:
         return time.time() - self.beat < stale_s
 
     def __str__(self) -> str:
-        since, beat = (datetime.fromtimestamp(each).strftime("%H:%M:%S") for each in (self.since, self.beat))
+        since, beat = (
+            datetime.fromtimestamp(timestamp).strftime("%H:%M:%S") for timestamp in (self.since, self.beat)
+        )
         return (
             f"process {self.pid} on {self.host} has held it since {since}, with its last sign of life at "
             f"{beat}; wait for its end, or end that process"
@@ -129,14 +131,14 @@ class Hold:
         Raises what the store raises when it does not answer.
         """
         try:
-            found = Holder.of(self._client, self._run_id)
+            holder = Holder.of(self._client, self._run_id)
         except Exception:
             self._store_is_away = True
             raise
-        return self._is_of(found)
+        return self._is_of(holder)
 
-    def _is_of(self, found: Holder | None) -> bool:
-        return found.token == self._holder.token if found else not self._told
+    def _is_of(self, holder: Holder | None) -> bool:
+        return holder.token == self._holder.token if holder else not self._told
 
     def _take(self) -> None:
         began = time.monotonic()

@@ -192,7 +192,7 @@ _REFUSED_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 def shown(name: str) -> str:
     """A name as people read it, numbers with four digits: `wgt(tau=0.16)` of `wgt(tau=0.15997382191)`."""
-    return _LONG_NUMBER.sub(lambda found: _short(float(found[0])), name)
+    return _LONG_NUMBER.sub(lambda match: _short(float(match[0])), name)
 
 
 def _short(value: float) -> str:

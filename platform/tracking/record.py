@@ -47,15 +47,15 @@ class Record(BaseModel):
 
 def records_of(text: str, name: str) -> list[Record]:
     """The records of a file, whose name is for messages. Raises ValueError: a line is not a record."""
-    found = []
+    records = []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
-            found.append(Record.model_validate_json(line))
+            records.append(Record.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{name}, line {number}: not a record ({where} {first['msg']})") from error
-    return found
+    return records
 
 
 def shipped(journal: int) -> int:

@@ -46,7 +46,7 @@ class Shipper:
     ) -> None:
         self._client, self._run_id, self._notify, self._told = client, run_id, notify, told
         metrics = client.get_run(run_id).data.to_proto().metrics
-        self._stored = {each.key: int(each.step) for each in metrics}
+        self._stored = {metric.key: int(metric.step) for metric in metrics}
 
     def ship(self, records: Iterable[Record]) -> int:
         """Sends records; returns how many metrics were new, and accepted.
@@ -67,7 +67,7 @@ class Shipper:
     def _send(self, batch: "Sequence[Metric]") -> int:
         """Sends metrics in a request; drops those that the store will never accept, and says so."""
         refused = self._send_or_split(batch)
-        if 1 < len(batch) == len(refused) and any(math.isfinite(each.value) for each in batch):
+        if 1 < len(batch) == len(refused) and any(math.isfinite(metric.value) for metric in batch):
             # Not one metric was good enough: more likely the run or the store is at fault. Keep them.
             raise refused[0][1]
         for metric, error in refused:

@@ -31,14 +31,14 @@ class Timeline:
     @classmethod
     def of(cls, workers: Sequence[Sequence[Span]]) -> "Timeline":
         """Makes a timeline from spans of one clock; each worker has at least one span."""
-        start = min(each.began for spans in workers for each in spans)
-        return cls(tuple(tuple(moved(each, -start) for each in spans) for spans in workers))
+        start = min(span.began for spans in workers for span in spans)
+        return cls(tuple(tuple(moved(span, -start) for span in spans) for spans in workers))
 
     @property
     def steps(self) -> list[tuple[str, float]]:
         """Each recorded step's number, and when the first worker began with it."""
         began: dict[str, float] = {}
-        for span in (each for spans in self.workers for each in spans if each.name == "step"):
+        for span in (span for spans in self.workers for span in spans if span.name == "step"):
             began[span.about] = min(span.began, began.get(span.about, span.began))
         return sorted(began.items(), key=lambda step: step[1])
 
@@ -49,17 +49,17 @@ class Timeline:
             events.append(_about("process_name", rank, 0, name=f"worker {rank}"))
             events.append(_about("process_sort_index", rank, 0, sort_index=rank))
             for first, (lane, title) in enumerate(_TITLES.items()):
-                for row, inside in enumerate(_rows([each for each in spans if each.lane == lane])):
+                for row, inside in enumerate(_rows([span for span in spans if span.lane == lane])):
                     thread = _MOST_THREADS * first + row
                     name = f"{title} {row + 1}" if row else title
                     events.append(_about("thread_name", rank, thread, name=name))
-                    events += [_event(each, rank, thread) for each in inside]
+                    events += [_event(span_, rank, thread) for span_ in inside]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
     @classmethod
     def from_json(cls, text: str) -> "Timeline":
         """Reads what `to_json` wrote; raises ValueError if it is not one of our traces."""
-        found: dict[int, list[Span]] = {}
+        threads: dict[int, list[Span]] = {}
         try:
             for event in json.loads(text)["traceEvents"]:
                 if event["ph"] != "X":
@@ -68,10 +68,10 @@ class Timeline:
                 span = Span(
                     event["name"], event["cat"], began, began + event["dur"] / 1e6, event["args"]["about"]
                 )
-                found.setdefault(int(event["pid"]), []).append(span)
+                threads.setdefault(int(event["pid"]), []).append(span)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a taugrad timeline: {error!r}") from error
-        return cls(tuple(tuple(found[rank]) for rank in sorted(found)))
+        return cls(tuple(tuple(threads[rank]) for rank in sorted(threads)))
 
 
 def _rows(spans: Sequence[Span]) -> list[list[Span]]:
@@ -79,7 +79,7 @@ def _rows(spans: Sequence[Span]) -> list[list[Span]]:
     rows: list[list[Span]] = []
     around: list[list[int]] = []
     """By row, when the spans end that lie around the latest one, it included."""
-    for span in sorted(spans, key=lambda each: (_ns(each.began), -_ns(each.ended))):
+    for span in sorted(spans, key=lambda span_: (_ns(span_.began), -_ns(span_.ended))):
         for row, ends in zip(rows, around, strict=True):
             while ends and ends[-1] <= _ns(span.began):
                 ends.pop()

@@ -53,7 +53,7 @@ class _Moments(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for weights in (each for each in group["params"] if each.grad is not None):
+            for weights in (parameter for parameter in group["params"] if parameter.grad is not None):
                 state = self.state[weights]
                 if not state:
                     state["step"] = 0

@@ -90,17 +90,17 @@ class _Stretch:
 
 def _stretches(growth: Stages | None, size: int, examples: int, epoch: int) -> list[_Stretch]:
     """What an epoch consists of; `size` is the batch where no stage has another one."""
-    found: list[_Stretch] = []
+    stretches: list[_Stretch] = []
     start = 0
     for stage in growth.stages if growth else ():
         ends = math.ceil(examples * (stage.until - epoch) * (1 - _ROUNDING))
         if start < min(ends, examples):
             count = iterations_per_epoch(min(ends, examples) - start, stage.batch_size)
-            found.append(_Stretch(start, count, stage.batch_size, stage.workers))
+            stretches.append(_Stretch(start, count, stage.batch_size, stage.workers))
             start += count * stage.batch_size
     if start < examples:
-        found.append(_Stretch(start, iterations_per_epoch(examples - start, size), size, None))
-    return found
+        stretches.append(_Stretch(start, iterations_per_epoch(examples - start, size), size, None))
+    return stretches
 
 
 class BatchPlan:
@@ -185,7 +185,7 @@ class BatchPlan:
         """The epoch's iterations after `done`, as far as the run goes; raises as `position` does."""
         here = self.position(done)
         end = min(done + here.iterations - here.iteration, self.iterations)
-        return (self.position(each) for each in range(done, end))
+        return (self.position(iteration) for iteration in range(done, end))
 
     def is_evaluation_due(self, done: int) -> bool:
         """Whether the model is to be evaluated after so many iterations, at least 1."""
@@ -264,7 +264,7 @@ class BatchPlan:
         stages = self._growth if isinstance(self._growth, Stages) else None
         self._sizes = list(sizes)
         self._epochs = [_stretches(stages, size, self.examples, n) for n, size in enumerate(sizes)]
-        self._ends = list(accumulate(sum(each.iterations for each in epoch) for epoch in self._epochs))
+        self._ends = list(accumulate(sum(stretch.iterations for stretch in epoch) for epoch in self._epochs))
 
     def _largest(self) -> int:
         match self._growth:

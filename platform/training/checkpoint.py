@@ -25,7 +25,7 @@ class Saved:
 
     shared: dict[str, Any]
     """The same on every process."""
-    own: dict[str, Any]
+    local_state: dict[str, Any]
     """What only this process's workers have; empty if the checkpoint is of another number of workers."""
     every: tuple[dict[str, Any], ...] = ()
     """Then what each of the former processes had, by rank; empty otherwise."""

@@ -43,7 +43,7 @@ def evaluate(
         precision: of the model's arithmetic.
         block_size: examples of a block; another number may change the last bits.
     """
-    found = {}
+    by_block = {}
     blocks = -(-len(examples) // block_size)
     model.eval()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -54,22 +54,24 @@ def evaluate(
             with autocast(precision, device):
                 outputs = model(inputs.to(device))
             sums = task.sums(outputs, targets.to(device))
-            found[block] = torch.stack([torch.as_tensor(each, dtype=torch.float64).cpu() for each in sums])
+            by_block[block] = torch.stack(
+                [torch.as_tensor(value, dtype=torch.float64).cpu() for value in sums]
+            )
     model.train()
-    return task.evaluation(_added(found, blocks, device), len(examples))
+    return task.evaluation(_added(by_block, blocks, device), len(examples))
 
 
-def _added(found: Mapping[int, Tensor], blocks: int, device: torch.device) -> list[float]:
+def _added(by_block: Mapping[int, Tensor], blocks: int, device: torch.device) -> list[float]:
     """The sums of all workers' blocks, added in the order of the blocks."""
     # A worker without a block learns from the others how many sums there are.
-    width = torch.tensor([max((len(each) for each in found.values()), default=0)], device=device)
+    width = torch.tensor([max((len(sums) for sums in by_block.values()), default=0)], device=device)
     dist.all_reduce(width, dist.ReduceOp.MAX)
     rows = torch.zeros((blocks, int(width)), dtype=torch.float64)
-    for block, sums in found.items():
+    for block, sums in by_block.items():
         rows[block] = sums
     rows = rows.to(device)
     dist.all_reduce(rows)  # exact: of a row all workers but one have zeros
     totals = [0.0] * int(width)
     for row in rows.tolist():
-        totals = [total + each for total, each in zip(totals, row, strict=True)]
+        totals = [total + value for total, value in zip(totals, row, strict=True)]
     return totals

@@ -49,7 +49,7 @@ def pretrain(
             net = nn.Sequential(*hidden[:depth], outputs).to(device)
             optimizer = torch.optim.SGD(net.parameters(), lr=wanted.lr)
             for indices, draw in islice(_batches(seen, wanted.batch_size, seed), wanted.iterations):
-                inputs, targets = (each.to(device) for each in examples.batch(indices, draw))
+                inputs, targets = (tensor.to(device) for tensor in examples.batch(indices, draw))
                 optimizer.zero_grad()
                 task.loss(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -59,7 +59,7 @@ def _blocks(model: nn.Sequential) -> list[nn.Sequential]:
     """The stack, cut before each fully connected layer but the first."""
     blocks: list[list[nn.Module]] = [[]]
     for layer in model:
-        if isinstance(layer, nn.Linear) and any(isinstance(each, nn.Linear) for each in blocks[-1]):
+        if isinstance(layer, nn.Linear) and any(isinstance(block, nn.Linear) for block in blocks[-1]):
             blocks.append([])
         blocks[-1].append(layer)
     return [nn.Sequential(*block) for block in blocks]

@@ -46,7 +46,7 @@ class Recording:
             ended = perf_counter()
             RECORDER.add("step", "compute", began, ended, str(number))
             ahead = time() - perf_counter()  # of seconds since 1970
-            self._spans += [moved(each, ahead) for each in RECORDER.stop()]
+            self._spans += [moved(span, ahead) for span in RECORDER.stop()]
 
     def gathered(self) -> Timeline | None:
         """Of all workers; all processes must call this together.
@@ -56,6 +56,6 @@ class Recording:
         """
         if not self._steps:
             return None
-        texts = gathered(json.dumps([astuple(each) for each in self._spans]))  # times keep every bit
+        texts = gathered(json.dumps([astuple(span) for span in self._spans]))  # times keep every bit
         workers = [[Span(*fields) for fields in json.loads(text)] for text in texts]
         return Timeline.of(workers) if all(workers) else None

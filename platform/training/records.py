@@ -54,7 +54,7 @@ class IterationRecord:
         return self.step_s - self.data_s - step.compress_s - step.blocked_s - step.decode_s
 
     @property
-    def own(self) -> dict[str, float]:
+    def local_figures(self) -> dict[str, float]:
         """The figures of which processes have different ones, by the MLflow name of their mean."""
         step = self.step
         return {
@@ -81,20 +81,20 @@ def averaged(
     """
     if not records:
         return []
-    figures = [[*each.own.values()] for each in records]
-    own = torch.tensor(figures, dtype=torch.float64, device=device)
-    everybody = [torch.empty_like(own) for _ in range(processes)]
-    dist.all_gather(everybody, own)
+    figures = [[*record.local_figures.values()] for record in records]
+    local = torch.tensor(figures, dtype=torch.float64, device=device)
+    everybody = [torch.empty_like(local) for _ in range(processes)]
+    dist.all_gather(everybody, local)
     by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
     means = ([sum(figure) / processes for figure in zip(*rows, strict=True)] for rows in by_record)
-    return [_metrics(*each, workers) for each in zip(records, means, strict=True)]
+    return [_metrics(*pair, workers) for pair in zip(records, means, strict=True)]
 
 
 def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
-    step, found = record.step, dict(zip(record.own, means, strict=True))
-    squares, exchange_s = found.pop(names.COMM_RESIDUAL_RMS), found[names.TIME_EXCHANGE]
-    metrics = {**found, **step.metrics(workers), **record.metrics}
-    under_way_s = found[names.TIME_STEP] if record.iteration.always_under_way else exchange_s
+    step, mean = record.step, dict(zip(record.local_figures, means, strict=True))
+    squares, exchange_s = mean.pop(names.COMM_RESIDUAL_RMS), mean[names.TIME_EXCHANGE]
+    metrics = {**mean, **step.metrics(workers), **record.metrics}
+    under_way_s = mean[names.TIME_STEP] if record.iteration.always_under_way else exchange_s
     if exchange_s and step.wire_bytes:
         metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
         metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)
@@ -127,7 +127,7 @@ def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict
     metrics: dict[str, float] = {}
     for layer in step.layers:
         seen = statistics[layer.name]
-        found: dict[names.LayerQuantity, float | None] = {
+        values: dict[names.LayerQuantity, float | None] = {
             "fraction": layer.sent / layer.elements if layer.elements else 0.0,
             "elements": layer.elements,
             "bits": layer.paper_bits / layer.sent if layer.sent else None,
@@ -139,5 +139,5 @@ def layer_metrics(step: Step, statistics: dict[str, GradientStatistics]) -> dict
             "grad_rms": seen.rms,
             "zeros": seen.zeros,
         }
-        metrics |= {names.layer_metric(layer.name, what): v for what, v in found.items() if v is not None}
+        metrics |= {names.layer_metric(layer.name, what): v for what, v in values.items() if v is not None}
     return metrics

@@ -34,10 +34,12 @@ class Replica:
         self.optimizer = build_optimizer(training.optimizer, model.parameters())
         self.scale = LossScale(training.precision)
         self._task, self._training, self._workers = task, training, workers
-        parameters = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        parameters = [
+            (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+        ]
         # The last one first, as gradients come out of a backward pass and as the DDP hook has them.
         self.names = [name for name, _ in reversed(parameters)]
-        self.parameters = [each for _, each in reversed(parameters)]
+        self.parameters = [parameter for _, parameter in reversed(parameters)]
         if training.compile:
             model.compile()
 
@@ -92,7 +94,7 @@ class Replica:
 
     def prepare_own(self) -> None:
         """Unscales this worker's own gradients, and clips them where each worker's own are to be."""
-        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         if self.scale.factor != 1:
             torch._foreach_mul_(gradients, 1 / self.scale.factor)
         if self._training.clip.norm and self._training.clip.of == "worker":
@@ -121,12 +123,20 @@ class Replica:
         """The name of the first parameter whose gradient holds NaN or Inf, if there is one."""
         named = zip(self.names, self.parameters, strict=True)
         return next(
-            (name for name, each in named if each.grad is not None and not is_finite(each.grad)), None
+            (
+                name
+                for name, gradient_owner in named
+                if gradient_owner.grad is not None and not is_finite(gradient_owner.grad)
+            ),
+            None,
         )
 
     def statistics(self) -> dict[str, GradientStatistics]:
         """Of the gradients, by parameter; one that is missing counts as zeros."""
-        gradients = (torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters)
+        gradients = (
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter in self.parameters
+        )
         return dict(zip(self.names, map(gradient_statistics, gradients), strict=True))
 
     def state_dict(self) -> dict[str, Any]:

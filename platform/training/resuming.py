@@ -22,8 +22,8 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
     """
 
     def told() -> Iterator[int]:
-        own = map(str, iterations)
-        while proposed := gathered(next(own, "") if rank == 0 else "")[0]:
+        numbers = map(str, iterations)
+        while proposed := gathered(next(numbers, "") if rank == 0 else "")[0]:
             yield int(proposed)
 
     def together(iteration: int) -> T:
@@ -31,12 +31,12 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
         try:
             result = attempt(iteration)
         except CheckpointError as error:
-            kind = next(key for key, each in _KINDS.items() if isinstance(error, each))
+            kind = next(key for key, kind_of_error in _KINDS.items() if isinstance(error, kind_of_error))
             failure = f"{kind}{error}"
-        failures = [each for each in gathered(failure) if each]
+        failures = [failure_ for failure_ in gathered(failure) if failure_]
         if failures:
             # The worst result counts; of equal ones, that of the first worker.
-            worst = max(failures, key=lambda each: list(_KINDS).index(each[0]))
+            worst = max(failures, key=lambda failure_: list(_KINDS).index(failure_[0]))
             raise _KINDS[worst[0]](worst[1:])
         assert result is not None
         return result
@@ -46,4 +46,4 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
 
 def gathered(text: str) -> list[str]:
     """Every worker's text, by rank; all must call this together."""
-    return [each.decode().removesuffix(".") for each in all_gather_bytes(f"{text}.".encode())]  # never empty
+    return [data.decode().removesuffix(".") for data in all_gather_bytes(f"{text}.".encode())]  # never empty

@@ -187,12 +187,12 @@ class Trainer:
     @property
     def reached(self) -> bool:
         """Whether every metric has reached `training.until`, if it is set."""
-        wanted, found = self.spec.training.until, self.evaluation
-        if not wanted or found is None:
+        wanted, evaluation = self.spec.training.until, self.evaluation
+        if not wanted or evaluation is None:
             return False
         metrics = {metric.name: metric for metric in self.task.metrics}
         return all(
-            found[name] == value or metrics[name].is_better(found[name], value)
+            evaluation[name] == value or metrics[name].is_better(evaluation[name], value)
             for name, value in wanted.items()
         )
 
@@ -213,11 +213,11 @@ class Trainer:
         Raises:
             CheckpointError: it is of a run with another number of workers, model or optimizer.
         """
-        shared, own = saved.shared, saved.own
+        shared, local_state = saved.shared, saved.local_state
         try:
             if shared["workers"] == self.sync.workers:
-                self.sync.load(shared["agreed"], own["workers"])
-                self.randomness.load_state_dict(own["random"])
+                self.sync.load(shared["agreed"], local_state["workers"])
+                self.randomness.load_state_dict(local_state["random"])
             else:
                 self._reshard(saved)
             self.plan.load_state_dict(shared["plan"])
@@ -243,7 +243,7 @@ class Trainer:
                 f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {reason}"
             )
         try:
-            self.sync.reshard(saved.shared["agreed"], [each["workers"] for each in saved.every])
+            self.sync.reshard(saved.shared["agreed"], [state["workers"] for state in saved.every])
         except ValueError as error:
             raise CheckpointError(
                 f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {error}"
@@ -304,7 +304,7 @@ class Trainer:
     def _show_own(self) -> None:
         """Shows what worker 0 knows by itself: asking the others would make workers wait for one another."""
         # With local steps most iterations send nothing.
-        record = next((each for each in reversed(self._records) if each.step.layers), self._records[-1])
+        record = next((record for record in reversed(self._records) if record.step.layers), self._records[-1])
         sent, elements = (
             sum(getattr(layer, what) for layer in record.step.layers) for what in ("sent", "elements")
         )
@@ -381,8 +381,8 @@ class Trainer:
     def _write_checkpoint(self, folder: Path) -> None:
         self.sync.sync_model()
         self.sync.flush()
-        own = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
-        save(own, folder / worker_file(self.rank))
+        local_state = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
+        save(local_state, folder / worker_file(self.rank))
         if self.rank == 0:
             evaluation = self.evaluation
             shared = {

@@ -57,14 +57,14 @@ def clean_up() -> None:
 
 
 def scenario(
-    *workers: int, each: Iterable[Any] = (), kills: tuple[int, ...] = ()
+    *workers: int, values: Iterable[Any] = (), kills: tuple[int, ...] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Lists a function as a scenario of groups of so many workers, once or for each of some values."""
 
     def listed(run: Callable[..., None]) -> Callable[..., None]:
         if kills:
             KILLED[run.__name__] = kills
-        cases = {f"{run.__name__}[{value}]": partial(run, value) for value in each} or {run.__name__: run}
+        cases = {f"{run.__name__}[{value}]": partial(run, value) for value in values} or {run.__name__: run}
         for count in workers:
             SCENARIOS[count] |= cases
         return run
@@ -80,38 +80,38 @@ def new_group(ranks: Sequence[int] | None = None, timeout_s: float = 240) -> Any
 
 def everyone(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """What each worker gives, by rank; every worker gets all of it."""
-    found: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, value, group)
-    return found
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, value, group)
+    return gathered
 
 
 def assert_alike(value: Any) -> None:
     """Fails unless all workers have the same."""
     values = everyone(value)
-    assert all(each == values[0] for each in values), values
+    assert all(value == values[0] for value in values), values
 
 
-def assert_close(found: Tensors, expected: Tensors, times: float = 1.0) -> None:
+def assert_close(actual: Tensors, expected: Tensors, times: float = 1.0) -> None:
     """Fails unless the same parameters have a tensor, of the same values to a float's rounding."""
-    assert found.keys() == expected.keys()
-    for name, each in expected.items():
-        if each is None:
-            assert found[name] is None, name
+    assert actual.keys() == expected.keys()
+    for name, update in expected.items():
+        if update is None:
+            assert actual[name] is None, name
         else:
-            torch.testing.assert_close(found[name], each * times, rtol=1e-5, atol=2e-6)
+            torch.testing.assert_close(actual[name], update * times, rtol=1e-5, atol=2e-6)
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     """Fails where two states differ in a name, a type or a bit."""
-    assert type(found) is type(expected)
+    assert type(actual) is type(expected)
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for name, each in expected.items():
-            assert_same(found[name], each)
+        assert actual.keys() == expected.keys()
+        for name, update in expected.items():
+            assert_same(actual[name], update)
     elif isinstance(expected, Tensor):
-        assert torch.equal(found, expected)
+        assert torch.equal(actual, expected)
     else:
-        assert found == expected
+        assert actual == expected
 
 
 def refusal(attempt: Callable[[], Any]) -> str:
@@ -143,7 +143,7 @@ def make_model() -> Network:
     return Network().to(DEVICE)
 
 
-SIZES = {name: each.numel() for name, each in make_model().named_parameters()}
+SIZES = {name: tensor.numel() for name, tensor in make_model().named_parameters()}
 ELEMENTS = sum(SIZES.values())
 
 
@@ -162,7 +162,9 @@ def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
 
 def digest(model: nn.Module) -> str:
     """SHA-256 of all weights."""
-    weights = (each.detach().cpu().flatten().view(torch.uint8).numpy() for each in model.parameters())
+    weights = (
+        parameter.detach().cpu().flatten().view(torch.uint8).numpy() for parameter in model.parameters()
+    )
     return hashlib.sha256(b"".join(array.tobytes() for array in weights)).hexdigest()
 
 
@@ -205,8 +207,10 @@ class Run:
             self.ddp.register_comm_hook(self.state, hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.local = {
-            name: torch.zeros_like(each, dtype=torch.complex128 if each.is_complex() else torch.float64)
-            for name, each in self.model.named_parameters()
+            name: torch.zeros_like(
+                parameter, dtype=torch.complex128 if parameter.is_complex() else torch.float64
+            )
+            for name, parameter in self.model.named_parameters()
         }
         self.applied = {name: torch.zeros_like(total) for name, total in self.local.items()}
         self.latest: dict[str, Tensor] = {}
@@ -223,8 +227,8 @@ class Run:
 
     def close(self) -> None:
         """Disconnects, and lets go of what holds it in the graph."""
-        for each in self._hooks:
-            each.remove()
+        for hook in self._hooks:
+            hook.remove()
         if self.state is not None:
             self.state.close()
 
@@ -291,10 +295,10 @@ def assert_nothing_lost(run: Run, precision: float = 1e-5) -> None:
     workers = dist.get_world_size()
     given, kept = everyone(run.local), everyone(run.residuals)
     for name, applied in run.applied.items():
-        owed, found = sum(each[name] for each in given), workers * applied
-        found += sum(each[name].double().view_as(applied) for each in kept if name in each)
-        scale = float(sum(each[name].abs().max() for each in given)) + 1e-3
-        torch.testing.assert_close(found, owed, rtol=0, atol=precision * scale)
+        owed, received = sum(gradients[name] for gradients in given), workers * applied
+        received += sum(state[name].double().view_as(applied) for state in kept if name in state)
+        scale = float(sum(gradients[name].abs().max() for gradients in given)) + 1e-3
+        torch.testing.assert_close(received, owed, rtol=0, atol=precision * scale)
 
 
 def failure_of(run: Run) -> CompressionError:

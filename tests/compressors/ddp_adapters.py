@@ -54,7 +54,7 @@ cross_entropy = functional.cross_entropy
 
 def script(page: str, file: str = "train.py") -> dict[str, Any]:
     """What a page's script defines."""
-    (block,) = [each for each in fences.blocks(f"docs/how-to/{page}") if each.file == file]
+    (block,) = [block for block in fences.blocks(f"docs/how-to/{page}") if block.file == file]
     names: dict[str, Any] = {"__name__": "script"}
     exec(compile(block.text, block.where, "exec"), names)
     return names
@@ -78,10 +78,10 @@ def recorded(calls: Callable[[float], Any]) -> Iterator[None]:
 
 
 def losses(run: Callable[..., Any], *given: Any, **more: Any) -> list[float]:
-    found: list[float] = []
-    with recorded(found.append):
+    results: list[float] = []
+    with recorded(results.append):
         run(*given, **more)
-    return found
+    return results
 
 
 # The training of all doors, on torch alone.
@@ -143,8 +143,8 @@ def local_steps_plainly(rank: int, order: str) -> None:
 def launched() -> Iterator[None]:
     """As torchrun starts a script, in an empty folder, but with one process group for all scripts."""
     rank = str(dist.get_rank())
-    with tempfile.TemporaryDirectory() as own, pytest.MonkeyPatch.context() as patch:
-        patch.chdir(everyone(own)[0])
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(everyone(folder)[0])
         for name, value in {**LAUNCHED, "RANK": rank, "LOCAL_RANK": rank}.items():
             patch.setenv(name, value)
         for call in ("init_process_group", "destroy_process_group"):
@@ -186,13 +186,13 @@ def assert_others_are_refused(run: Callable[..., Any]) -> None:
 
 def logged_steps() -> list[list[int]]:
     """Of which the tables tell what was sent, by run."""
-    tables = [list(csv.DictReader(each.open())) for each in Path("logs").rglob("metrics.csv")]
+    tables = [list(csv.DictReader(path.open())) for path in Path("logs").rglob("metrics.csv")]
     return sorted(
         [int(row["step"]) for row in rows if float(row["comm/wire_bytes"] or 0) > 0] for rows in tables
     )
 
 
-@scenario(2, each=DOORS)
+@scenario(2, values=DOORS)
 def a_door_has_the_losses_of_the_plain_loop(door: str) -> None:
     """With all sent, those of DDP alone; a sparse method is cut after an epoch, and resumed."""
     (page, file, order, logged), rank = DOORS[door], dist.get_rank()
@@ -222,14 +222,14 @@ def a_door_has_the_losses_of_the_plain_loop(door: str) -> None:
 
 def assert_missing_residuals_are_missed(run: Callable[..., Any], whole: list[float]) -> None:
     """A checkpoint that has none is of a training without compression."""
-    on_one(lambda: [each.unlink() for each in Path("checkpoint").glob("*-rank*.pt")])
+    on_one(lambda: [path.unlink() for path in Path("checkpoint").glob("*-rank*.pt")])
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        found = losses(run, resume=True)
-    said = [str(each.message) for each in warned if "residuals" in str(each.message)]
+        result = losses(run, resume=True)
+    said = [str(warning.message) for warning in warned if "residuals" in str(warning.message)]
     assert said == ["checkpoint has no residuals: they begin at zero"]
-    assert found[0] == whole[EPOCH]  # the weights are those of the checkpoint
-    assert found[1] != whole[EPOCH + 1]
+    assert result[0] == whole[EPOCH]  # the weights are those of the checkpoint
+    assert result[1] != whole[EPOCH + 1]
 
 
 class Rows(nn.Module):
@@ -341,9 +341,9 @@ def the_trainers_page_with_all_sent_is_dense_and_resumed_is_whole() -> None:
         on_one(copy, "copy", "checkpoint")
         assert_others_are_refused(run)
         if dist.get_rank() == 0:
-            logged = [each for each in trainers[0].state.log_history if "comm/wire_bytes" in each]
-            assert [each["step"] for each in logged] == [4, 8, 12, 16, 20, 24]
-            assert all(0 < each["comm/bits_per_param"] < 9 for each in logged)
+            logged = [row for row in trainers[0].state.log_history if "comm/wire_bytes" in row]
+            assert [row["step"] for row in logged] == [4, 8, 12, 16, 20, 24]
+            assert all(0 < row["comm/bits_per_param"] < 9 for row in logged)
 
 
 @scenario(2)

@@ -34,7 +34,7 @@ def convolution(change: Change) -> nn.Sequential:
 def values_of(model: nn.Module) -> list[Any]:
     """All parameters and buffers as lists, in the order of their indices."""
     tensors = [*model.parameters(), *model.buffers()]
-    return [each.detach().to_dense().to(torch.complex128).tolist() for each in tensors]
+    return [tensor.detach().to_dense().to(torch.complex128).tolist() for tensor in tensors]
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -51,7 +51,7 @@ def train(
     local.step()
 
 
-@scenario(2, each=LAYOUTS)
+@scenario(2, values=LAYOUTS)
 def tensors_begin_as_rank_0s_and_end_alike_however_they_lie_in_memory(layout: str) -> None:
     net = convolution(LAYOUTS[layout])
     before = values_of(net)
@@ -67,7 +67,7 @@ def tensors_begin_as_rank_0s_and_end_alike_however_they_lie_in_memory(layout: st
     assert values_of(net) != begun
 
 
-@scenario(2, each=DTYPES)
+@scenario(2, values=DTYPES)
 def buffers_of_any_dtype_become_rank_0s(name: str) -> None:
     """At the beginning, and in an exchange."""
     dtype, net, rank = getattr(torch, name), nn.Linear(4, 2), dist.get_rank()
@@ -137,8 +137,8 @@ def buffers_that_forward_assigns_anew_are_exchanged_and_saved() -> None:
     other, _, again = centered()
     again.load_state_dict(through_a_file(local.state_dict()))
     assert other.mean.equal(model.mean)
-    for each in (local, again):
-        each.finish()
+    for steps in (local, again):
+        steps.finish()
     assert other.mean.equal(model.mean)
     assert_alike(model.mean.tolist())
 
@@ -276,7 +276,7 @@ def weights_that_are_not_finite_are_named_and_the_advice_is_accepted() -> None:
         "clip gradients; what was agreed on before is not affected"
     )
     with local.agreed():
-        assert all(each.isfinite().all() for each in model.parameters())
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 class Layers(nn.Module):
@@ -294,7 +294,7 @@ class Layers(nn.Module):
         self.layers[1].weight += 100.0
 
 
-@scenario(2, each=((7, 7), (7, 8), (7, 9), (6, 9), (3, 5)))
+@scenario(2, values=((7, 7), (7, 8), (7, 9), (6, 9), (3, 5)))
 def a_fragment_is_never_merged_with_another(steps: tuple[int, int]) -> None:
     """Loaders of unequal length; the fragments have equal sizes."""
     rank, model = dist.get_rank(), Layers().to(DEVICE)
@@ -309,8 +309,8 @@ def a_fragment_is_never_merged_with_another(steps: tuple[int, int]) -> None:
     said = refusal(run)
     if steps in ((7, 7), (7, 8)):  # both come to the same exchanges
         assert said == "taken"
-        assert [float(each.weight.mean()) for each in model.layers] == [sum(steps) / 2, 50 * sum(steps)]
+        assert [float(layer.weight.mean()) for layer in model.layers] == [sum(steps) / 2, 50 * sum(steps)]
     else:
         disagree = "WorkersDisagree: the workers do not agree: rank 0: rounds left in finish() = 0, rank 1: "
-        assert all(each == "taken" or each.startswith(disagree) for each in everyone(said)), said
+        assert all(of_rank == "taken" or of_rank.startswith(disagree) for of_rank in everyone(said)), said
         assert rank == 0 or said != "taken"

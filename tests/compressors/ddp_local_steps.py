@@ -48,8 +48,8 @@ def network() -> nn.Module:
 
 def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
     lr = 1e-2 if kind == ADAM else 0.1
-    found: torch.optim.Optimizer = getattr(torch.optim, kind)(model.parameters(), lr=lr)
-    return found
+    result: torch.optim.Optimizer = getattr(torch.optim, kind)(model.parameters(), lr=lr)
+    return result
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int, size: int) -> None:
@@ -66,7 +66,7 @@ def steps_of(name: str, rank: int) -> int:
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """float32, copies of all of them, one after the other."""
-    return torch.cat([each.detach().float().flatten().cpu() for each in tensors])
+    return torch.cat([tensor.detach().float().flatten().cpu() for tensor in tensors])
 
 
 class Transcription:
@@ -77,10 +77,10 @@ class Transcription:
         self.every, self.delay = more.get("every", 0), more.get("delay", 0)
         self.blend = more.get("blend")
         self.models = [network() for _ in range(2)]
-        self.optimizers = [optimizer_of(self.kind, each) for each in self.models]
+        self.optimizers = [optimizer_of(self.kind, model) for model in self.models]
         names = [name for name, _ in self.models[0].named_parameters()]
-        self.agreed = {name: each.detach().clone() for name, each in self.models[0].named_parameters()}
-        self.momentum = {name: torch.zeros_like(each) for name, each in self.agreed.items()}
+        self.agreed = {name: tensor.detach().clone() for name, tensor in self.models[0].named_parameters()}
+        self.momentum = {name: torch.zeros_like(weight) for name, weight in self.agreed.items()}
         outer = more.get("outer")
         self.lr, self.mu = (outer.lr, outer.momentum) if outer else (1.0, 0.0)
         fragments = more.get("fragments", 1)
@@ -92,7 +92,7 @@ class Transcription:
             self.fragments = [[n for n in names if n.split(".")[0] in part] for part in fragments]
         self.coming: list[Any] = []
 
-    def own(self, worker: int, name: str) -> torch.Tensor:
+    def change_of(self, worker: int, name: str) -> torch.Tensor:
         return dict(self.models[worker].named_parameters())[name].data
 
     def send(self, fragment: int, examples: list[float], at: int) -> None:
@@ -100,39 +100,40 @@ class Transcription:
         total = sum(examples)
         mean = {
             name: sum(
-                n / total * (self.agreed[name] - self.own(worker, name)) for worker, n in enumerate(examples)
+                n / total * (self.agreed[name] - self.change_of(worker, name))
+                for worker, n in enumerate(examples)
             )
             for name in self.fragments[fragment]
         }
-        buffers = [each.clone() for each in self.models[0].buffers()] if not fragment else []
-        handed_in = [{name: self.own(worker, name).clone() for name in mean} for worker in range(2)]
+        buffers = [buffer.clone() for buffer in self.models[0].buffers()] if not fragment else []
+        handed_in = [{name: self.change_of(worker, name).clone() for name in mean} for worker in range(2)]
         self.coming.append((at, fragment, mean, buffers, handed_in))
 
     def merge(self, step: int) -> None:
-        ready = [each for each in self.coming if each[0] <= step]
-        self.coming = [each for each in self.coming if each[0] > step]
+        ready = [batch for batch in self.coming if batch[0] <= step]
+        self.coming = [batch for batch in self.coming if batch[0] > step]
         for _, fragment, mean, buffers, handed_in in ready:
             for name in self.fragments[fragment]:
                 self.momentum[name] = self.mu * self.momentum[name] + mean[name]
                 along = mean[name] + self.mu * self.momentum[name] if self.mu else mean[name]
                 self.agreed[name] = self.agreed[name] - self.lr * along
                 for worker in range(2):
-                    own = self.own(worker, name)
+                    change = self.change_of(worker, name)
                     if self.blend is None:  # the steps since then are kept
-                        own.add_(self.agreed[name] - handed_in[worker][name])
+                        change.add_(self.agreed[name] - handed_in[worker][name])
                     else:
-                        own.copy_(self.blend * own + (1 - self.blend) * self.agreed[name])
+                        change.copy_(self.blend * change + (1 - self.blend) * self.agreed[name])
             for model in self.models if buffers else ():
-                for to, each in zip(model.buffers(), buffers, strict=True):
-                    to.copy_(each)
+                for to, buffer in zip(model.buffers(), buffers, strict=True):
+                    to.copy_(buffer)
 
     def run(self) -> "Transcription":
         counts = "examples" in self.name
         if self.name == "by examples":  # 24 examples in two steps, 20 in five
             for exchange in range(4):
-                for worker, (own, steps) in enumerate(((24, 2), (20, 5))):
+                for worker, (size, steps) in enumerate(((24, 2), (20, 5))):
                     for step in range(exchange * steps, (exchange + 1) * steps):
-                        self.train(worker, step, own // steps)
+                        self.train(worker, step, size // steps)
                 self.send(0, [24, 20], 0)
                 self.merge(0)
             return self
@@ -151,7 +152,7 @@ class Transcription:
         train_step(self.models[worker], self.optimizers[worker], worker, step, size)
 
 
-@scenario(2, each=DENSE)
+@scenario(2, values=DENSE)
 def local_steps_that_send_everything_are_the_algorithm(name: str) -> None:
     kind, arguments = DENSE[name]
     rank, model = dist.get_rank(), network()
@@ -164,11 +165,11 @@ def local_steps_that_send_everything_are_the_algorithm(name: str) -> None:
         size = BATCHES[rank] if counts else 8
         train_step(model, optimizer, rank, step, size)
         local.step(**({"examples": size} if counts else {}))
-    own, expected = flat(model.parameters()), Transcription(name).run()
-    assert own.allclose(flat(expected.models[rank].parameters()), atol=2e-5)
+    local_weights, expected = flat(model.parameters()), Transcription(name).run()
+    assert local_weights.allclose(flat(expected.models[rank].parameters()), atol=2e-5)
     with local.agreed():
         agreed = flat(model.parameters())
-    assert flat(model.parameters()).equal(own)
+    assert flat(model.parameters()).equal(local_weights)
     assert agreed.allclose(flat(expected.agreed.values()), atol=2e-5)
     assert_alike(agreed.tolist())
     assert (agreed - flat(network().parameters())).abs().max() > 0.01
@@ -177,7 +178,7 @@ def local_steps_that_send_everything_are_the_algorithm(name: str) -> None:
         local.step(examples=BATCHES[rank])
     local.finish()
     finished = flat(model.parameters())
-    assert not finished.equal(own) or own.equal(agreed)
+    assert not finished.equal(local_weights) or local_weights.equal(agreed)
     first, second = everyone(finished)
     assert first.equal(second) != ("blend" in arguments)  # each keeps a part of its own
     if name == "by examples":  # rank 0's last step
@@ -194,7 +195,7 @@ def check_ledger(local: LocalSteps) -> None:
     assert_alike(totals.wire_bytes)
 
 
-@scenario(2, each=CONSERVED)
+@scenario(2, values=CONSERVED)
 def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
     setting: tuple[float | str, int, int],
 ) -> None:
@@ -203,7 +204,7 @@ def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
     parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay": delay}
     optimizer = optimizer_of(ADAM, model)
     local = LocalSteps(model, optimizer, every=2, compressor=SPARSE, **parts)
-    begin = {name: each.clone() for name, each in local.state_dict()["agreed"].items()}
+    begin = {name: tensor.clone() for name, tensor in local.state_dict()["agreed"].items()}
     weights = dict(model.named_parameters())
     learned = torch.zeros(flat(begin.values()).numel(), dtype=torch.float64)
     for step in range(STEPS):
@@ -214,9 +215,9 @@ def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
     local.finish()
     state = local.state_dict()
     residuals: dict[str, Tensor] = {}
-    for each in state["rounds"]["fragments"]:
-        residuals |= each["unsent"]["ranks"][str(rank)]["residuals"]
-    agreed, own = flat(state["agreed"].values()), flat(state["own"].values())
+    for tensor in state["rounds"]["fragments"]:
+        residuals |= tensor["unsent"]["ranks"][str(rank)]["residuals"]
+    agreed, local_weights = flat(state["agreed"].values()), flat(state["own"].values())
     residual = flat(residuals[name] for name in begin)
     assert_alike(agreed.tolist())
     sent = sum(everyone(learned - residual)) / 2
@@ -224,7 +225,7 @@ def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
     assert residual.abs().sum() > 0.01
     assert 0.01 < local.totals.fraction < 0.06
     # A worker ends where its next steps begin.
-    assert own.allclose(agreed - (0.5 if unsent == "1/n" else 0.0) * residual, atol=1e-6)
+    assert local_weights.allclose(agreed - (0.5 if unsent == "1/n" else 0.0) * residual, atol=1e-6)
 
 
 @scenario(2)
@@ -247,7 +248,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     whole, again = Training(), Training()
     whole.go(0, 5)
     saved = through_a_file(whole.local.state_dict())
-    assert [each["in_flight"] is not None for each in saved["rounds"]["fragments"]] == [False, True]
+    assert [row["in_flight"] is not None for row in saved["rounds"]["fragments"]] == [False, True]
     optimizer = through_a_file(whole.optimizer.state_dict())
     whole.go(5, STEPS)
     again.optimizer.load_state_dict(optimizer)
@@ -258,8 +259,8 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     assert again.local.totals == whole.local.totals
     at_the_end = Training()
     at_the_end.local.load_state_dict(through_a_file(whole.local.state_dict()))
-    for each in (whole, at_the_end):
-        each.local.finish()
+    for training in (whole, at_the_end):
+        training.local.finish()
     assert flat(at_the_end.model.parameters()).equal(flat(whole.model.parameters()))
     for changes, words in (
         ({"rank": 1 - rank}, f"the state of rank {1 - rank} of 2 workers, this is rank {rank}"),
@@ -285,7 +286,7 @@ def fragments_under_way_weigh_by_their_own_examples_in_whatever_order_they_are_m
         state = through_a_file(local.state_dict()) if saves else None
         local.finish()
         if state is not None:
-            assert [each["in_flight"]["merge_at"] for each in state["rounds"]["fragments"]] == [19, 15]
+            assert [tensor["in_flight"]["merge_at"] for tensor in state["rounds"]["fragments"]] == [19, 15]
             local.load_state_dict(state)
             local.finish()
         with local.agreed():
@@ -316,7 +317,7 @@ def a_round_under_way_is_over_when_a_state_is_loaded() -> None:
     assert under_way is not None
     local.load_state_dict(saved)
     under_way.arrived()
-    kept, wanted = (each["rounds"]["fragments"][0]["unsent"]["ranks"] for each in (local.state_dict(), saved))
+    kept, wanted = (row["rounds"]["fragments"][0]["unsent"]["ranks"] for row in (local.state_dict(), saved))
     assert_same(kept, wanted)
 
 

@@ -57,7 +57,7 @@ def lose(line: str, pattern: Any, groups: tuple[Any, Any], how: signal.Signals) 
         os.kill(pid, signal.SIGCONT)
 
 
-@scenario(4, each=[("wgt(0.01)", "hierarchical"), ("none", "allgather")])
+@scenario(4, values=[("wgt(0.01)", "hierarchical"), ("none", "allgather")])
 def a_worker_that_is_stopped_is_missed_in_time(case: tuple[str, str]) -> None:
     lose(*case, groups_of(4), signal.SIGSTOP)
 

@@ -42,7 +42,11 @@ def talk(carrier: Carrier) -> list[tuple[int, str, bytes]]:
     for sender in range(WORKERS):
         chance = random.Random(sender)
         plans[sender] = [
-            (chance.choice([each for each in range(WORKERS) if each != sender]), chance.choice("ab"), number)
+            (
+                chance.choice([index for index in range(WORKERS) if index != sender]),
+                chance.choice("ab"),
+                number,
+            )
             for number in range(60)
         ]
     for to, tag, number in plans[carrier.rank]:
@@ -104,10 +108,10 @@ def strangers_are_refused() -> None:
         else:
             wrong.curve_publickey, wrong.curve_secretkey = zmq.curve_keypair()
             wrong.curve_serverkey = mesh._publics[rank]
-        for each in (plain, wrong):
-            each.linger = 0
-            each.connect(address)
-            each.send_multipart([b"same", b"a stranger's"])
+        for connection in (plain, wrong):
+            connection.linger = 0
+            connection.connect(address)
+            connection.send_multipart([b"same", b"a stranger's"])
         with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as other:
             other.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
             deadline = monotonic() + LONG_S
@@ -188,17 +192,17 @@ def what_was_sent_arrives_though_its_sender_ends() -> None:
     else:
         for number in range(5):
             assert mesh.receive(2, "last").result(LONG_S)[-1] == number
-        found: list[int] = []
+        results: list[int] = []
         while not arrivals.lost:
-            found += [int(payload[0]) for _, payload in arrivals.take(LONG_S)]
-        assert found == [0, 1, 2, 3, 4]
+            results += [int(payload[0]) for _, payload in arrivals.take(LONG_S)]
+        assert results == [0, 1, 2, 3, 4]
         assert isinstance(mesh.receive(2, "last").exception(LONG_S), PeerLost)
         assert list(arrivals.lost) == list(mesh.lost) == [2]
         all_gather_bytes(b"", others)
     mesh.close()
 
 
-@scenario(3, each=("waits", "asks", "says nothing"))
+@scenario(3, values=("waits", "asks", "says nothing"))
 def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
     """The connection of a killed worker may end later here than that of another one, which ended for it."""
     rank, mesh = dist.get_rank(), Mesh(most_bytes=MOST)

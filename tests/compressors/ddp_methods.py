@@ -33,7 +33,7 @@ from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.method import CompressedMethod, read_config
 from taugrad.compressors.ops.array import Bytes
 
-SHAPES = [each.shape for each in make_model().parameters()]
+SHAPES = [parameter.shape for parameter in make_model().parameters()]
 STOP = 3
 
 
@@ -67,28 +67,28 @@ class Simulated:
         return self.sent.payload.copy()
 
     def check(self, run: Run, payloads: list[Bytes]) -> None:
-        received, total = [self.mine.read(each) for each in payloads], torch.zeros(ELEMENTS)
+        received, total = [self.mine.read(payload) for payload in payloads], torch.zeros(ELEMENTS)
         self.mine.compressor.total(received, len(received), total)
         due = dict(zip(SIZES, total.split(list(SIZES.values())), strict=True))
         assert_same(flat(gradients(run.model)), due)
         for name in ("residuals", "velocities"):
             assert_same(flat(getattr(run.state.feedback, name)), dict(getattr(self.mine.feedback, name)))
         assert_same(run.state.feedback.memories, self.mine.feedback.memories)
-        tallies = {each.name: each for each in run.state.last_step.layers}
+        tallies = {layer.name: layer for layer in run.state.last_step.layers}
         for one in self.sent.tallies:
-            found = tallies[one.name]
-            assert (found.elements, found.sent, found.paper_bits, found.tau) == (
+            actual = tallies[one.name]
+            assert (actual.elements, actual.sent, actual.paper_bits, actual.tau) == (
                 one.elements, one.sent, one.paper_bits, one.tau,
             )  # fmt: skip
 
 
-@scenario(3, each=MESSAGES)
-@scenario(2, 3, each=[line for line in METHODS if line not in MESSAGES])
+@scenario(3, values=MESSAGES)
+@scenario(2, 3, values=[line for line in METHODS if line not in MESSAGES])
 def a_method_keeps_its_promises(line: str) -> None:
     """Replicas are identical, nothing is lost, simulated is real, and the ledger is what was handed over."""
     config: Any = read_config(line)
-    own, workers = by_own_messages(line), dist.get_world_size()
-    simulated = Simulated(config) if own else None
+    by_messages, workers = by_own_messages(line), dist.get_world_size()
+    simulated = Simulated(config) if by_messages else None
     handed: list[Bytes] = []
     compress = AllGather.compress
 
@@ -109,18 +109,18 @@ def a_method_keeps_its_promises(line: str) -> None:
             "kept": memory_of(run),
             "velocities": flat(run.state.feedback.velocities),
             "simulated": None if simulated is None else simulated.payload(run),
-            "handed": [(each.size, elements_in(each)) for each in handed],
-            "layers": [(each.sent, each.paper_bits) for each in last.layers],
+            "handed": [(tensor.size, elements_in(tensor)) for tensor in handed],
+            "layers": [(layer.sent, layer.paper_bits) for layer in last.layers],
             "totals": last.state_dict(),
             "digest": run.digests[-1],
         }
         notes = everyone(note)
-        assert len({each["digest"] for each in notes}) == 1
+        assert len({note["digest"] for note in notes}) == 1
         check_nothing_lost(line, config, step, run, notes, before)
         check_ledger(line, config, step, run, notes)
         if simulated is not None:
-            simulated.check(run, [each["simulated"] for each in notes])
-            squares = sum(float(each.double().square().sum()) for each in note["kept"].values())
+            simulated.check(run, [note["simulated"] for note in notes])
+            squares = sum(float(tensor.double().square().sum()) for tensor in note["kept"].values())
             assert last.residual_squares == pytest.approx(squares, rel=1e-4, abs=1e-12)
             assert last.keeps_residuals == bool(note["kept"])
         sums = {name: sums.get(name, 0) + n for name, n in note["totals"].items()}
@@ -156,29 +156,29 @@ def check_nothing_lost(
     decay, momentum = getattr(config, "decay", 1.0), getattr(config, "momentum", 0.0)
     nothing = torch.zeros(1)
     for name, mean in flat(gradients(run.model)).items():
-        owed, found = torch.zeros(SIZES[name], dtype=torch.float64), mean.double() * len(notes)
+        owed, received = torch.zeros(SIZES[name], dtype=torch.float64), mean.double() * len(notes)
         for now, last in zip(notes, before, strict=True):
             owed += now["given"][name].double()
             owed += decay * last["kept"].get(name, nothing).double()
             owed += momentum * last["velocities"].get(name, nothing).double()
-            found += now["kept"].get(name, nothing).double()
+            received += now["kept"].get(name, nothing).double()
         # Without a residual, as fp16 and bf16 are by default, only the rounding may be missing.
         exact = name in notes[0]["kept"] or not by_own_messages(line) or is_whole(config, name)
-        scale = float(max(each["given"][name].abs().max() for each in notes)) + float(owed.abs().max())
-        torch.testing.assert_close(found, owed, rtol=0, atol=(1e-6 if exact else 2**-8) * scale)
+        scale = float(max(note["given"][name].abs().max() for note in notes)) + float(owed.abs().max())
+        torch.testing.assert_close(received, owed, rtol=0, atol=(1e-6 if exact else 2**-8) * scale)
 
 
 def check_ledger(line: str, config: Any, step: int, run: Run, notes: list[dict[str, Any]]) -> None:
     """The step's ledger is what this worker counted, handed over and received."""
     last, workers = run.state.last_step, len(notes)
-    assert {each.name: each.elements for each in last.layers} == SIZES
-    for each in last.layers:
-        bits = 32 if is_whole(config, each.name) else METHODS[line]
+    assert {layer.name: layer.elements for layer in last.layers} == SIZES
+    for layer in last.layers:
+        bits = 32 if is_whole(config, layer.name) else METHODS[line]
         if bits is not None:
-            assert each.paper_bits == each.sent * bits
+            assert layer.paper_bits == layer.sent * bits
         else:
-            assert each.paper_bits % max(each.sent, 1) == 0
-            assert each.sent <= each.paper_bits <= 16 * each.sent
+            assert layer.paper_bits % max(layer.sent, 1) == 0
+            assert layer.sent <= layer.paper_bits <= 16 * layer.sent
     mine = notes[dist.get_rank()]
     totals = mine["totals"]
     sent, paper = (sum(counts) for counts in zip(*mine["layers"], strict=True))
@@ -186,7 +186,7 @@ def check_ledger(line: str, config: Any, step: int, run: Run, notes: list[dict[s
     assert (totals["elements"], totals["sent"], totals["paper_bits"]) == (ELEMENTS, sent, paper)
     assert last.exchange_s > 0
     if by_own_messages(line):
-        handed, every = mine["handed"], [payload for each in notes for payload in each["handed"]]
+        handed, every = mine["handed"], [payload for note in notes for payload in note["handed"]]
         assert last.compress_s > 0 < last.decompress_s
         assert sent == sum(elements for _, elements in handed)
         assert totals["messages"] == (workers - 1) * len(handed)
@@ -195,7 +195,7 @@ def check_ledger(line: str, config: Any, step: int, run: Run, notes: list[dict[s
     else:
         assert sent == handed_to_all_reduces(config, step)
         assert totals["wire_bytes"] == 4 * sent
-        received = sum(each["totals"]["received_bytes"] for each in notes)
+        received = sum(note["totals"]["received_bytes"] for note in notes)
         assert received == 2 * (workers - 1) * totals["wire_bytes"]
         # A ring all-reduce passes a bucket's parts on 2 (N - 1) times.
         assert totals["messages"] % (2 * (workers - 1)) == 0 < totals["messages"]
@@ -224,10 +224,12 @@ def check_buckets_and_resuming(line: str, whole: Run) -> None:
     again = run_of(line, bucket_cap_mb=TINY_BUCKETS).go_on(run)
     assert run.steps(STEPS - STOP).digests == whole.digests
     assert again.steps(STEPS - STOP).digests == whole.digests[STOP:]
-    states = [each.state.state_dict() for each in (again, run)]
-    for each in states:  # messages are cut otherwise in a first step
-        each["totals"] = {name: each["totals"][name] for name in ("steps", "elements", "sent", "paper_bits")}
-        del each["traffic"]
+    states = [training.state.state_dict() for training in (again, run)]
+    for state in states:  # messages are cut otherwise in a first step
+        state["totals"] = {
+            name: state["totals"][name] for name in ("steps", "elements", "sent", "paper_bits")
+        }
+        del state["traffic"]
     assert_same(*states)
 
 
@@ -245,28 +247,28 @@ def check_state(line: str, state: dict[str, Any]) -> None:
     assert all(type(value) is int for value in state["totals"].values())
 
 
-@scenario(2, each=["qgt(0.004)", "topk(0.1)", "entropy", "none", "powersgd(rank=1, start=2)"])
+@scenario(2, values=["qgt(0.004)", "topk(0.1)", "entropy", "none", "powersgd(rank=1, start=2)"])
 def options_of_ddp_change_no_weight_and_a_sum_is_twice_the_mean(line: str) -> None:
     whole = run_of(line).steps()
     for options in ({"static_graph": True}, {"find_unused_parameters": True, "bucket_cap_mb": TINY_BUCKETS}):
         assert run_of(line, **options).steps().digests == whole.digests, options
-    found = []
+    results = []
     for reduction in ("mean", "sum"):
         run = run_of(read_config(line).model_copy(update={"reduction": reduction}))
         for step in range(3):  # powersgd begins with plain all-reduces
             run.at = step
             run.backward()
-        found.append(flat(gradients(run.model)))
-    for name, mean in found[0].items():
-        assert torch.equal(found[1][name], 2 * mean), name
-    assert any(bool(mean.any()) for mean in found[0].values())
+        results.append(flat(gradients(run.model)))
+    for name, mean in results[0].items():
+        assert torch.equal(results[1][name], 2 * mean), name
+    assert any(bool(mean.any()) for mean in results[0].values())
 
 
-@scenario(2, each=CONSERVING)
+@scenario(2, values=CONSERVING)
 def parameters_of_other_types_are_synchronized(line: str) -> None:
     for dtype, precision in ((torch.float64, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
         run = run_of(line, model=make_model().to(dtype)).steps(2)
-        assert {each.dtype for each in gradients(run.model).values()} == {dtype}
+        assert {gradient.dtype for gradient in gradients(run.model).values()} == {dtype}
         assert_alike(run.digests)
         assert_nothing_lost(run, precision)
 
@@ -286,7 +288,7 @@ class Branches(nn.Module):
         return outputs
 
 
-@scenario(2, 3, each=CONSERVING)
+@scenario(2, 3, values=CONSERVING)
 def nothing_is_lost_of_parameters_that_some_or_all_workers_left_out(line: str) -> None:
     """`sometimes` is left out by all but worker 0 in every second step, `rarely` by all in most steps."""
     torch.manual_seed(0)
@@ -301,18 +303,18 @@ def nothing_is_lost_of_parameters_that_some_or_all_workers_left_out(line: str) -
     assert_nothing_lost(run)
 
 
-@scenario(2, 3, each=[*CONSERVING, "none"])
+@scenario(2, 3, values=[*CONSERVING, "none"])
 def a_step_that_is_skipped_costs_nothing(line: str) -> None:
     """Worker 1's gradients are not finite in two of six steps, all workers' in another."""
-    own, workers = by_own_messages(line), dist.get_world_size()
+    by_messages, workers = by_own_messages(line), dist.get_world_size()
     run = run_of(read_config(line).model_copy(update={"nonfinite": "skip"}), bucket_cap_mb=TINY_BUCKETS)
     run.poison = {2: ("middle.weight", float("nan"))}
     if dist.get_rank() == 1:
         run.poison |= {3: ("head.bias", float("-inf")), 5: ("first.weight", float("nan"))}
     everybody = [("middle.weight", rank) for rank in range(workers)]
     due = [
-        *([], [], everybody if own else [("middle.weight", -1)]),
-        *([("head.bias", 1 if own else -1)], [], [("first.weight", 1 if own else -1)]),
+        *([], [], everybody if by_messages else [("middle.weight", -1)]),
+        *([("head.bias", 1 if by_messages else -1)], [], [("first.weight", 1 if by_messages else -1)]),
     ]
     for where in due:
         run.step()
@@ -322,11 +324,11 @@ def a_step_that_is_skipped_costs_nothing(line: str) -> None:
     assert run.digests[1] == run.digests[2] == run.digests[3]
     assert_alike(run.digests)
     assert all(bool(torch.isfinite(kept).all()) for kept in run.residuals.values())
-    if own:  # none keeps nothing for a later step
+    if by_messages:  # none keeps nothing for a later step
         assert_nothing_lost(run)
 
 
-@scenario(2, each=[*CONSERVING, "none", "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"])
+@scenario(2, values=[*CONSERVING, "none", "powersgd(start=2)", "qgt(0.01, exempt=exempt(names=['*.bias']))"])
 def a_gradient_that_is_not_finite_is_refused_on_every_worker(line: str) -> None:
     for cap, bad in ((25, float("nan")), (TINY_BUCKETS, float("inf"))):
         run = run_of(line, bucket_cap_mb=cap)

@@ -97,7 +97,7 @@ def expected() -> tuple[list[Tensor], list[Tensor]]:
     """Weights and this worker's residuals, by the rule itself."""
     ranks = range(dist.get_world_size())
     weights = [torch.zeros(p.shape) for p in Given().parameters()]
-    residuals = [[torch.zeros_like(each) for each in weights] for _ in ranks]
+    residuals = [[torch.zeros_like(weight) for weight in weights] for _ in ranks]
     for step in range(STEPS):
         for rank in ranks:
             for i, gradient in enumerate(given(rank, step)):
@@ -130,24 +130,24 @@ def trained(moments: dict[str, str], momentum: str) -> tuple[list[Tensor], dict[
         run.ddp(given(dist.get_rank(), step)).backward()
         for parameter in model.parameters():
             parameter.data -= parameter.grad
-    return [each.detach().contiguous() for each in model.parameters()], run.state.state_dict()
+    return [parameter.detach().contiguous() for parameter in model.parameters()], run.state.state_dict()
 
 
-@scenario(2, each=MOMENTS)
+@scenario(2, values=MOMENTS)
 def no_number_depends_on_how_weights_lie_in_memory(when: str) -> None:
     weights, residuals = expected()
-    found, state = trained(MOMENTS[when], "")
+    actual, state = trained(MOMENTS[when], "")
     named = dict(Given().named_parameters())
     kept = [state["residuals"][name] for name in named]
-    for one, due in zip([*found, *kept], [*weights, *residuals], strict=True):
+    for one, due in zip([*actual, *kept], [*weights, *residuals], strict=True):
         assert one.shape == due.shape
         torch.testing.assert_close(one, due, rtol=1e-5, atol=1e-6)
     if when.startswith("loaded"):
-        never, moving = (trained(MOMENTS[each], ", momentum=0.5") for each in ("never", when))
-        assert any(each.any() for each in never[1]["velocities"].values())
+        never, moving = (trained(MOMENTS[moment], ", momentum=0.5") for moment in ("never", when))
+        assert any(tensor.any() for tensor in never[1]["velocities"].values())
         assert all(map(torch.equal, moving[0], never[0]))
         for part in ("residuals", "velocities"):
-            assert all(torch.equal(moving[1][part][name], each) for name, each in never[1][part].items())
+            assert all(torch.equal(moving[1][part][name], tensor) for name, tensor in never[1][part].items())
 
 
 # Copies.
@@ -162,7 +162,7 @@ COPIES: dict[str, Callable[[Run], Any]] = {
 }
 
 
-@scenario(2, each=["wgt(0.02, momentum=0.5)", "powersgd(start=2)", "none"])
+@scenario(2, values=["wgt(0.02, momentum=0.5)", "powersgd(start=2)", "none"])
 def a_copy_shares_nothing_and_training_goes_on_with_the_same_bits(method: str) -> None:
     never = Run(method, process_group=None).steps(5).digests
     for name, copied in COPIES.items():
@@ -172,13 +172,13 @@ def a_copy_shares_nothing_and_training_goes_on_with_the_same_bits(method: str) -
             {} if made is None else made.state_dict()["residuals"],
             run.state.state_dict()["residuals"],
         )
-        kept = {n: each.clone() for n, each in copies.items()}
-        assert all(torch.equal(each, now[n]) for n, each in kept.items())
+        kept = {n: copy.clone() for n, copy in copies.items()}
+        assert all(torch.equal(state, now[n]) for n, state in kept.items())
         assert run.steps(2).digests == never
         if name == "save":
             continue
         assert len(kept) == (6 if method.startswith("wgt") else 0)
-        assert all(torch.equal(each, copies[n]) for n, each in kept.items())
+        assert all(torch.equal(state, copies[n]) for n, state in kept.items())
         refused = "CompressionError: a copy of a CompressionState has no process group"
         assert refused in refusal(lambda made=made: made.synchronize(None))
         other = Run(made.config)
@@ -231,7 +231,7 @@ ADAMS: dict[str, tuple[str, Optimizers, bool]] = {
 """Method, optimizers, and whether there is a warning."""
 
 
-@scenario(2, each=ADAMS)
+@scenario(2, values=ADAMS)
 def adam_with_a_sparse_method_is_warned_of_once_and_nobody_else(case: str) -> None:
     method, make, warns = ADAMS[case]
     OptimizerWatch.warned = case == "a second model"
@@ -242,9 +242,9 @@ def adam_with_a_sparse_method_is_warned_of_once_and_nobody_else(case: str) -> No
         for _ in range(4):
             run.optimizer.zero_grad()
             run.ddp(torch.randn(4, 6)).square().mean().backward()
-            for each in chosen:
-                each.step()
-    said = [str(each.message) for each in caught if each.category is SparseUnderAdam]
+            for choice in chosen:
+                choice.step()
+    said = [str(warning.message) for warning in caught if warning.category is SparseUnderAdam]
     assert len(said) == warns
     for text in said:
         assert "linear(8)" in text

@@ -71,34 +71,34 @@ def passes(run: Run, sequence: str, scale: float = 1.0) -> dict[str, Any]:
     if run.state is not None:
         run.state.gradient_scale = 1 / scale
     late: str | None = None
-    for each in sequence.split():
-        if each in ("x", "n"):
-            with run.ddp.no_sync() if each == "n" else nullcontext():
-                found = scale * run.loss(run.ddp, dist.get_rank(), run.at)
+    for part in sequence.split():
+        if part in ("x", "n"):
+            with run.ddp.no_sync() if part == "n" else nullcontext():
+                loss = scale * run.loss(run.ddp, dist.get_rank(), run.at)
                 if late is not None:
                     run.optimizer.zero_grad(set_to_none=late == "none")
                     late = None
-                found.backward()
+                loss.backward()
             run.at += 1
-        elif each.startswith("late-"):
-            late = each.removeprefix("late-")
-        elif each == "edit":
+        elif part.startswith("late-"):
+            late = part.removeprefix("late-")
+        elif part == "edit":
             for parameter in run.model.parameters():
                 assert parameter.grad is not None
                 parameter.grad.mul_(1 + dist.get_rank())
         else:
-            run.optimizer.zero_grad(set_to_none=each == "none")
+            run.optimizer.zero_grad(set_to_none=part == "none")
     return gradients(run.model)
 
 
-@scenario(2, each=CASES)
+@scenario(2, values=CASES)
 def only_what_is_new_in_a_pass_is_scaled_and_exchanged(case: tuple[str, str, str, float]) -> None:
     sequence, option, method, scale = case
     plain, run = passes(Run(None, **OPTIONS[option]), sequence), Run(method, **OPTIONS[option])
-    found = passes(run, sequence, scale)
-    assert_close(found, plain, METHODS[method])
+    result = passes(run, sequence, scale)
+    assert_close(result, plain, METHODS[method])
     if (method, scale) == ("none", 1.0):
-        assert all(torch.equal(found[name], each) for name, each in plain.items())
+        assert all(torch.equal(result[name], tensor) for name, tensor in plain.items())
     totals = run.state.totals
     assert totals.steps == SEQUENCES[sequence]
     assert totals.elements == totals.sent == ELEMENTS * sequence.split().count("x")
@@ -126,16 +126,16 @@ class Halves(nn.Module):
 @scenario(2)
 def a_parameter_may_have_a_gradient_of_some_passes_only_on_some_workers_only() -> None:
     for view in (False, True):
-        found: dict[str | None, dict[str, Any]] = {}
+        results: dict[str | None, dict[str, Any]] = {}
         for line in (None, *METHODS):
             model = Halves()
             run = Run(line, model=model, find_unused_parameters=True, gradient_as_bucket_view=view)
             for used in ([model.one], [model.two] if dist.get_rank() else [model.one], [model.two]):
                 model.used = used
-                found[line] = passes(run, "x", 1024.0 if line else 1.0)
-        assert found[None]["never.weight"] is None
+                results[line] = passes(run, "x", 1024.0 if line else 1.0)
+        assert results[None]["never.weight"] is None
         for line, times in METHODS.items():
-            assert_close(found[line], found[None], times)
+            assert_close(results[line], results[None], times)
 
 
 @scenario(2)
@@ -149,7 +149,7 @@ def a_memory_that_fades_refuses_a_second_exchange() -> None:
         )
 
 
-@scenario(2, each=["wgt(1e-30, nonfinite='skip')", "none(nonfinite='skip')"])
+@scenario(2, values=["wgt(1e-30, nonfinite='skip')", "none(nonfinite='skip')"])
 def a_skipped_pass_counts_for_its_step_and_no_other_and_nothing_of_it_is_lost(line: str) -> None:
     """An overflow in one of two passes of a step, then a good step."""
     for clear, bad, everywhere in (
@@ -161,7 +161,9 @@ def a_skipped_pass_counts_for_its_step_and_no_other_and_nothing_of_it_is_lost(li
         passes(run, "x x")
         assert run.state.last_step.skipped
         if line.startswith("wgt"):
-            assert_close(run.residuals, {name: each.float().flatten() for name, each in run.local.items()})
+            assert_close(
+                run.residuals, {name: tensor.float().flatten() for name, tensor in run.local.items()}
+            )
         else:
             run.state.state_dict()
         passes(run, f"{clear} x {clear} x")
@@ -174,7 +176,7 @@ def a_skipped_pass_counts_for_its_step_and_no_other_and_nothing_of_it_is_lost(li
 
 @scenario(2)
 def parameters_may_be_frozen_before_the_state_is_made_and_thawed_later() -> None:
-    found = {}
+    results = {}
     for line in (None, *(line for line, times in METHODS.items() if times == 1)):
         model = make_model()
         ddp = DistributedDataParallel(model, find_unused_parameters=True)
@@ -188,8 +190,8 @@ def parameters_may_be_frozen_before_the_state_is_made_and_thawed_later() -> None
             for part in range(2):
                 loss_of(ddp, dist.get_rank(), 2 * step + part).backward()
             optimizer.step()
-        found[line] = dict(model.state_dict())
-        assert_close(found[line], found[None])
+        results[line] = dict(model.state_dict())
+        assert_close(results[line], results[None])
 
 
 class WithOwn(nn.Module):
@@ -197,15 +199,15 @@ class WithOwn(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.own = make_model(), nn.Linear(5, 5 + dist.get_rank())
+        self.net, self.local_head = make_model(), nn.Linear(5, 5 + dist.get_rank())
         self._ddp_params_and_buffers_to_ignore = ["own.weight", "own.bias"]
         with torch.no_grad():
-            for parameter in self.own.parameters():
+            for parameter in self.local_head.parameters():
                 parameter.fill_(0.1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.net(inputs)
-        return outputs + self.own(outputs).mean()
+        return outputs + self.local_head(outputs).mean()
 
 
 @scenario(2)
@@ -218,7 +220,7 @@ def parameters_that_ddp_ignores_may_differ() -> None:
         assert_close(gradients(run.model.net), gradients(plain.model.net), times)  # type: ignore[arg-type]
 
 
-@scenario(2, each=["wgt(0.05)", "powersgd(start=2, min_rate=0.5)"])
+@scenario(2, values=["wgt(0.05)", "powersgd(start=2, min_rate=0.5)"])
 def a_state_keeps_what_belongs_to_frozen_parameters(line: str) -> None:
     """It goes to a new DDP of the same model, in which other parameters are frozen."""
     model, saved, kept = make_model(), None, []
@@ -232,7 +234,7 @@ def a_state_keeps_what_belongs_to_frozen_parameters(line: str) -> None:
             run.at += 1
         saved = run.state.state_dict()
         memory = saved["powersgd"]["errors"] if saved["powersgd"] else saved["residuals"]
-        kept.append({name: each.clone() for name, each in memory.items()})
+        kept.append({name: tensor.clone() for name, tensor in memory.items()})
     few, every, again = kept
     assert not any(name.startswith("first") for name in few)
     for name in ("first.weight", "first.bias"):
@@ -287,7 +289,7 @@ def complex_parameters_are_two_real_numbers_each() -> None:
     run = complex_run("wgt(0.5, reduction='sum')")
     run.state.observe_next_step()
     passes(run, "x")
-    assert {each.name: each.elements for each in run.state.last_step.layers} == {
+    assert {layer.name: layer.elements for layer in run.state.last_step.layers} == {
         "matrix": 48,
         "image": 48,
         "real": 4,
@@ -296,7 +298,7 @@ def complex_parameters_are_two_real_numbers_each() -> None:
     for _ in range(2):
         passes(run, "none x")
     saved = run.state.state_dict()
-    assert any(each.any() for each in saved["residuals"].values())
+    assert any(tensor.any() for tensor in saved["residuals"].values())
     again = complex_run("wgt(0.5, reduction='sum')")
     again.state.load_state_dict(saved)
     assert_close(again.state.state_dict()["residuals"], saved["residuals"])

@@ -68,24 +68,24 @@ class Simulated:
 
     def mean_of(self, given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         pending = [
-            self.averaging.begin(rank, [each[name].flatten().float() for name in self.names])
-            for rank, each in enumerate(given)
+            self.averaging.begin(rank, [gradients[name].flatten().float() for name in self.names])
+            for rank, gradients in enumerate(given)
         ]
         outcome = self.averaging.run(pending)
         for pattern in self.patterns:
             pattern.commit()
         self.averaging.done += 1
         assert isinstance(outcome.mean, Tensor)
-        found = {name: torch.empty(SIZES[name]) for name in self.names}
+        results = {name: torch.empty(SIZES[name]) for name in self.names}
         for shard in self.patterns[0].shards:
-            into = shard.of([found[name] for name in self.names])
+            into = shard.of([results[name] for name in self.names])
             for part, values in zip(into, shard.split(outcome.mean[shard.start : shard.stop]), strict=True):
                 part.copy_(values)
-        return found
+        return results
 
 
-@scenario(3, each=CASES)
-@scenario(2, each=CASES[:1])
+@scenario(3, values=CASES)
+@scenario(2, values=CASES[:1])
 def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tuple[str, str]) -> None:
     pattern, line = case
     workers, simulated = dist.get_world_size(), Simulated(pattern, line)
@@ -93,21 +93,21 @@ def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tup
     with HandedOver() as handed:
         for _ in range(STEPS):
             run.step()
-            mean = simulated.mean_of(everyone({name: each.cpu() for name, each in run.latest.items()}))
-            found = {name: each.cpu().flatten() for name, each in gradients(run.model).items()}
-            assert_same(found, {name: mean[name] for name in found})
+            mean = simulated.mean_of(everyone({name: tensor.cpu() for name, tensor in run.latest.items()}))
+            results = {name: gradient.cpu().flatten() for name, gradient in gradients(run.model).items()}
+            assert_same(results, {name: mean[name] for name in results})
     assert_alike(run.digests)
     assert len(set(run.digests)) == STEPS
     given, kept = everyone(run.local), everyone(owed(run))
     if "momentum" not in line:
         for name, applied in run.applied.items():
-            total = sum(each[name].flatten() for each in given)
-            found_ = workers * applied.flatten().cpu() + sum(each[name] for each in kept)
+            total = sum(gradients[name].flatten() for gradients in given)
+            found_ = workers * applied.flatten().cpu() + sum(state[name] for state in kept)
             torch.testing.assert_close(found_, total.cpu(), rtol=0, atol=2e-5)
     traffic, totals = run.state.traffic, run.state.totals
     assert torch.equal(torch.from_numpy(traffic.link_bytes), handed.nbytes)
     assert totals.messages == int(handed.messages.sum())
-    received = sum(each[:, dist.get_rank()] for each in everyone(handed.nbytes))
+    received = sum(of_rank[:, dist.get_rank()] for of_rank in everyone(handed.nbytes))
     assert totals.received_bytes == int(received.sum())
     check_buckets_and_resuming(run, case)
 
@@ -120,20 +120,20 @@ def check_buckets_and_resuming(whole: Run, case: tuple[str, str]) -> None:
     again = Run(line, **options).go_on(run)
     assert run.steps(STEPS - 3).digests == whole.digests
     assert again.steps(STEPS - 3).digests == whole.digests[3:]
-    states = [each.state.state_dict() for each in (again, run)]
-    for each in states:  # messages are cut otherwise in a first step
-        del each["traffic"], each["totals"]
+    states = [training.state.state_dict() for training in (again, run)]
+    for state in states:  # messages are cut otherwise in a first step
+        del state["traffic"], state["totals"]
     assert_same(*states)
 
 
-@scenario(3, each=PATTERNS)
+@scenario(3, values=PATTERNS)
 def a_gradient_that_is_not_finite_is_named_or_skipped_on_all_workers(pattern: Any) -> None:
     for cap in (25, TINY_BUCKETS):
         options: Any = {"pattern": pattern, "bucket_cap_mb": cap}
         run, skipping = Run(LINES[0], **options), Run("wgt(0.02, nonfinite='skip')", **options)
-        for each in (run, skipping):
+        for training in (run, skipping):
             if dist.get_rank() == 1:
-                each.poison = {3: ("middle.weight", float("nan"))}
+                training.poison = {3: ("middle.weight", float("nan"))}
         failure = failure_of(run.steps(3))
         assert isinstance(failure, NonFiniteGradient)
         assert (failure.parameter, failure.rank) == ("middle.weight", 1)
@@ -143,10 +143,10 @@ def a_gradient_that_is_not_finite_is_named_or_skipped_on_all_workers(pattern: An
         skipping.steps(2)
         assert skipping.skipped == [3]
         assert_alike(skipping.digests)
-        assert all(bool(torch.isfinite(each).all()) for one in kept for each in one.values())
+        assert all(bool(torch.isfinite(tensor).all()) for one in kept for tensor in one.values())
 
 
-@scenario(3, each=PATTERNS)
+@scenario(3, values=PATTERNS)
 def what_is_owed_is_owed_by_another_number_of_workers(pattern: Any) -> None:
     """Two of three workers go on: as much of the mean is still to be sent, and thresholds stay."""
     run = Run("strom(density(0.1))", pattern=pattern).steps(3)
@@ -160,8 +160,8 @@ def what_is_owed_is_owed_by_another_number_of_workers(pattern: Any) -> None:
     assert everyone(fewer.state.is_first_worker, group) == [True, False]  # it logs, without global rank 0
     now = everyone(owed(fewer), group)
     for name in SIZES:
-        before = sum(each[name] for each in kept) / 3
-        torch.testing.assert_close(sum(each[name] for each in now) / 2, before, rtol=0, atol=1e-5)
+        before = sum(state[name] for state in kept) / 3
+        torch.testing.assert_close(sum(tensor[name] for tensor in now) / 2, before, rtol=0, atol=1e-5)
     assert any(fewer.state.feedback.shard_memories.values()) == (pattern != "parameter_server")
     fewer.step()
     assert len(set(everyone(fewer.digests[-1], group))) == 1

@@ -49,7 +49,7 @@ class Network(nn.Module):
         return outputs
 
 
-SHAPES = {name: each.shape for name, each in Network().named_parameters()}
+SHAPES = {name: tensor.shape for name, tensor in Network().named_parameters()}
 
 
 def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
@@ -65,7 +65,7 @@ class Counted(Run):
         self.reduced: list[list[int]] = []
 
         def hook(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
-            self.buckets[-1].append([state._names[id(each)] for each in bucket.parameters()])
+            self.buckets[-1].append([state._names[id(parameter)] for parameter in bucket.parameters()])
             return compressed_allgather(state, bucket)
 
         options = {"model": Network(), "loss": loss_of, "process_group": None, **options}
@@ -98,13 +98,13 @@ def made(variant: str) -> tuple[PowerSGD, Counted]:
     return config, Counted(line, **options)
 
 
-@scenario(2, each=VARIANTS)
+@scenario(2, values=VARIANTS)
 def what_it_remembers_is_alike_but_for_each_workers_errors(variant: str) -> None:
     config, run = made(variant)
     check_counts(config, run.steps(STEPS))
     memory = run.memory
     assert_alike(
-        {**memory, "errors": None, "qs": {name: each.tolist() for name, each in memory["qs"].items()}}
+        {**memory, "errors": None, "qs": {name: tensor.tolist() for name, tensor in memory["qs"].items()}}
     )
     assert bool(memory["errors"]) == config.feedback
     assert bool(memory["qs"]) == config.warm_start
@@ -127,7 +127,7 @@ def check_counts(config: PowerSGD, run: Counted) -> None:
     assert (run.memory["elements_before"], run.memory["elements_after"]) == (before, after)
 
 
-@scenario(2, each=["rank 1", "rank 2", "several buckets", "no feedback"])
+@scenario(2, values=["rank 1", "rank 2", "several buckets", "no feedback"])
 def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
     """From the same first Qs."""
     config, run = made(variant)
@@ -166,13 +166,15 @@ def a_gradient_of_low_rank_comes_through_whole() -> None:
         expected = sum(everyone(run.latest["weight"])) / 2
         singular = torch.linalg.svdvals(expected)
         assert singular[3] > 0.1 * singular[0]  # a lower rank could not hold it
-        found: Tensors = gradients(run.model)
-        torch.testing.assert_close(found["weight"], expected, rtol=0, atol=1e-3 * float(expected.abs().max()))
+        actual: Tensors = gradients(run.model)
+        torch.testing.assert_close(
+            actual["weight"], expected, rtol=0, atol=1e-3 * float(expected.abs().max())
+        )
         # No tensor is left uncompressed; P is [30, 4] and Q [40, 4].
         assert run.reduced[step] == ([40 * 30] if step < 2 else [0, 30 * 4, 40 * 4])
 
 
-@scenario(2, each=["rank 1", "rank 2", "cold start"])
+@scenario(2, values=["rank 1", "rank 2", "cold start"])
 def gradients_of_zeros_change_nothing_and_stop_nothing(variant: str) -> None:
     """Three steps of zeros once compression has begun, then ordinary ones."""
     _, run = made(variant)

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from ddp import KILLED, SCENARIOS, clean_up
 
-for each in sorted(Path(__file__).parent.glob("ddp_*.py")):  # which list scenarios
-    if each.stem != Path(__file__).stem:
-        import_module(each.stem)
+for path in sorted(Path(__file__).parent.glob("ddp_*.py")):  # which list scenarios
+    if path.stem != Path(__file__).stem:
+        import_module(path.stem)
 
 
 def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:

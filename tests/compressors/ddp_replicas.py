@@ -45,8 +45,8 @@ def network(kind: str = "") -> nn.Sequential:
 
 def sharded(mesh: DeviceMesh, model: nn.Sequential | None = None, **options: Any) -> nn.Sequential:
     model = network() if model is None else model
-    for each in (model[0], model[1], model):
-        fully_shard(each, mesh=mesh, **options)
+    for module in (model[0], model[1], model):
+        fully_shard(module, mesh=mesh, **options)
     return model
 
 
@@ -96,22 +96,22 @@ def several_exchanges(model: Any) -> list[float]:
 
 
 def divided(model: Any) -> list[float]:
-    for each in model.modules():
-        if isinstance(each, FSDPModule):
-            each.set_force_sum_reduction_for_comms(True)
-            each.set_gradient_divide_factor(7.0)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(7.0)
     return plainly(model)
 
 
 def stepped_in_backward(model: Any) -> list[float]:
-    for each in model.parameters():
-        optimizer = torch.optim.SGD([each], lr=0.05)
+    for weight in model.parameters():
+        optimizer = torch.optim.SGD([weight], lr=0.05)
 
         def step(parameter: Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-        each.register_post_accumulate_grad_hook(step)
+        weight.register_post_accumulate_grad_hook(step)
     return [passed(model, step) for step in range(3)]
 
 
@@ -148,14 +148,14 @@ if hasattr(FSDPModule, "set_reduce_scatter_unused_params"):  # torch 2.13
 
 def weights(model: nn.Module) -> Tensor:
     """This worker's shards, one after the other."""
-    return torch.cat([local(each).flatten().cpu() for each in model.parameters()])
+    return torch.cat([local(parameter).flatten().cpu() for parameter in model.parameters()])
 
 
 def local(tensor: Any) -> Tensor:
     return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-@scenario(4, each=CELLS)
+@scenario(4, values=CELLS)
 def a_method_that_sends_everything_trains_as_hsdp(cell: str) -> None:
     (trained, options), mesh, rank = CELLS[cell], islands(), dist.get_rank()
     native = sharded(mesh, network(cell), **options)
@@ -167,11 +167,11 @@ def a_method_that_sends_everything_trains_as_hsdp(cell: str) -> None:
     for method in METHODS[counted]:
         model = sharded(mesh["shard"], network(cell), **options)
         state = compress_replicas(model, mesh["replicate"], method)
-        losses, found = torch.tensor(trained(model)), weights(model)
+        losses, actual = torch.tensor(trained(model)), weights(model)
         assert (losses - expected).abs().max() < 1e-6
-        assert (found - weights(native)).abs().max() < 1e-6
-        assert (found - before).norm() > 0.03
-        assert everyone(found)[rank % 2].equal(found)
+        assert (actual - weights(native)).abs().max() < 1e-6
+        assert (actual - before).norm() > 0.03
+        assert everyone(actual)[rank % 2].equal(actual)
         if not counted:
             continue
         assert state.totals.steps == 3
@@ -215,8 +215,8 @@ def what_was_sent_and_what_is_kept_are_the_gradients_of_shards() -> None:
     applied: dict[str, Any] = {}
     for step in range(6):
         passed(model, step)
-        for name, each in model.named_parameters():
-            applied[name] = applied.get(name, 0) + local(each.grad).flatten().double()
+        for name, tensor in model.named_parameters():
+            applied[name] = applied.get(name, 0) + local(tensor.grad).flatten().double()
         model.zero_grad()
     kept = state.feedback.residuals
     assert len(seen) == 10
@@ -224,9 +224,9 @@ def what_was_sent_and_what_is_kept_are_the_gradients_of_shards() -> None:
         left = gradients - kept.get(name, torch.zeros_like(gradients)).double()
         dist.all_reduce(left, group=mesh["replicate"].get_group())
         assert (left - 2 * applied[name]).abs().max() < 1e-6 * left.abs().max()
-    assert sum(each.norm() for each in kept.values()) > 0.01
+    assert sum(tensor.norm() for tensor in kept.values()) > 0.01
     # By the size of the parameter, not of the shard.
-    exempt = sorted({each.name for each in state.last_step.layers if each.sent == each.elements})
+    exempt = sorted({layer.name for layer in state.last_step.layers if layer.sent == layer.elements})
     small = ["0.0.bias", "0.1.bias", "0.1.weight", "1.0.bias", "1.1.bias", "1.1.weight", "2.bias"]
     assert exempt == small
     assert 0 < state.totals.fraction < 0.3
@@ -257,12 +257,12 @@ def a_run_of_shards_that_goes_on_ends_the_same() -> None:
     saved = through_a_file(whole.state.state_dict())
     resumed.model.load_state_dict(whole.model.state_dict())
     resumed.state.load_state_dict(saved)
-    for each in (whole, resumed):
-        each.steps(range(3, 6))
+    for training in (whole, resumed):
+        training.steps(range(3, 6))
     assert weights(resumed.model).equal(weights(whole.model))
     assert resumed.state.totals == whole.state.totals
     others = everyone(saved)[rank ^ 1]
-    shards = [f"replica {rank // 2} of 2, shard {each} of 2" for each in (1 - rank % 2, rank % 2)]
+    shards = [f"replica {rank // 2} of 2, shard {shard} of 2" for shard in (1 - rank % 2, rank % 2)]
     assert refusal(lambda: resumed.state.load_state_dict(others)).startswith(
         f"ValueError: the state of {shards[0]}, this is {shards[1]}: for another number of shards"
     )
@@ -274,11 +274,11 @@ def residuals_of_two_shards_are_loaded_by_one() -> None:
     assert everyone(state.is_first_worker) == [True, False, False, False]
     saved = state.residuals()
     ((_, kinds),) = saved.items()
-    full = {kind: {name: unsharded(each) for name, each in of.items()} for kind, of in kinds.items()}
+    full = {kind: {name: unsharded(tensor) for name, tensor in of.items()} for kind, of in kinds.items()}
     pair = DeviceMesh(DEVICE.type, torch.tensor([[0], [2]]), mesh_dim_names=("replicate", "shard"))
     group = new_group([0, 2])
-    with tempfile.TemporaryDirectory() as own:
-        folder = everyone(own)[0]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = everyone(temporary)[0]
         dcp.save({"compression": saved}, checkpoint_id=folder)
         if pair.get_coordinate() is None:
             return
@@ -287,9 +287,9 @@ def residuals_of_two_shards_are_loaded_by_one() -> None:
         for kind in ("residuals", "velocities"):
             kept = getattr(alone.state.feedback, kind)
             assert kept.keys() == full[kind].keys()
-            assert all(kept[name].cpu().equal(each.flatten()) for name, each in full[kind].items())
+            assert all(kept[name].cpu().equal(tensor.flatten()) for name, tensor in full[kind].items())
         assert len(full["residuals"]) == 10
-        first, second = everyone(float(sum(each.norm() for each in full["residuals"].values())), group)
+        first, second = everyone(float(sum(tensor.norm() for tensor in full["residuals"].values())), group)
         assert first > 0.01 < second != first  # each replica its own
 
 
@@ -301,7 +301,7 @@ def islands_take_local_steps_as_whole_models_would() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     local_steps = LocalSteps(model, optimizer, every=2, group=mesh["replicate"].get_group())
     whole = [network() for _ in range(2)]
-    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.02) for each in whole]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.02) for model in whole]
     for step in range(5):
         passed(model, step)
         optimizer.step()
@@ -315,13 +315,13 @@ def islands_take_local_steps_as_whole_models_would() -> None:
             its.zero_grad()
         if step % 2:
             with torch.no_grad():
-                for pair in zip(*(each.parameters() for each in whole), strict=True):
+                for pair in zip(*(model.parameters() for model in whole), strict=True):
                     mean = (pair[0] + pair[1]) / 2
-                    for each in pair:
-                        each.copy_(mean)
+                    for weight in pair:
+                        weight.copy_(mean)
     expected = weights(whole[rank // 2])
-    own = torch.cat([unsharded(each).flatten() for each in model.parameters()])
-    assert (own - expected).abs().max() < 1e-5
+    local_weights = torch.cat([unsharded(parameter).flatten() for parameter in model.parameters()])
+    assert (local_weights - expected).abs().max() < 1e-5
     assert (weights(whole[0]) - weights(whole[1])).abs().max() > 0.01  # the last step was alone
     elements = everyone(local_steps.totals.sent)
     assert elements[0] + elements[1] == 2 * PARAMETERS  # two exchanges

@@ -127,7 +127,9 @@ def two_models(compress: Compress) -> nn.Module:
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
     for step in range(6):
         optimizer.zero_grad()
-        sum(loss_of(each, dist.get_rank(), 6 * i + step) for i, each in enumerate((first, second))).backward()
+        sum(
+            loss_of(model, dist.get_rank(), 6 * i + step) for i, model in enumerate((first, second))
+        ).backward()
         optimizer.step()
     return nn.ModuleList([first, second])
 
@@ -164,7 +166,7 @@ CELLS: dict[str, Callable[[Compress], nn.Module]] = {
 }
 
 
-@scenario(2, each=CELLS)
+@scenario(2, values=CELLS)
 def a_method_that_sends_everything_trains_as_ddp_alone(cell: str) -> None:
     ends = []
     for compress in (
@@ -172,7 +174,7 @@ def a_method_that_sends_everything_trains_as_ddp_alone(cell: str) -> None:
         lambda held, **more: compress_gradients(held, EVERYTHING, **more),
     ):
         model = CELLS[cell](compress)
-        ends.append(torch.cat([each.detach().float().flatten() for each in model.parameters()]))
+        ends.append(torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()]))
     assert float(ends[0].abs().sum()) > 1
     assert float((ends[0] - ends[1]).abs().max()) < 1e-7
     if cell != "subgroup":  # each trains for itself

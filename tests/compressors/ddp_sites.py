@@ -57,7 +57,7 @@ def trained(line: str, cap: float, **options: Any) -> Run:
     return run.steps()
 
 
-@scenario(4, each=CASES)
+@scenario(4, values=CASES)
 def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> None:
     exact = trained(*case)
     for name, sites in LAYOUTS.items():
@@ -77,7 +77,7 @@ def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> Non
         assert_same(state["traffic"]["link_messages"], handed.messages)
         links = {what: sum(everyone(state["traffic"][what])) for what in ("link_bytes", "link_messages")}
         totals, plain = (
-            {each: sum(one[each] for one in everyone(some)) for each in some} for some in (totals, plain)
+            {name: sum(one[name] for one in everyone(some)) for name in some} for some in (totals, plain)
         )
         assert int(links["link_bytes"].sum()) == totals["received_bytes"]
         assert int(links["link_messages"].sum()) == totals["messages"] == plain["messages"]

@@ -82,14 +82,14 @@ def assert_turns_are_steps(sharded: bool, method: str) -> None:
     expected, weights = in_turn(sharded, method, "after", True)
     assert expected.totals.steps == TURNS
     for when, to_none in CLEARING:
-        state, found = in_turn(sharded, method, when, to_none)
-        assert_same(found, weights)
+        state, actual = in_turn(sharded, method, when, to_none)
+        assert_same(actual, weights)
         assert state.totals.state_dict() == expected.totals.state_dict()
         assert len(state.last_step.layers) == len(expected.last_step.layers)
         assert_same(state.feedback.state_dict(), expected.feedback.state_dict())
 
 
-@scenario(2, each=METHODS)
+@scenario(2, values=METHODS)
 def two_optimizers_in_turn_train_the_same_whenever_they_clear_gradients(method: str) -> None:
     assert_turns_are_steps(False, method)
     if "1e-30" in method:
@@ -98,7 +98,7 @@ def two_optimizers_in_turn_train_the_same_whenever_they_clear_gradients(method: 
             assert_close(in_turn(False, method, when, to_none)[1], plain)
 
 
-@scenario(4, each=("linear(8)", "strom(density(0.1), momentum=0.9) | golomb_rice"))
+@scenario(4, values=("linear(8)", "strom(density(0.1), momentum=0.9) | golomb_rice"))
 def so_they_do_with_fsdp2(method: str) -> None:
     assert_turns_are_steps(True, method)
 
@@ -112,9 +112,9 @@ SEQUENCES = {
 """Passes that exchange (x) or do not (n), what clears gradients, and how many steps that makes."""
 
 
-@scenario(2, each=SEQUENCES)
+@scenario(2, values=SEQUENCES)
 def an_optimizer_that_steps_ends_a_step(sequence: str) -> None:
-    found = {}
+    results = {}
     other = torch.optim.SGD(nn.Linear(2, 2).parameters())
     methods = [None, "wgt(1e-30)", "none", "wgt(1e-30, reduction='sum')"]
     momentum = "strom(0.01, momentum=0.9)"
@@ -133,11 +133,11 @@ def an_optimizer_that_steps_ends_a_step(sequence: str) -> None:
             else:
                 optimizer.zero_grad(set_to_none=word == "none")
             other.step()  # of another model: no matter
-        found[method] = local(plain)
+        results[method] = local(plain)
         if state is not None:
             assert state.totals.steps == SEQUENCES[sequence]
     for method in methods:
-        assert_close(found[method], found[None])
+        assert_close(results[method], results[None])
 
 
 @scenario(2)
@@ -168,7 +168,7 @@ class Turns:
             name: torch.optim.SGD(getattr(self.plain, name).parameters(), lr=1.0) for name in ("one", "two")
         }
         self.first = local(self.plain)
-        self.given = {name: torch.zeros_like(each) for name, each in self.first.items()}
+        self.given = {name: torch.zeros_like(tensor) for name, tensor in self.first.items()}
         self.scale = 1.0
         for name, parameter in self.plain.named_parameters():
             parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
@@ -194,13 +194,13 @@ class Turns:
     def assert_nothing_lost(self) -> None:
         self.state.state_dict()  # puts back what a skipped step has sent
         kept = self.state.feedback.residuals
-        sums = {name: each - kept[name].view_as(each) for name, each in self.given.items()}
+        sums = {name: gradients - kept[name].view_as(gradients) for name, gradients in self.given.items()}
         sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
-        applied = {name: self.first[name] - each for name, each in local(self.plain).items()}
+        applied = {name: self.first[name] - candidate for name, candidate in local(self.plain).items()}
         assert_close(applied, sums)
 
 
-@scenario(2, each=CLEARING)
+@scenario(2, values=CLEARING)
 def a_skipped_turn_is_skipped_alone(clearing: tuple[str, bool]) -> None:
     for spoiled in (2, 3, 5):
         turns = Turns("wgt(0.05, nonfinite='skip')", clearing)
@@ -210,7 +210,7 @@ def a_skipped_turn_is_skipped_alone(clearing: tuple[str, bool]) -> None:
         turns.assert_nothing_lost()
 
 
-@scenario(2, each=CLEARING)
+@scenario(2, values=CLEARING)
 def where_the_very_first_turn_is_skipped_training_goes_on(clearing: tuple[str, bool]) -> None:
     """Without gradients of its own to clear, the second turn may be taken for a part of the first."""
     for method in ("wgt(0.05, nonfinite='skip')", "wgt(0.05, momentum=0.5, nonfinite='skip')"):
@@ -246,16 +246,18 @@ def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() ->
             for optimizer in optimizers:
                 scaler.step(optimizer)
             scaler.update()
-            moved = {name: not torch.equal(each, before[name]) for name, each in local(plain).items()}
+            moved = {
+                name: not torch.equal(candidate, before[name]) for name, candidate in local(plain).items()
+            }
             assert moved["one.weight"] == (step != overflow)
             assert moved["two.weight"]
             for optimizer in optimizers:
                 optimizer.zero_grad()
         state.state_dict()
         kept = state.feedback.residuals
-        sums = {name: each - kept[name].view_as(each) for name, each in given.items()}
+        sums = {name: gradients - kept[name].view_as(gradients) for name, gradients in given.items()}
         sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
-        applied = {name: first[name] - each for name, each in local(plain).items() if name in sums}
+        applied = {name: first[name] - candidate for name, candidate in local(plain).items() if name in sums}
         assert_close(applied, sums)
 
 
@@ -267,7 +269,7 @@ def a_skipped_step_of_two_passes_leaves_residuals_as_before_it_under_a_scaler() 
         state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
         optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
         for step in range(3):
-            before = {name: each.clone() for name, each in state.feedback.residuals.items()}
+            before = {name: residual.clone() for name, residual in state.feedback.residuals.items()}
             for part in range(2):
                 scale = scaler.scale(torch.ones(()))
                 if (step, part, dist.get_rank()) == (2, overflow, 1):

@@ -48,17 +48,17 @@ def a_worker_alone_trains_as_without_a_hook() -> None:
         assert (totals.wire_bytes, totals.received_bytes) == (4 * ELEMENTS * STEPS, 0)
 
 
-@scenario(1, 2, each=["wgt(1e30)", "bgt(1e30)", "qgt(1e30)"])
+@scenario(1, 2, values=["wgt(1e30)", "bgt(1e30)", "qgt(1e30)"])
 def a_tau_above_everything_sends_nothing_and_stops_nothing(line: str) -> None:
     run = Run(line)
     before = digest(run.model)
     run.steps(3)
     assert set(run.digests) == {before}
-    assert not any(each.any() for each in gradients(run.model).values())
+    assert not any(gradient.any() for gradient in gradients(run.model).values())
     totals = run.state.totals
     assert (totals.sent, totals.elements) == (0, 3 * ELEMENTS)
     assert totals.wire_bytes == 3 * (28 + (0 if line.startswith("wgt") else 4))  # a tau
-    assert_close(run.residuals, {name: each.flatten().float() for name, each in run.local.items()})
+    assert_close(run.residuals, {name: tensor.flatten().float() for name, tensor in run.local.items()})
 
 
 class WithNothing(Network):
@@ -74,7 +74,7 @@ class WithNothing(Network):
         return outputs
 
 
-@scenario(2, each=["none", WGT, "bgt(0.01)", "qgt(0.004)"])
+@scenario(2, values=["none", WGT, "bgt(0.01)", "qgt(0.004)"])
 def a_parameter_without_elements_is_no_trouble(line: str) -> None:
     for cap in (25, TINY_BUCKETS):
         torch.manual_seed(0)
@@ -94,7 +94,7 @@ def gradient_statistics_are_noted_in_the_steps_that_were_asked_for() -> None:
         run.step()
         seen.append({name: tuple(statistics) for name, statistics in run.state.statistics.items()})
         if step == 0:
-            first = {name: each.abs().numpy().ravel() for name, each in run.latest.items()}
+            first = {name: tensor.abs().numpy().ravel() for name, tensor in run.latest.items()}
     assert seen[0].keys() == seen[2].keys() == first.keys()
     assert seen[0] == seen[1] != seen[2] == seen[3]
     for name, magnitudes in first.items():
@@ -106,19 +106,19 @@ def gradient_statistics_are_noted_in_the_steps_that_were_asked_for() -> None:
 # What goes wrong.
 
 
-def flipped(own: Bytes) -> Bytes:
-    own[-1] ^= 4
-    return own
+def flipped(message: Bytes) -> Bytes:
+    message[-1] ^= 4
+    return message
 
 
-def naming_a_stranger(own: Bytes) -> Bytes:
-    n = int(own[8:12].view(np.uint32)[0])
+def naming_a_stranger(payload: Bytes) -> Bytes:
+    n = int(payload[8:12].view(np.uint32)[0])
     return message.write_nonfinite(message.NonFinite("f32", n, 99))
 
 
 TAMPERED: dict[str, tuple[Callable[[Bytes], Bytes], str]] = {
     "flipped bit": (flipped, "the checksum does not match"),
-    "nothing at all": (lambda own: own[:0], "0 bytes are less than a header"),
+    "nothing at all": (lambda message: message[:0], "0 bytes are less than a header"),
     "a refusal of an unknown parameter": (naming_a_stranger, "worker 0 names parameter 99"),
 }
 """What readers refuse of a message is in test_message.py."""
@@ -139,11 +139,11 @@ def fail_with_damage(run: Run, tamper: Callable[[Bytes], Bytes], words: str) -> 
     assert isinstance(failure, CorruptMessage)
     assert "the message of worker 0" in str(failure) or words.startswith("worker 0")
     assert words in str(failure)
-    for name, found in gradients(run.model).items():
-        assert torch.equal(found, run.latest[name]), "not the worker's own gradient any more"
+    for name, gradient in gradients(run.model).items():
+        assert torch.equal(gradient, run.latest[name]), "not the worker's own gradient any more"
 
 
-@scenario(2, each=TAMPERED)
+@scenario(2, values=TAMPERED)
 def a_damaged_message_fails_on_every_worker_and_nothing_is_applied(tampering: str) -> None:
     for line in (WGT, SKIPPING):
         fail_with_damage(Run(line).steps(3), *TAMPERED[tampering])
@@ -174,7 +174,7 @@ def assert_told(run: Run, words: str) -> None:
     assert monotonic() - started < 30
 
 
-@scenario(2, each=DISAGREEMENTS)
+@scenario(2, values=DISAGREEMENTS)
 def workers_with_different_methods_all_fail_with_the_difference(way: str) -> None:
     lines, words = DISAGREEMENTS[way]
     assert_told(Run(lines[dist.get_rank()]), re.escape(words))

@@ -97,23 +97,23 @@ def decode(message: bytes, sizes: list[int]) -> tuple[list[int], list[np.float32
         return k
     require(flags < 8 and codec_code < len(CODECS) and k <= n, "flags, codec or k")
     coded, own_codes, own_taus = (bool(flags >> i & 1) for i in range(3))
-    taus = read_taus(body, form, sizes, own=own_taus)
+    taus = read_taus(body, form, sizes, own_taus=own_taus)
     codec = CODECS[codec_code]
     if codec == "raw":
         require(not (coded or own_codes or b), "symbols of raw")
         return raw(body, form, sizes, k, taus)
     positions, signs = READERS[codec](body, form, sizes, k)
     require(len(positions) == k and positions == sorted(set(positions)), "positions")
-    require(all(each < n for each in positions), "positions")
+    require(all(position < n for position in positions), "positions")
     edges = [0, *accumulate(sizes)]
-    owners = [bisect_right(edges, each) - 1 for each in positions]
+    owners = [bisect_right(edges, position) - 1 for position in positions]
     counts = [owners.count(i) for i in range(len(sizes))]
-    found = values(body, form, counts, b, coded=coded, own=own_codes)
+    decoded = values(body, form, counts, b, coded=coded, own_codes=own_codes)
     require(not body.data, "bytes behind the values")
     if form in WITH_TAU:
-        found = [taus[owner] * each for owner, each in zip(owners, found, strict=True)]
-        found = [-each if sign else each for each, sign in zip(found, signs, strict=True)]
-    return positions, found
+        decoded = [taus[owner] * value for owner, value in zip(owners, decoded, strict=True)]
+        decoded = [-value if sign else value for value, sign in zip(decoded, signs, strict=True)]
+    return positions, decoded
 
 
 # Weight patches
@@ -173,24 +173,24 @@ def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[i
         messages.append(message)
     require(messages[0][:8] == b"tg\x02\x0d\0\0\0\0", "no table")
     table = json.loads(zlib.decompress(messages.pop(0)[28:]))
-    before, after = (int(each, 16) for each in table["digests"])
+    before, after = (int(digits, 16) for digits in table["digests"])
     require(digest(weights) == before, "the digest before")
     pieces, left = [], list(table["modes"])
     for names, dtype, shape, *shard in table["tensors"]:
         first, count = shard or (0, prod(shape))
-        each = 2 if dtype.startswith("complex") else 1
+        parts = 2 if dtype.startswith("complex") else 1
         floats = dtype.startswith(("float", "bfloat", "complex")) and dtype != "float8_e8m0fnu"
-        for low in range(first * each, (first + count) * each, 2**27):
-            size = min(2**27, (first + count) * each - low)
+        for low in range(first * parts, (first + count) * parts, 2**27):
+            size = min(2**27, (first + count) * parts - low)
             pieces.append((left.pop(0), names, low, size, 8 * WIDTHS[dtype], floats))
     require(not left and sum(table["parts"]) == len(pieces), "pieces")
     new = {name: list(patterns) for name, patterns in weights.items()}
     for count in table["parts"]:
         part, pieces = pieces[:count], pieces[count:]
         for number, mode in ((0, "1"), (1, "1"), (2, "2"), (3, "3")):
-            own = [piece[1:] for piece in part if piece[0] == mode]
-            if own:
-                apply_message(messages.pop(0), number, own, new)
+            coded_pieces = [piece[1:] for piece in part if piece[0] == mode]
+            if coded_pieces:
+                apply_message(messages.pop(0), number, coded_pieces, new)
     require(not messages, "messages")
     require(digest(new) == after, "the digest after")
     return new
@@ -205,19 +205,19 @@ def apply_message(message: bytes, number: int, pieces: list[Any], new: dict[str,
     if number == 3:
         body = Body(message[28:])
         for names, first, size, bits, _ in pieces:
-            found = [int.from_bytes(body.take(bits // 8), "little") for _ in range(size)]
+            numbers = [int.from_bytes(body.take(bits // 8), "little") for _ in range(size)]
             for name in names:
-                new[name][first : first + size] = found
+                new[name][first : first + size] = numbers
         return
     if number == 0:
         positions, amounts = decode(message, sizes)  # type: ignore[misc]
-        steps = [2 if each > 0 else 1 for each in amounts]
+        steps = [2 if amount > 0 else 1 for amount in amounts]
     else:
         body = Body(message[28:])
         positions, _ = READERS[CODECS[codec]](body, "steps", sizes, k)
         more = 3 if number == 1 else 0
         edges = [0, *accumulate(sizes)]
-        owners = [bisect_right(edges, each) - 1 for each in positions]
+        owners = [bisect_right(edges, position) - 1 for position in positions]
         steps = [v + more for v in step_values(body, [owners.count(i) for i in range(len(sizes))], flags, b)]
     starts = list(accumulate(sizes, initial=0))
     for position, step in zip(positions, steps, strict=True):
@@ -239,26 +239,26 @@ def step_values(body: Body, counts: list[int], flags: int, b: int) -> list[int]:
     runs = counts if flags & 2 else [k]
     symbols = [
         symbol
-        for each, count in zip(said, runs, strict=True)
+        for text, count in zip(said, runs, strict=True)
         if count
-        for symbol in symbols_of(body, 8, count, huffman=each >= 128)
+        for symbol in symbols_of(body, 8, count, huffman=text >= 128)
     ]
-    found = []
+    positions = []
     for symbol in symbols:
         e = 3 + (symbol - 8) // 4
-        found.append(symbol if symbol < 8 else (4 + (symbol - 8) % 4) << e - 2 | low.number(e - 2))
+        positions.append(symbol if symbol < 8 else (4 + (symbol - 8) % 4) << e - 2 | low.number(e - 2))
     low.end()
-    return found
+    return positions
 
 
-def read_taus(body: Body, form: str, sizes: list[int], *, own: bool) -> list[np.float32]:
+def read_taus(body: Body, form: str, sizes: list[int], *, own_taus: bool) -> list[np.float32]:
     if form not in WITH_TAU:
-        require(not own, "taus of this form")
+        require(not own_taus, "taus of this form")
         return []
-    taus = list(np.frombuffer(body.take(4 * len(sizes) if own else 4), "<f4"))
+    taus = list(np.frombuffer(body.take(4 * len(sizes) if own_taus else 4), "<f4"))
     require(all(F32(2.0**-126) <= tau <= F32(2.0**119) for tau in taus), "tau")
-    require(not own or len(set(taus)) > 1, "one tau would do")
-    return taus if own else taus * len(sizes)
+    require(not own_taus or len(set(taus)) > 1, "one tau would do")
+    return taus if own_taus else taus * len(sizes)
 
 
 def read_mask(body: Body, sizes: list[int]) -> list[bool]:
@@ -386,46 +386,48 @@ def raw(
 # Values
 
 
-def check_floats(found: np.ndarray) -> None:
-    require(np.isfinite(found).all(), "a float that is not finite")
+def check_floats(numbers: np.ndarray) -> None:
+    require(np.isfinite(numbers).all(), "a float that is not finite")
 
 
-def values(body: Body, form: str, counts: list[int], b: int, *, coded: bool, own: bool) -> list[np.float32]:
+def values(
+    body: Body, form: str, counts: list[int], b: int, *, coded: bool, own_codes: bool
+) -> list[np.float32]:
     """One for each element sent; multiples of tau where there is one."""
     k = sum(counts)
     if form not in ("qgt", *QUANTIZED) or not k:
-        require(not (coded or own or b), "no symbols to decode")
+        require(not (coded or own_codes or b), "no symbols to decode")
         if form in WITH_TAU:
             return [F32(1)] * k
         dtype = {"fp16": "<f2", "bf16": "<u2"}.get(form, "<f4") if k else "u1"
-        found = np.frombuffer(body.take(k * np.dtype(dtype).itemsize), dtype)
-        floats = (found.astype("<u4") << 16).view(F32) if form == "bf16" else found.astype(F32)
+        array = np.frombuffer(body.take(k * np.dtype(dtype).itemsize), dtype)
+        floats = (array.astype("<u4") << 16).view(F32) if form == "bf16" else array.astype(F32)
         check_floats(floats)
         return list(floats)
     bits = [b if count else 0 for count in counts]
     are_coded = [coded] * len(counts)
-    if own:
+    if own_codes:
         require(not (b or coded), "the header speaks for all")
         said = body.unpack("B", len(counts))
-        bits, are_coded = [each & 127 for each in said], [each >= 128 for each in said]
-        require(all(count or not each for count, each in zip(counts, said, strict=True)), "bits of nothing")
-    sent = [each for each, count in zip(bits, counts, strict=True) if count]
-    require(all(1 <= each <= 16 for each in sent), "bits")
+        bits, are_coded = [text & 127 for text in said], [text >= 128 for text in said]
+        require(all(count or not text for count, text in zip(counts, said, strict=True)), "bits of nothing")
+    sent = [bit for bit, count in zip(bits, counts, strict=True) if count]
+    require(all(1 <= message <= 16 for message in sent), "bits")
     require(form not in ("qgt", "fp8") or set(sent) == {8}, "8 bits")
     require(form == "linear" or len(set(sent)) == 1, "bits that differ")
     block, tables = (0, []) if form == "qgt" else read_tables(body, form, counts, bits)
-    if own:
+    if own_codes:
         symbols = [
-            each
+            symbol
             for count, width, is_coded in zip(counts, bits, are_coded, strict=True)
             if count
-            for each in symbols_of(body, width, count, huffman=is_coded)
+            for symbol in symbols_of(body, width, count, huffman=is_coded)
         ]
     else:
         symbols = symbols_of(body, max(bits), k, huffman=coded)
     if form == "qgt":
         require(all(symbols), "level 0")
-        return [F32(each) for each in symbols]
+        return [F32(symbol) for symbol in symbols]
     require(form != "fp8" or all(q & 0x7F != 0x7F for q in symbols), "a NaN")
     numbers, before = list[int](), 0
     for count in counts:
@@ -450,7 +452,7 @@ def read_tables(body: Body, form: str, counts: list[int], bits: list[int]) -> tu
             2**b - 1 for b, count in zip(bits, counts, strict=True) for _ in range(blocks_of(count, block))
         ]
         with np.errstate(over="ignore", invalid="ignore"):
-            largest = [linear(*each) for each in zip(lows, steps, tops, strict=True)]
+            largest = [linear(*bounds) for bounds in zip(lows, steps, tops, strict=True)]
         check_floats(np.concatenate([lows, np.array(largest, F32)]))
         return block, [lows, steps]
     exponents = np.array(body.unpack("b", m))
@@ -489,9 +491,9 @@ def symbols_of(body: Body, b: int, k: int, *, huffman: bool) -> list[int]:
     if huffman:
         return huffman_coded(body, b, k)
     bits = Bits(body.take(-(-k * b // 8)))
-    found = [bits.number(b) for _ in range(k)]
+    numbers = [bits.number(b) for _ in range(k)]
     bits.end()
-    return found
+    return numbers
 
 
 def huffman_coded(body: Body, b: int, k: int) -> list[int]:
@@ -507,16 +509,16 @@ def huffman_coded(body: Body, b: int, k: int) -> list[int]:
     require(sum(2 ** (limit - length) for length in used) == 2**limit, "no complete prefix code")
     codes = canonical(lengths)
     sizes = body.unpack("H", -(-k // 4096))
-    found: list[int] = []
+    symbols: list[int] = []
     for number, size in enumerate(sizes):
         stream = Bits(body.take(size))
         for _ in range(min(4096, k - 4096 * number)):
             code = ""
             while code not in codes:
                 code += str(stream.one())
-            found.append(codes[code])
+            symbols.append(codes[code])
         stream.end()
-    return found
+    return symbols
 
 
 def codebook(bits: Bits, symbols: int, limit: int) -> list[int]:

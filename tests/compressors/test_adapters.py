@@ -71,7 +71,7 @@ def test_files_of_another_number_of_workers_are_resharded_where_asked(alone, tmp
     residual = state.feedback.residuals["weight"].clone()
     for rank in range(2):
         kept = {**state.state_dict(), "rank": rank, "workers": 2, "checkpoint": None}
-        kept["residuals"] = {name: (rank + 1) * each for name, each in kept["residuals"].items()}
+        kept["residuals"] = {name: (rank + 1) * state for name, state in kept["residuals"].items()}
         torch.save(kept, tmp_path / f"taugrad-rank{rank}.pt")
     with pytest.raises(ValueError, match=r"rank 0 of 2 workers, this is rank 0 of 1: .*reshard=True"):
         load_rank(state, tmp_path)
@@ -162,7 +162,7 @@ def test_accelerate_saves_compiled_models_and_forgets_those_that_are_freed(alone
     for attempt in ("first", "second", "listed plain"):  # as `find_executable_batch_size` tries
         accelerator.free_memory()
         gc.collect()
-        assert [each() for each in freed] == [None] * len(freed)
+        assert [reference() for reference in freed] == [None] * len(freed)
         ddp = DistributedDataParallel(nn.Linear(8, 4))
         compiled = torch.compile(ddp, backend="eager")
         # What `prepare` does, with more processes; on CPUs it lists the model as it was.
@@ -175,7 +175,7 @@ def test_accelerate_saves_compiled_models_and_forgets_those_that_are_freed(alone
         accelerator.load_state(str(tmp_path / attempt))
         assert torch.equal(state.feedback.residuals["weight"], kept)
         assert compiled._orig_mod is ddp
-        assert [each.name for each in (tmp_path / attempt).glob("taugrad*")] == ["taugrad-rank0.pt"]
+        assert [path.name for path in (tmp_path / attempt).glob("taugrad*")] == ["taugrad-rank0.pt"]
         freed.append(ref(ddp))
         del state, ddp, compiled
 
@@ -202,7 +202,7 @@ def lightning_module(two_optimizers=False):
         def configure_optimizers(self):
             if not two_optimizers:
                 return torch.optim.SGD(self.parameters(), lr=0.1)
-            return [torch.optim.SGD(each.parameters(), lr=0.1) for each in (self.first, self.second)]
+            return [torch.optim.SGD(module.parameters(), lr=0.1) for module in (self.first, self.second)]
 
     return Module()
 

@@ -17,8 +17,8 @@ def check_sum(updates: list[Update], divisor: int, n: int) -> None:
     expected = np.zeros(n, np.float32)
     for update in updates:
         amounts = update.amounts(CPU)
-        for where, own in update.places():
-            expected[where] += amounts[own]
+        for where, part in update.places():
+            expected[where] += amounts[part]
     total = torch.full((n,), torch.nan)
     sum_all([[update] for update in updates], divisor, total, CPU)
     assert total.numpy().tobytes() == (expected / np.float32(divisor)).tobytes()
@@ -34,8 +34,8 @@ def test_sparse_updates(form: Form, divisor: int, density: float) -> None:
     some = Segments((1, 3), whole.starts[[1, 3]], whole.sizes[[1, 3]])
     check_sum(
         [
-            random_update("packed32", form, each.n, int(density * each.n), rng, each)
-            for each in (whole, some, whole, some, whole)
+            random_update("packed32", form, update.n, int(density * update.n), rng, update)
+            for update in (whole, some, whole, some, whole)
         ],
         divisor,
         n,

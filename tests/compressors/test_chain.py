@@ -28,10 +28,17 @@ ADAPTER: TypeAdapter[Any] = TypeAdapter(method.CompressorConfig)
 
 def some_of(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
     """Some of a model's fields, each within its own bounds, and those that must be given."""
-    values = {name: any_of(each.annotation, *each.metadata) for name, each in model.model_fields.items()}
+    values = {
+        name: any_of(model_field.annotation, *model_field.metadata)
+        for name, model_field in model.model_fields.items()
+    }
     if "chunk" in values:
         values["chunk"] = st.integers(1, 16).map(lambda bits: 2**bits) | values["chunk"]
-    needed = [name for name, each in model.model_fields.items() if name == "kind" or each.is_required()]
+    needed = [
+        name
+        for name, model_field in model.model_fields.items()
+        if name == "kind" or model_field.is_required()
+    ]
     required = {name: values.pop(name) for name in needed}
     return st.fixed_dictionaries(required, optional=values)
 
@@ -39,29 +46,31 @@ def some_of(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
 def any_of(kind: Any, *bounds: Any) -> st.SearchStrategy[Any]:
     """Any value of a field's type."""
     origin, arguments = get_origin(kind), get_args(kind)
-    found: st.SearchStrategy[Any]
+    strategy: st.SearchStrategy[Any]
     if origin is Annotated:
-        inner = [more for each in arguments[1:] for more in getattr(each, "metadata", [each])]
-        found = any_of(arguments[0], *inner, *bounds)
+        inner = [more for argument in arguments[1:] for more in getattr(argument, "metadata", [argument])]
+        strategy = any_of(arguments[0], *inner, *bounds)
     elif origin is Literal:
-        found = st.sampled_from(arguments)
+        strategy = st.sampled_from(arguments)
     elif origin in (Union, UnionType):
-        found = st.one_of([any_of(each) for each in arguments])
+        strategy = st.one_of([any_of(argument) for argument in arguments])
     elif origin is dict:
-        found = st.dictionaries(*map(any_of, arguments), min_size=1, max_size=3)
+        strategy = st.dictionaries(*map(any_of, arguments), min_size=1, max_size=3)
     elif origin is tuple:
-        found = st.lists(any_of(arguments[0]), max_size=3).map(tuple)
+        strategy = st.lists(any_of(arguments[0]), max_size=3).map(tuple)
     elif issubclass(kind, BaseModel):
-        found = some_of(kind)
+        strategy = some_of(kind)
     elif kind is float and Tau.__metadata__[0] in bounds:
-        found = st.floats(method.SMALLEST_TAU, method.LARGEST_TAU)
+        strategy = st.floats(method.SMALLEST_TAU, method.LARGEST_TAU)
     elif kind in (int, float):
-        limits = [(name, each) for each in bounds for name in ("ge", "gt", "le", "lt") if hasattr(each, name)]
-        found = numbers(kind, {name: getattr(each, name) for name, each in limits})
+        limits = [
+            (name, bound) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
+        ]
+        strategy = numbers(kind, {name: getattr(limit, name) for name, limit in limits})
     else:
         text = st.text(st.characters(codec="utf-8"), max_size=8)
-        found = {bool: st.booleans(), str: text, type(None): st.none()}[kind]
-    return found
+        strategy = {bool: st.booleans(), str: text, type(None): st.none()}[kind]
+    return strategy
 
 
 def numbers(kind: type, bounds: dict[str, Any]) -> st.SearchStrategy[Any]:
@@ -90,7 +99,7 @@ def fit(given: dict[str, Any]) -> bool:
         return False
     if kind == "dl4j" and given.get("low", 1e-4) > given.get("high", 1e-2):
         return False
-    return all(fit(each) for each in given.values() if isinstance(each, dict))
+    return all(fit(gradients) for gradients in given.values() if isinstance(gradients, dict))
 
 
 def test_what_is_equal_has_one_hash() -> None:
@@ -101,7 +110,7 @@ def test_what_is_equal_has_one_hash() -> None:
 
 @settings(max_examples=400)
 @example({"kind": "wgt", "tau": {"kind": "law", "constant": 0.0, "rms": 0.0, "layer": -0.0}})
-@given(st.one_of([some_of(each) for each in RULES.values()]))
+@given(st.one_of([some_of(rule) for rule in RULES.values()]))
 def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]) -> None:
     if not fit(given_fields):
         with pytest.raises(ValidationError):
@@ -186,7 +195,9 @@ def reason(value: Any) -> str:
     """What a configuration is refused for."""
     with pytest.raises(ValidationError) as refusal:
         read_config(value)
-    return "\n".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in refusal.value.errors())
+    return "\n".join(
+        f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in refusal.value.errors()
+    )
 
 
 SPARSE = ("wgt(1)", "topk(0.1)", "chunked_topk(quantize=None)")
@@ -204,27 +215,35 @@ def name_of(link: str) -> str:
 
 IMPOSSIBLE = [
     *((f"{head} | {tail}", "starts a chain") for head in (*SPARSE[:2], *ALL_REDUCED) for tail in SPARSE[:2]),
-    *((f"{head} | {each}", "nothing is left for") for head in SIGNS for each in QUANTIZERS),
-    *((f"qgt(1) | {each}", "quantized already") for each in QUANTIZERS),
+    *((f"{head} | {quantizer}", "nothing is left for") for head in SIGNS for quantizer in QUANTIZERS),
+    *((f"qgt(1) | {quantizer}", "quantized already") for quantizer in QUANTIZERS),
     *(
-        (f"{head} | {each}", "only what a sparse rule selected")
+        (f"{head} | {quantizer}", "only what a sparse rule selected")
         for head in (*QUANTIZERS, *ALL_REDUCED)
-        for each in QUANTIZERS
+        for quantizer in QUANTIZERS
     ),
     *((f"{head} | huffman", "sends floats") for head in SPARSE),
     *((f"{head} | golomb_rice | raw", "sends floats") for head in SPARSE),
-    *((f"wgt(1) | {half} | {each}", "sends floats") for half in DENSE_FLOATS for each in ("huffman",)),
+    *((f"wgt(1) | {half} | {name}", "sends floats") for half in DENSE_FLOATS for name in ("huffman",)),
     *((f"{head} | huffman", "sends none") for head in SIGNS),
     *((f"{head} | bitmap | raw", "sends none") for head in SIGNS),
-    *((f"{head} | {each}", "has only one form") for head in DENSE_FLOATS for each in (*POSITIONS, "raw")),
-    *((f"{head} | {each}", "has only one form") for head in ALL_REDUCED for each in (*POSITIONS, "huffman")),
+    *((f"{head} | {codec}", "has only one form") for head in DENSE_FLOATS for codec in (*POSITIONS, "raw")),
     *(
-        (f"{head} | {each}", "sends every element")
+        (f"{head} | {codec}", "has only one form")
+        for head in ALL_REDUCED
+        for codec in (*POSITIONS, "huffman")
+    ),
+    *(
+        (f"{head} | {codec}", "sends every element")
         for head in DENSE_WITH_SYMBOLS
-        for each in (*POSITIONS, "chunked")
+        for codec in (*POSITIONS, "chunked")
     ),
     *((f"{head} | chunked", "no chunks") for head in ("wgt(1)", "topk(0.1)", "qgt(1)", *SIGNS)),
-    *((f"{head} | {each} | raw", "no bin for the zeros") for head in SPARSE[:2] for each in QUANTIZERS),
+    *(
+        (f"{head} | {quantizer} | raw", "no bin for the zeros")
+        for head in SPARSE[:2]
+        for quantizer in QUANTIZERS
+    ),
     ("chunked_topk | raw", "choose packed32, bitmap, golomb_rice, chunked"),
     ("qgt(1) | raw | huffman", "writes values and positions at once"),
     ("qgt(1) | raw | raw", "writes values and positions at once"),
@@ -365,7 +384,7 @@ def test_monstrous_lines_are_refused_with_a_short_message(line: str) -> None:
     with pytest.raises((ValueError, ValidationError)) as refusal:
         read_config(line)
     if isinstance(refusal.value, ValidationError):
-        assert all(len(each["msg"]) < 10_500 for each in refusal.value.errors())
+        assert all(len(error["msg"]) < 10_500 for error in refusal.value.errors())
 
 
 words = st.sampled_from(["wgt", "linear", "raw", "huffman", "tau", "density", " | ", *"()1=,{}*'-:"])

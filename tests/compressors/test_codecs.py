@@ -85,12 +85,12 @@ def test_signs_of_words_mean_nothing_where_values_have_them(form: Form) -> None:
 
 def shortest(update: Update) -> int:
     """Bytes of the shortest message over all codecs that fit and all ways to write symbols."""
-    found = []
+    results = []
     for codec in ("auto",) if update.words is None else [codec.name for codec in BUILTIN]:
         for symbols in ("raw", "huffman"):
             with suppress(ValueError):  # not every codec can write every update
-                found.append(messages.write(update, codec, symbols).size)
-    return min(found)
+                results.append(messages.write(update, codec, symbols).size)
+    return min(results)
 
 
 @every_case
@@ -136,17 +136,17 @@ def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter
     """Parameters of very different symbols have codes of their own, and those of like ones share one."""
     rng, segments = np.random.default_rng(0), segments_of([20_000, 20_000])
     low, high = (rng.geometric(0.5, 20_000).clip(1, 100).astype(np.uint8) for _ in range(2))
-    for second, own in ((high, False), (np.uint8(255) - high, True)):
+    for second, own_codes in ((high, False), (np.uint8(255) - high, True)):
         values, counts = np.concatenate([low, second]), segments.sizes
         words = words_of([*range(segments.n)])
         update = Update("qgt", segments, words, counts, values, np.ones(2, np.float32))
         written = messages.write(update)
-        assert bool(written[5] & 2) == own
-        both = [low, second] if own else [values]
+        assert bool(written[5] & 2) == own_codes
+        both = [low, second] if own_codes else [values]
         entropy = sum(
             float((n * np.log2(n.sum() / n)).sum())
-            for each in both
-            for n in [np.bincount(each)[np.unique(each)]]
+            for codes in both
+            for n in [np.bincount(codes)[np.unique(codes)]]
         )
         positions = messages.write(update, symbols="raw").size - values.size
         assert written.size - positions < 1.02 * entropy / 8 + 200

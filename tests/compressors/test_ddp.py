@@ -39,16 +39,16 @@ def failures(
 ) -> Callable[[str, int], Failures]:
     """What failed, with what the workers said, on a device, of so many workers; each group runs once."""
     done: dict[tuple[str, int], Failures] = {}
-    items = [each for each in request.session.items if each.path == request.path]
-    asked = [each.callspec.params for each in items if hasattr(each, "callspec")]
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = [item.callspec.params for item in items if hasattr(item, "callspec")]
 
-    def found(device: str, workers: int) -> Failures:
+    def failures_of(device: str, workers: int) -> Failures:
         if (device, workers) not in done:
-            names = [each["name"] for each in asked if (each["device"], each["workers"]) == (device, workers)]
+            names = [case["name"] for case in asked if (case["device"], case["workers"]) == (device, workers)]
             done[device, workers] = run_all(device, workers, names, tmp_path_factory)
         return done[device, workers]
 
-    return found
+    return failures_of
 
 
 def run_all(device: str, workers: int, names: list[str], folders: pytest.TempPathFactory) -> Failures:
@@ -62,7 +62,7 @@ def run_all(device: str, workers: int, names: list[str], folders: pytest.TempPat
             run_workers(SCRIPT, given.__getitem__, workers, environment=environment, **options)
             return failed
         except AssertionError as error:
-            counts = [int(each.read_text()) for each in folder.glob("done-*")]
+            counts = [int(path.read_text()) for path in folder.glob("done-*")]
             done = min(counts) if len(counts) == workers else 0
             if done == len(names):  # all held, and the end did not
                 raise
@@ -75,8 +75,8 @@ def run_all(device: str, workers: int, names: list[str], folders: pytest.TempPat
 def test_scenario(device: str, workers: int, name: str, failures: Callable[[str, int], Failures]) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
-    found = failures(device, workers)
-    assert name not in found, found.get(name)
+    result = failures(device, workers)
+    assert name not in result, result.get(name)
 
 
 def test_without_a_process_group_a_sentence_says_what_to_call() -> None:

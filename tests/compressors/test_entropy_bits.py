@@ -33,11 +33,11 @@ def transcribe(n: int, m: int) -> list[int]:
 @given(n=st.integers(0, 2**32 - 1), m=st.integers(0, 500))
 def test_positions_do_what_the_definition_says(n: int, m: int) -> None:
     m = min(n, m)
-    found = stratified_positions(n, m)
-    assert found.dtype == np.int64
-    assert found.tolist() == transcribe(n, m)
-    assert (np.diff(found) > 0).all()
-    assert m == 0 or 0 <= found[0] <= found[-1] < n
+    result = stratified_positions(n, m)
+    assert result.dtype == np.int64
+    assert result.tolist() == transcribe(n, m)
+    assert (np.diff(result) > 0).all()
+    assert m == 0 or 0 <= result[0] <= result[-1] < n
 
 
 @in_turn(("n", "m"), [(3, 4), (3, -1), (-1, -1), (2**32, 1)])
@@ -117,10 +117,10 @@ def test_a_layers_bits_are_its_entropy_and_the_floor() -> None:
     rng, weights = np.random.default_rng(1), []
     for inputs, outputs in PAPERS_NET:  # normal weights, and even biases
         layer = rng.standard_normal(inputs * outputs), rng.uniform(-1, 1, outputs)
-        weights += [(each / math.sqrt(inputs)).astype(np.float32) for each in layer]
+        weights += [(weight / math.sqrt(inputs)).astype(np.float32) for weight in layer]
     for floor in (2, 5, 6):
         line = f"entropy(floor={floor}, fraction=1, decay=0)"
-        ((update,),) = workbench.Worker(line, [each.size for each in weights]).step(weights).incoming
+        ((update,),) = workbench.Worker(line, [weight.size for weight in weights]).step(weights).incoming
         for values, bits in zip(weights, update.bits, strict=True):
             flat = values.astype(np.float64)
             bins = np.minimum((flat - flat.min()) / (flat.max() - flat.min()) * 16, 15).astype(int)

@@ -40,7 +40,7 @@ def test_in_memory_each_tag_has_an_order_of_its_own(course: list[tuple[str, bool
     for tag, futures in asked.items():
         here_now = [future for future in futures if future.done()]
         assert len(here_now) == min(len(futures), sent[tag])
-        assert [int(each.result()[0]) for each in here_now] == list(range(len(here_now)))
+        assert [int(future.result()[0]) for future in here_now] == list(range(len(here_now)))
 
 
 def test_what_arrives_without_being_asked_for_is_taken_with_its_sender() -> None:
@@ -130,13 +130,13 @@ def test_a_lost_peer_crosses_processes() -> None:
 
 def partitions(workers: int, seeds: range) -> list[list[list[int]]]:
     """Random ones, ranks in any order."""
-    found = []
+    results = []
     for seed in seeds:
         rng = np.random.default_rng(seed)
         cuts = np.sort(rng.choice(np.arange(1, workers), rng.integers(0, workers), replace=False))
         ranks = rng.permutation(workers).tolist()
-        found.append([ranks[low:high] for low, high in pairwise([0, *cuts.tolist(), workers])])
-    return found
+        results.append([ranks[low:high] for low, high in pairwise([0, *cuts.tolist(), workers])])
+    return results
 
 
 CASES = [(workers, ranks) for workers in (1, 2, 3, 5, 8, 13) for ranks in partitions(workers, range(6))]
@@ -150,7 +150,7 @@ def test_everybody_gets_each_message_once_and_it_goes_to_each_site_once(
     site_of = {rank: number for number, site in enumerate(ranks) for rank in site}
     sendings = 0
     for source in range(workers):
-        hops = [(by, to) for each, by, to in sites.hops if each == source]
+        hops = [(by, to) for start, by, to in sites.hops if start == source]
         assert sorted(to for _, to in hops) == [rank for rank in range(workers) if rank != source]
         crossing = [(by, to) for by, to in hops if site_of[by] != site_of[to]]
         assert len(crossing) == len(ranks) - 1
@@ -160,7 +160,7 @@ def test_everybody_gets_each_message_once_and_it_goes_to_each_site_once(
         sendings += len({source} | {by for by, _ in hops})
     assert sites.sendings == sendings
     for there in ranks:  # messages that come from another site are spread
-        for site in (each for each in ranks if each is not there):
+        for site in (rank for rank in ranks if rank is not there):
             straight = [to for source, by, to in sites.hops if source == by and source in site]
             got = [straight.count(rank) for rank in there]
             assert max(got) - min(got) <= 1

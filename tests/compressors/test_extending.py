@@ -53,13 +53,13 @@ def example() -> Any:
 
 def told(lines: list[str]) -> list[str]:
     """What each line is refused with, or what it is taken as."""
-    found = []
+    results = []
     for line in lines:
         try:
-            found.append(f"taken as {read_config(line)}")
+            results.append(f"taken as {read_config(line)}")
         except ValidationError as error:
-            found.append(error.errors()[0]["msg"])
-    return found
+            results.append(error.errors()[0]["msg"])
+    return results
 
 
 def test_the_page_shows_all_of_the_example() -> None:
@@ -106,9 +106,9 @@ def test_methods_of_the_example_come_back_from_messages_and_lose_nothing(line: s
         gradients = [torch.randn(size) for size in SIZES]
         if step == 5:
             resumed.load_state_dict(worker.state_dict())
-        payload = worker.compress([each.clone() for each in gradients], step).payload
+        payload = worker.compress([gradient.clone() for gradient in gradients], step).payload
         if step >= 5:
-            again = resumed.compress([each.clone() for each in gradients], step).payload
+            again = resumed.compress([gradient.clone() for gradient in gradients], step).payload
             assert payload.tobytes() == again.tobytes()
         total = torch.zeros(sum(SIZES))
         worker.compressor.total([worker.read(payload)], 1, total)
@@ -127,9 +127,9 @@ def test_the_codec_of_the_example_refuses_what_it_did_not_write(example: None) -
             places = np.unique(rng.integers(0, n, k)).astype(np.uint32)
             words = places << np.uint32(1) | rng.integers(0, 2, places.size).astype(np.uint32)
             section = np.frombuffer(encode(words), np.uint8)
-            found, used = decode(np.append(section, np.uint8(7)), n, words.size)
+            result, used = decode(np.append(section, np.uint8(7)), n, words.size)
             assert used == section.size
-            assert found.tolist() == words.tolist()
+            assert result.tolist() == words.tolist()
             bodies = [section[:-1], np.append(section[:-1], np.uint8(128)), np.zeros(9, np.uint8)]
             for body in bodies if words.size > 1 else ():
                 with pytest.raises(CorruptMessage):
@@ -179,10 +179,10 @@ def test_a_spec_trains_with_the_example(tmp_path: Path, monkeypatch: pytest.Monk
     assert type(spec).model_validate_json(spec.model_dump_json()) == spec
     heard = Recorder(tmp_path)
     Trainer(spec, load(spec.data), torch.device("cpu"), heard).fit()
-    found = [metrics for _, metrics in heard.logged if "train/loss" in metrics]
-    assert len(found) == 40
-    assert found[-1]["train/loss"] < 0.7 * found[0]["train/loss"]
-    assert all(step["comm/fraction"] == pytest.approx(0.25, abs=0.02) for step in found)
+    results = [metrics for _, metrics in heard.logged if "train/loss" in metrics]
+    assert len(results) == 40
+    assert results[-1]["train/loss"] < 0.7 * results[0]["train/loss"]
+    assert all(step["comm/fraction"] == pytest.approx(0.25, abs=0.02) for step in results)
 
 
 def test_the_command_line_may_name_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,12 +56,12 @@ def residuals(one: FeedbackCompressor) -> list[torch.Tensor]:
 
 def run(worker: FeedbackCompressor, iterations: range) -> list[tuple[bytes, float]]:
     """What each iteration sends, and the share of the elements that it is."""
-    found = []
+    results = []
     for iteration in iterations:
         sent = worker.compress(gradients(iteration), iteration)
         share = sum(tally.sent for tally in sent.tallies) / sum(SIZES.values())
-        found.append((sent.payload.tobytes(), share))
-    return found
+        results.append((sent.payload.tobytes(), share))
+    return results
 
 
 @in_turn("line", LINES)
@@ -73,7 +73,7 @@ def test_an_update_that_did_not_arrive_returns_to_the_residuals(line: str) -> No
     one.put_back()  # what arrived is not
     assert all(map(torch.equal, residuals(one), before))
     sent = one.compress(gradients(2), 1)
-    assert sum(each.sent for each in sent.tallies) > 0
+    assert sum(tally.sent for tally in sent.tallies) > 0
     kept = residuals(one)
     one.put_back()
     for now, was, gradient, without in zip(residuals(one), before, gradients(2), kept, strict=True):
@@ -97,7 +97,7 @@ def test_what_is_kept_is_sent_behind_a_gradient_of_zero_unless_it_is_held_back()
         one = compressor("strom(0.25)", hold_back_zeros=held)
         one.compress([torch.ones(n) for n in SIZES.values()], 0)  # takes 0.25 out, and keeps 0.75
         sent = one.compress([torch.zeros(n) for n in SIZES.values()], 1)
-        assert [each.sent for each in sent.tallies] == ([0, 0] if held else list(SIZES.values()))
+        assert [tally.sent for tally in sent.tallies] == ([0, 0] if held else list(SIZES.values()))
 
 
 def test_there_are_as_many_tensors_as_names() -> None:
@@ -119,7 +119,7 @@ def test_what_is_sent_follows_another_aim(line: str) -> None:
         assert sent == pytest.approx(aim, rel=0.35)
 
 
-@in_turn("line", [each for each in AIMED if not each.startswith("chunked")])
+@in_turn("line", [line for line in AIMED if not line.startswith("chunked")])
 def test_nothing_is_lost_by_another_aim(line: str) -> None:
     worker, received = compressor(line), torch.zeros(sum(SIZES.values()))
     owed = torch.zeros_like(received)
@@ -176,12 +176,12 @@ def hooked(method: str) -> tuple[DistributedDataParallel, CompressionState]:
 
 def states_of(workers: int, method: str) -> list[dict[str, Any]]:
     """As that many workers have saved them, each with what its own examples left in its residual."""
-    found = []
+    results = []
     for rank in range(workers):
         ddp, state = hooked(method)
         ddp(torch.randn(5, 30, generator=torch.Generator().manual_seed(rank))).square().sum().backward()
-        found.append({**state.state_dict(), "rank": rank, "workers": workers})
-    return found
+        results.append({**state.state_dict(), "rank": rank, "workers": workers})
+    return results
 
 
 @in_turn("reduction", ["mean", "sum"])
@@ -191,7 +191,7 @@ def test_one_worker_owes_what_three_owed(reduction: str, alone: None) -> None:
     _, state = hooked(method)
     state.load_state_dict(former[::-1], reshard=True)  # in any order
     for name, residual in state.state_dict()["residuals"].items():
-        owed = torch.stack([each["residuals"][name].double() for each in former])
+        owed = torch.stack([state["residuals"][name].double() for state in former])
         assert owed.abs().sum() > 1
         expected = owed.mean(0) if reduction == "mean" else owed.sum(0)
         assert torch.allclose(residual.double(), expected, atol=1e-6)
@@ -200,11 +200,11 @@ def test_one_worker_owes_what_three_owed(reduction: str, alone: None) -> None:
 
 
 def test_the_same_number_gets_back_its_own(alone: None) -> None:
-    (own,) = states_of(1, "topk(0.1)")
+    (saved,) = states_of(1, "topk(0.1)")
     _, state = hooked("topk(0.1)")
-    state.load_state_dict([own], reshard=True)
+    state.load_state_dict([saved], reshard=True)
     again = state.state_dict()
-    assert all(torch.equal(again["residuals"][name], each) for name, each in own["residuals"].items())
+    assert all(torch.equal(again["residuals"][name], state) for name, state in saved["residuals"].items())
 
 
 def test_a_missing_worker_and_a_list_without_reshard_are_refused(alone: None) -> None:

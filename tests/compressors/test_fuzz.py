@@ -91,7 +91,7 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
     if message.is_refusal(rest):
         messages.append((payload, tuple(sizes)))
     else:
-        for segments in (each for each in (layout.sent, layout.whole) if len(each)):
+        for segments in (columns for columns in (layout.sent, layout.whole) if len(columns)):
             size = message.length_of(rest)
             messages.append((rest[:size].tobytes(), tuple(segments.sizes.tolist())))
             rest = rest[size:]
@@ -101,14 +101,14 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
 def originals(seed: int) -> list[Original]:
     """Short payloads of every method, and a few with several blocks, streams and bytes of length."""
     rng = random.Random(seed)
-    found = []
+    results = []
     for line in method_lines():
         for _ in range(4):
             sizes = [rng.randint(1, 40) for _ in range(rng.randint(1, 3))]
-            found.append(original(line, sizes, rng.getrandbits(32)))
+            results.append(original(line, sizes, rng.getrandbits(32)))
         if rng.random() < 0.3:
-            found.append(original(line, [rng.randint(4000, 9000), 5], rng.getrandbits(32)))
-    return found
+            results.append(original(line, [rng.randint(4000, 9000), 5], rng.getrandbits(32)))
+    return results
 
 
 class Guarded:
@@ -134,40 +134,40 @@ FIELDS = ((3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 4), (12, 4), (16, 8), (28,
 
 def damaged(data: bytes, other: bytes, rng: random.Random) -> bytearray:
     """One to three damages of the kinds that storage, networks and hands do."""
-    found = bytearray(data)
+    changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
-        kind, at, count = rng.randrange(10), rng.randrange(len(found) + 1), rng.randint(1, 8)
-        if kind <= 2 and at < len(found):
-            found[at] ^= 1 << rng.randrange(8)
-        elif kind == 3 and at < len(found):
-            found[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        kind, at, count = rng.randrange(10), rng.randrange(len(changed) + 1), rng.randint(1, 8)
+        if kind <= 2 and at < len(changed):
+            changed[at] ^= 1 << rng.randrange(8)
+        elif kind == 3 and at < len(changed):
+            changed[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         elif kind == 4:
-            found[at:at] = rng.randbytes(count)
+            changed[at:at] = rng.randbytes(count)
         elif kind == 5:
-            del found[at : at + count]
+            del changed[at : at + count]
         elif kind == 6:
-            del found[at:]
+            del changed[at:]
         elif kind == 7:
-            found[at:] = other[rng.randrange(len(other) + 1) :]
-        elif len(found) >= 44:
+            changed[at:] = other[rng.randrange(len(other) + 1) :]
+        elif len(changed) >= 44:
             at, size = (
-                rng.choice(FIELDS) if kind == 8 else (rng.randrange(len(found) - 7), rng.choice((2, 4)))
+                rng.choice(FIELDS) if kind == 8 else (rng.randrange(len(changed) - 7), rng.choice((2, 4)))
             )
             top = 1 << 8 * size
             value = rng.choice((rng.randrange(16), rng.randrange(16), rng.randrange(256), top - 1, top // 2))
-            found[at : at + size] = min(value, top - 1).to_bytes(size, "little")
-    return found
+            changed[at : at + size] = min(value, top - 1).to_bytes(size, "little")
+    return changed
 
 
-def resealed(found: bytearray, rng: random.Random) -> bytearray:
+def resealed(content: bytearray, rng: random.Random) -> bytearray:
     """With a fitting checksum, mostly; and with a fitting length, often."""
-    if len(found) < HEADER_BYTES or rng.random() >= 0.95:
-        return found
+    if len(content) < HEADER_BYTES or rng.random() >= 0.95:
+        return content
     if rng.random() < 0.95:
-        struct.pack_into("<Q", found, 16, len(found) - HEADER_BYTES)
+        struct.pack_into("<Q", content, 16, len(content) - HEADER_BYTES)
     if rng.random() < 0.95:
-        found[:3] = b"tg\x02"
-    return bytearray(sealed(bytes(found)))
+        content[:3] = b"tg\x02"
+    return bytearray(sealed(bytes(content)))
 
 
 def check_update(update: Update, n: int, room: Guarded) -> None:
@@ -177,10 +177,10 @@ def check_update(update: Update, n: int, room: Guarded) -> None:
     assert (floats.dtype, floats.size) == (np.float32, update.k)
     assert np.isfinite(floats).all()
     expected, last = np.zeros(n, np.float32), -1
-    for where, own in update.places():
+    for where, part in update.places():
         elements = np.arange(n)[where]
         assert (np.diff(elements, prepend=last) > 0).all(), "positions do not ascend, or pass n"
-        expected[elements] += floats[own]
+        expected[elements] += floats[part]
         last = max(last, int(elements.max(initial=-1)))
     around = room.last(4 * n + 64)
     around[:64], around[64:] = 0xA5, 0
@@ -212,20 +212,20 @@ class Fuzzer:
         rng = self._rng
         data, sizes = rng.choice(rng.choice(self._originals).messages)
         other, _ = rng.choice(rng.choice(self._originals).messages)
-        found = resealed(damaged(data, other, rng), rng)
-        if len(found) >= HEADER_BYTES and rng.random() < 0.5:
-            due = struct.unpack_from("<I", found, 8)[0]
+        changed = resealed(damaged(data, other, rng), rng)
+        if len(changed) >= HEADER_BYTES and rng.random() < 0.5:
+            due = struct.unpack_from("<I", changed, 8)[0]
             if 0 < due - sum(sizes) + sizes[-1] < 100_000:
                 sizes = (*sizes[:-1], due - sum(sizes) + sizes[-1])
         name = format_name(data)
-        update = self._timed(name, found, lambda given: read(given, sizes))
-        if self.tried.total() % 3 == 0 and len(found) < LONG and sum(sizes) < LARGEST_N:
-            check_by_the_page(bytes(found), sizes, update)
+        update = self._timed(name, changed, lambda given: read(given, sizes))
+        if self.tried.total() % 3 == 0 and len(changed) < LONG and sum(sizes) < LARGEST_N:
+            check_by_the_page(bytes(changed), sizes, update)
         if isinstance(update, NonFinite):
-            assert message.write_nonfinite(update).tobytes() == found, "a refusal is written otherwise"
+            assert message.write_nonfinite(update).tobytes() == changed, "a refusal is written otherwise"
         elif update is not None:
             check_update(update, sum(sizes), self._dense)
-            check_rewritten(update, found)
+            check_rewritten(update, changed)
 
     def one_payload(self) -> None:
         """Damages one of the messages of a payload, or their order, and reads them all."""
@@ -240,10 +240,10 @@ class Fuzzer:
             del pieces[at]
         else:
             pieces.insert(at, bytearray(rng.choice((source, other)).messages[0][0]))
-        found = bytearray().join(pieces)
+        whole = bytearray().join(pieces)
         if rng.random() < 0.2:
-            found = damaged(found, other.payload, rng)
-        incoming = self._timed("payloads", found, lambda given: source.compressor.read(given, source.layout))
+            whole = damaged(whole, other.payload, rng)
+        incoming = self._timed("payloads", whole, lambda given: source.compressor.read(given, source.layout))
         if incoming is None or isinstance(incoming, NonFinite):
             return
         for update in incoming:
@@ -252,12 +252,12 @@ class Fuzzer:
         total[:] = 0
         source.compressor.add(incoming, torch.from_numpy(total.view(np.float32)))
 
-    def _timed(self, name: str, found: bytearray, reading: Callable[[NDArray[np.uint8]], Any]) -> Any:
+    def _timed(self, name: str, data: bytearray, reading: Callable[[NDArray[np.uint8]], Any]) -> Any:
         """What reading came to; None if it was refused."""
         self.tried[name] += 1
-        self.current = bytes(found)
-        given = self._inputs.last(len(found))
-        given[:] = np.frombuffer(found, np.uint8)
+        self.current = bytes(data)
+        given = self._inputs.last(len(data))
+        given[:] = np.frombuffer(data, np.uint8)
         sample, began = self._rng.random() < 0.002, time.perf_counter()
         if sample:
             tracemalloc.start()
@@ -268,7 +268,7 @@ class Fuzzer:
         finally:
             assert time.perf_counter() - began < SECONDS
             if sample:
-                peak = tracemalloc.get_traced_memory()[1] - 16 * len(found)
+                peak = tracemalloc.get_traced_memory()[1] - 16 * len(data)
                 tracemalloc.stop()
                 assert peak < MEMORY
         self.accepted[name] += 1
@@ -285,9 +285,9 @@ class Fuzzer:
 
 
 def test_what_methods_write_is_read_by_the_page() -> None:
-    messages = [each for payload in originals(8) for each in payload.messages]
-    messages.sort(key=lambda each: sum(each[1]))
-    short = [each for each in messages if sum(each[1]) < 300]
+    messages = [message for payload in originals(8) for message in payload.messages]
+    messages.sort(key=lambda message: sum(message[1]))
+    short = [message for message in messages if sum(message[1]) < 300]
     for data, sizes in short + messages[len(short) :: 4]:
         check_by_the_page(data, sizes, read(np.frombuffer(data, np.uint8), sizes))
 

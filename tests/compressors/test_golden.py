@@ -183,10 +183,10 @@ def test_golden_sections_are_written_and_read(form: Form, codec: str, symbols: s
     due = golden(form, codec, FLAGS[symbols], bits, update.n, body)
     asked = "raw" if symbols == "own" else symbols
     assert write(update, codec, asked).tobytes().hex(" ") == due.hex(" ")
-    found = message.read(np.frombuffer(due, np.uint8), update.segments)
-    assert_same_update(found, update)
+    decoded = message.read(np.frombuffer(due, np.uint8), update.segments)
+    assert_same_update(decoded, update)
     if symbols != "own":
-        assert found.amounts(CPU).tolist() == MEANT.get(form, [0.5, -0.25, 3.0])
+        assert decoded.amounts(CPU).tolist() == MEANT.get(form, [0.5, -0.25, 3.0])
 
 
 @in_turn("form", list(DENSE))

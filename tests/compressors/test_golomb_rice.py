@@ -122,9 +122,9 @@ def test_many_blocks_come_back_and_bytes_behind_them_are_not_read(
     words = random_words(k, p)
     section = check(words, signed, block_log2)
     body = np.frombuffer(b"x" + section + b"values", np.uint8)[1:]
-    found, used = golomb_rice.read(body, LAST_N, k, signed)
+    result, used = golomb_rice.read(body, LAST_N, k, signed)
     assert used == len(section) == size_of(words, signed, block_log2)
-    np.testing.assert_array_equal(found, words if signed else words & ~np.uint32(1))
+    np.testing.assert_array_equal(result, words if signed else words & ~np.uint32(1))
     for cut in (0, 1, 7, 12, 13, len(section) - 1):
         with pytest.raises(CorruptMessage):
             golomb_rice.read(body[:cut], LAST_N, k, signed)

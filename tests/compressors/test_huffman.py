@@ -107,9 +107,9 @@ def test_symbols_come_back(bits: int, k: int, shape: str, seed: int, threads: in
     """Through our reader and the page's, whatever follows the section."""
     symbols = draw_symbols(bits, k, shape, seed)
     body = encoded(symbols, bits, threads)
-    found = decode(body, bits, k, threads)
-    assert found.dtype == symbols.dtype
-    assert (found == symbols).all()
+    result = decode(body, bits, k, threads)
+    assert result.dtype == symbols.dtype
+    assert (result == symbols).all()
     assert encoded(symbols, bits).tobytes() == body.tobytes()
     if k <= STREAM + 5:
         page = page_decoder.Body(body.tobytes())
@@ -149,7 +149,9 @@ def test_codes_of_runs_are_those_of_their_frequencies() -> None:
             assert (code.codebook.tobytes(), code.estimate) == (due.codebook.tobytes(), due.estimate)
         assert (
             codes.frequencies.tolist()
-            == sum(np.resize(np.append(each, np.zeros(1 << 16, int)), 1 << 16) for each in counted).tolist()
+            == sum(
+                np.resize(np.append(counts, np.zeros(1 << 16, int)), 1 << 16) for counts in counted
+            ).tolist()
         )
 
 

@@ -19,7 +19,7 @@ SIZES = (300, 41, 128)
 def layers_of(seed: int, scale: float = 0.01) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     scales = [scale, 3 * scale, 0.2 * scale]
-    return [each * torch.randn(n, generator=generator) for n, each in zip(SIZES, scales, strict=True)]
+    return [scale * torch.randn(n, generator=generator) for n, scale in zip(SIZES, scales, strict=True)]
 
 
 def seen(layer: torch.Tensor) -> LayerStatistics:
@@ -30,10 +30,10 @@ def seen(layer: torch.Tensor) -> LayerStatistics:
 
 def law_by_hand(layers: list[torch.Tensor], constant: float, rms: float, p99: float, layer: float) -> float:
     """The law of all elements, written out: means over elements are means over layers, repeated."""
-    looked = [seen(each) for each in layers]
-    everything = np.concatenate([each.double().numpy() for each in layers])
-    over = np.repeat([each.p99 / each.rms for each in looked], [each.elements for each in looked])
-    sizes = np.repeat([each.elements for each in looked], [each.elements for each in looked])
+    looked = [seen(layer) for layer in layers]
+    everything = np.concatenate([layer.double().numpy() for layer in layers])
+    over = np.repeat([layer.p99 / layer.rms for layer in looked], [layer.elements for layer in looked])
+    sizes = np.repeat([layer.elements for layer in looked], [layer.elements for layer in looked])
     return float(
         constant
         + rms * np.log(np.sqrt(np.mean(everything**2)))
@@ -44,8 +44,8 @@ def law_by_hand(layers: list[torch.Tensor], constant: float, rms: float, p99: fl
 
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
 def test_only_one_feature_follows_the_scale(seed: int, factor: float) -> None:
-    before = features([seen(each) for each in layers_of(seed)])
-    after = features([seen(each * factor) for each in layers_of(seed)])
+    before = features([seen(layer) for layer in layers_of(seed)])
+    after = features([seen(layer * factor) for layer in layers_of(seed)])
     assert before is not None
     assert after is not None
     assert after.rms - before.rms == pytest.approx(math.log(factor), abs=1e-5)
@@ -53,16 +53,16 @@ def test_only_one_feature_follows_the_scale(seed: int, factor: float) -> None:
 
 
 def test_layers_without_a_gradient_do_not_count() -> None:
-    some = [seen(each) for each in layers_of(0)]
+    some = [seen(layer) for layer in layers_of(0)]
     assert features([*some, LayerStatistics(10**6, 0.0, 0.0, 0.0)]) == features(some)
     assert features([LayerStatistics(5, 0.0, 0.0, 0.0)]) is None
     assert features([]) is None
 
 
 def test_a_layer_that_is_mostly_zero_has_a_finite_feature() -> None:
-    found = features([LayerStatistics(1000, 1.0, 0.0, 0.0)])
-    assert found is not None
-    assert found.p99 == pytest.approx(math.log(1e-3))
+    result = features([LayerStatistics(1000, 1.0, 0.0, 0.0)])
+    assert result is not None
+    assert result.p99 == pytest.approx(math.log(1e-3))
 
 
 @in_turn("order", [(0, 1, 2), (2, 0, 1)])
@@ -73,13 +73,13 @@ def test_all_layers_share_a_tau_from_the_second_iteration_on(order: tuple[int, .
     taus = []
     for iteration in range(4):
         layers = layers_of(iteration, scale=10.0**-iteration)
-        found = {}
+        results = {}
         for i in order:
             part = part_of(layers[i], name=f"p{i}")
             memory = memories.setdefault(part.name, LawMemory())
             policy.decide([memory], iteration, memories)
-            (found[i],) = policy.taus([part], iteration, [memory])
-        taus.append(found)
+            (results[i],) = policy.taus([part], iteration, [memory])
+        taus.append(results)
     first = layers_of(0, scale=1.0)
     for i, layer in enumerate(first):
         assert taus[0][i] == pytest.approx(math.exp(law_by_hand([layer], **law)), rel=1e-5)
@@ -95,12 +95,12 @@ def test_a_layer_that_comes_later_takes_the_tau_of_all_seen_by_then() -> None:
     early, late, _ = layers_of(1)
     taus = []
     for iteration in range(4):
-        found = []
+        results = []
         for name, gradient in (("early", early), ("late", late if iteration else torch.zeros_like(late))):
             memory = memories.setdefault(name, LawMemory())
             policy.decide([memory], iteration, memories)
-            found += policy.taus([part_of(gradient, name=name)], iteration, [memory])
-        taus.append(found)
+            results += policy.taus([part_of(gradient, name=name)], iteration, [memory])
+        taus.append(results)
     alone = math.sqrt(float(early.double().square().mean()))
     both = math.sqrt(float(torch.cat([early, late]).double().square().mean()))
     assert taus[0] == [pytest.approx(alone, rel=1e-5), 1.0]  # nothing to send, by any tau

@@ -82,9 +82,9 @@ def test_every_flipped_bit_truncation_and_trailing_byte_is_found(codec: str, for
     damaged = [(whole ^ 1 << bit).to_bytes(len(data), "little") for bit in range(8 * len(data))]
     damaged += [data[:length] for length in range(len(data))]
     damaged += [data + trailing for trailing in (b"\0", b"\xff", bytes(8), data)]
-    for each in damaged:
+    for change in damaged:
         with pytest.raises(CorruptMessage):
-            read(each, sizes)
+            read(change, sizes)
 
 
 def test_every_error_of_a_message_is_a_compression_error_and_a_value_error() -> None:
@@ -144,10 +144,10 @@ def contradicted(data: bytes) -> Iterator[bytes]:
 def check_contradicted(data: bytes, sizes: Sequence[int]) -> None:
     """Fails unless our reader and the page's say the same of all these, under a checksum that fits."""
     for changed in map(sealed, contradicted(data)):
-        found = None
+        result = None
         with suppress(CorruptMessage):
-            found = read(changed, sizes)
-        check_by_the_page(changed, (*sizes,), found)
+            result = read(changed, sizes)
+        check_by_the_page(changed, (*sizes,), result)
 
 
 @every_case
@@ -160,11 +160,11 @@ def test_contents_that_contradict_each_other_are_refused_under_a_valid_checksum(
 
 @in_turn("data", CONSISTENT.values(), ids=CONSISTENT)
 def test_forgeries_are_messages_unless_they_contradict_themselves(data: bytes) -> None:
-    found, (n,) = read(data), struct.unpack_from("<I", data, 8)
-    if isinstance(found, Update):
-        check_rewritten(found, data)
+    result, (n,) = read(data), struct.unpack_from("<I", data, 8)
+    if isinstance(result, Update):
+        check_rewritten(result, data)
     if n != LARGEST_N:  # of which the page's decoder makes a list
-        check_by_the_page(data, (n,), found)
+        check_by_the_page(data, (n,), result)
         check_contradicted(data, [n])
 
 

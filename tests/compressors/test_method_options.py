@@ -44,7 +44,7 @@ def test_a_bucket_may_be_exempt_as_a_whole(method: str) -> None:
     worker.residuals = [None] * 4
     gradients = workbench.random_gradients(1)
     step = worker.step(gradients)
-    assert all(found.tobytes() == due.tobytes() for found, due in zip(step.decoded, gradients, strict=True))
+    assert all(actual.tobytes() == due.tobytes() for actual, due in zip(step.decoded, gradients, strict=True))
     assert len(step.payloads[0]) == 28 + 4 * sum(workbench.SIZES)
 
 
@@ -65,7 +65,7 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
     line = "wgt(density(0.05, every=7))"
     worker = workbench.Worker(line, (500, 400))
     gradients = (workbench.random_gradients(seed, (500, 400), scale=1 + seed) for seed in range(22))
-    steps = [worker.step(each) for each in gradients]
+    steps = [worker.step(gradient) for gradient in gradients]
     taus = [[tally.tau for tally in step.tallies] for step in steps]
     sampled = (0, 1, 2, 4, 7, 14, 21)
     # In between tau is corrected by what was sent, every other iteration, where that is off by more than a
@@ -73,10 +73,10 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
     corrected = 0
     for i, iteration in itertools.product(range(2), set(range(22)) - set(sampled)):
         before, n = steps[iteration - 1].tallies[i], worker.sizes[i]
-        found = (before.sent + 8) / (n + 8 / 0.05)
+        actual = (before.sent + 8) / (n + 8 / 0.05)
         off = abs(before.sent - 0.05 * n) > 0.1 * 0.05 * n + 2 * math.sqrt(0.05 * n) + 1
         moves = off and (iteration - 1) % 7 in (0, 2, 4, 6)
-        due = before.tau * (math.sqrt(math.log(0.05) / math.log(found)) if moves else 1)
+        due = before.tau * (math.sqrt(math.log(0.05) / math.log(actual)) if moves else 1)
         corrected += moves
         assert taus[iteration][i] == pytest.approx(due, rel=1e-6)
     assert corrected > 3

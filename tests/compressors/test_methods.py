@@ -85,15 +85,17 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
                 assert np.array_equal(step.decoded[i], due)
                 assert np.array_equal(worker.residual(i), kept[i])
                 assert tally.residual_squares == pytest.approx(squares, rel=1e-4, abs=1e-30)
-            told = [(each.name, each.elements, each.sent, each.tau, each.paper_bits) for each in tallies]
+            told = [
+                (tally.name, tally.elements, tally.sent, tally.tau, tally.paper_bits) for tally in tallies
+            ]
             assert told == [(f"p{i}", gradient.size, *told[0][2:])] * len(workers)
 
 
 def test_gradients_of_zero_are_held_back_when_asked(method: str) -> None:
     worker, twin = Worker(method), Worker(method)
     gradients = random_gradients(1)
-    for each in (worker, twin):
-        each.step(gradients, hold_back_zeros=True)
+    for worker_ in (worker, twin):
+        worker_.step(gradients, hold_back_zeros=True)
     before = [worker.residual(i) for i in range(4)]
     zeros = [np.zeros_like(gradients[0]), gradients[1], np.full(1, -0.0, np.float32), gradients[3]]
     step = worker.step(zeros, hold_back_zeros=True)
@@ -110,14 +112,14 @@ def test_gradients_of_zero_are_held_back_when_asked(method: str) -> None:
     all_zero = [np.zeros(size, np.float32) for size in SIZES]
     held = worker.step(all_zero, hold_back_zeros=True)
     assert [tally.sent for tally in held.tallies] == [0] * 4
-    assert not any(each.any() for each in held.decoded)
+    assert not any(tensor.any() for tensor in held.decoded)
 
 
 def test_what_is_held_back_does_not_lose_its_momentum() -> None:
     worker = Worker("wgt(0.02, momentum=0.9)")
     gradients = random_gradients(1)
     worker.step(gradients, hold_back_zeros=True)
-    before = [each.numpy().copy() for each in worker.velocities]
+    before = [velocity.numpy().copy() for velocity in worker.velocities]
     assert before[0].any()
     step = worker.step([np.zeros_like(gradients[0]), *gradients[1:]], hold_back_zeros=True)
     assert np.array_equal(worker.velocities[0].numpy(), before[0])
@@ -176,14 +178,14 @@ def check_refused(worker: Worker, before: list[Floats], gradients: list[Floats],
         assert not step.decoded[i].any()
         if worker.residuals[i] is None:
             continue  # it is sent whole
-        found = worker.residual(i)
-        np.testing.assert_allclose(found, due, rtol=1e-6, atol=1e-6)
-        assert np.isfinite(found).all()
+        actual = worker.residual(i)
+        np.testing.assert_allclose(actual, due, rtol=1e-6, atol=1e-6)
+        assert np.isfinite(actual).all()
         broken_N = ~np.isfinite(total)
-        assert found[broken_N].tobytes() == before[i][broken_N].tobytes()
+        assert actual[broken_N].tobytes() == before[i][broken_N].tobytes()
         tally = step.tallies[i]
         assert (tally.name, tally.elements, tally.sent) == (f"p{i}", gradient.size, 0)
-        squares = float(np.square(found, dtype=np.float64).sum())
+        squares = float(np.square(actual, dtype=np.float64).sum())
         assert tally.residual_squares == pytest.approx(squares, rel=1e-4)
 
 
@@ -247,7 +249,7 @@ def test_gradients_of_any_type_are_compressed_as_float32(method: str, dtype: tor
     worker, twin = Worker(method, dtype=dtype), Worker(method)
     for seed in range(2):
         gradients = random_gradients(seed)
-        rounded = [torch.from_numpy(each).to(dtype).float().numpy() for each in gradients]
+        rounded = [torch.from_numpy(gradient).to(dtype).float().numpy() for gradient in gradients]
         step, due = worker.step(gradients), twin.step(rounded)
         assert step.payloads == due.payloads
         for i in range(4):

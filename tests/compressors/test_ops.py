@@ -64,17 +64,17 @@ class Fenced:
     """Parameters on a device, each at an offset of an allocation whose other numbers are canaries."""
 
     def __init__(self, ops: Ops, arrays: Sequence[Floats], offset: int = 0) -> None:
-        self.whole = [torch.full((each.size + 8,), CANARY, device=ops.device) for each in arrays]
+        self.whole = [torch.full((array.size + 8,), CANARY, device=ops.device) for array in arrays]
         self.tensors = [
-            whole[offset : offset + each.size] for whole, each in zip(self.whole, arrays, strict=True)
+            whole[offset : offset + array.size] for whole, array in zip(self.whole, arrays, strict=True)
         ]
-        for tensor, each in zip(self.tensors, arrays, strict=True):
-            tensor.copy_(torch.from_numpy(each))
+        for tensor, array in zip(self.tensors, arrays, strict=True):
+            tensor.copy_(torch.from_numpy(array))
 
     def read(self) -> list[Floats]:
         for whole, tensor in zip(self.whole, self.tensors, strict=True):
             assert int((whole == CANARY).sum()) >= whole.numel() - tensor.numel()
-        return [each.cpu().numpy().copy() for each in self.tensors]
+        return [tensor.cpu().numpy().copy() for tensor in self.tensors]
 
 
 def wild(rng: np.random.Generator, n: int, scale: float) -> Floats:
@@ -82,7 +82,7 @@ def wild(rng: np.random.Generator, n: int, scale: float) -> Floats:
     tau = F32(TAU)
     around = [np.nextafter(tau, F32(0)), tau, np.nextafter(tau, F32(9))]
     magnitudes = [0.0, 1e-45, 1e-39, 2 * TAU, 255 * tau, 256 * tau, 1e30, MAX, *around]
-    specials = np.array([sign * F32(each) for each in magnitudes for sign in (1, -1)], F32)
+    specials = np.array([sign * F32(magnitude) for magnitude in magnitudes for sign in (1, -1)], F32)
     values = (rng.standard_normal(n) * scale).astype(F32)
     return np.where(rng.random(n) < 0.1, rng.choice(specials, n), values)
 
@@ -108,39 +108,41 @@ def check_sparse(
     dtype: torch.dtype = torch.float32,
 ) -> None:
     kept, added = Fenced(ops, residuals, offsets[0]), Fenced(ops, gradients, offsets[1])
-    elements = sum(each.size for each in residuals)
-    bases = 5 + np.cumsum([0, *[each.size for each in residuals[:-1]]])
+    elements = sum(residual.size for residual in residuals)
+    bases = 5 + np.cumsum([0, *[residual.size for residual in residuals[:-1]]])
     target, readback = ops.target(elements, rule), Readback(ops)
-    batch = Batch.of(kept.tensors, [each.to(dtype) for each in added.tensors], bases=bases)
+    batch = Batch.of(kept.tensors, [tensor.to(dtype) for tensor in added.tensors], bases=bases)
     begun = run(batch, target, readback)
     readback.fetch()
-    found, rest = begun(), kept.read()
-    ends = np.cumsum([each.positions.size for each in expected])
-    assert found.ends.tolist() == ends.tolist()
-    assert found.nonfinite.tolist() == [each.nonfinite for each in expected]
-    assert found.taus.tolist() == [each.tau for each in expected]
+    actual, rest = begun(), kept.read()
+    ends = np.cumsum([update.positions.size for update in expected])
+    assert actual.ends.tolist() == ends.tolist()
+    assert actual.nonfinite.tolist() == [update.nonfinite for update in expected]
+    assert actual.taus.tolist() == [update.tau for update in expected]
     words = [
-        ((base + each.positions) << 1 | each.minus).astype(np.uint32)
-        for base, each in zip(bases, expected, strict=True)
+        ((base + update.positions) << 1 | update.minus).astype(np.uint32)
+        for base, update in zip(bases, expected, strict=True)
     ]
     assert fetched(ops, target.words)[: ends[-1]].tolist() == np.concatenate(words).tolist()
-    values = np.concatenate([each.values for each in expected])
+    values = np.concatenate([update.values for update in expected])
     if values.size:
         assert fetched(ops, target.values)[: ends[-1]].tobytes() == values.tobytes()
-    for mine, due, squares in zip(rest, expected, found.residual_squares, strict=True):
+    for mine, due, squares in zip(rest, expected, actual.residual_squares, strict=True):
         assert mine.tobytes() == due.residual.tobytes()
         if not due.nonfinite and np.abs(due.residual).max(initial=0) < 1e15:  # it is a metric, in float32
             assert squares == pytest.approx(
                 np.square(due.residual, dtype=np.float64).sum(), rel=1e-4, abs=1e-30
             )
-    assert [each.tobytes() for each in added.read()] == [each.tobytes() for each in gradients]
+    assert [tensor.tobytes() for tensor in added.read()] == [gradient.tobytes() for gradient in gradients]
 
 
 def check_threshold(
     ops: Ops, rule: ThresholdRule, residuals: list[Floats], gradients: list[Floats], **more: Any
 ) -> None:
     taus = [TAU, 0.1, 2.0, TAU, TAU, 0.5][: len(residuals)]
-    expected = [oracles.threshold(rule, *each) for each in zip(residuals, gradients, taus, strict=True)]
+    expected = [
+        oracles.threshold(rule, *arguments) for arguments in zip(residuals, gradients, taus, strict=True)
+    ]
     run: Pass = lambda batch, *rest: ops.take_by_threshold(rule, batch, rest[0], taus, rest[1])  # noqa: E731
     check_sparse(ops, rule, residuals, gradients, run, expected, **more)
 
@@ -201,7 +203,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 
 
 def check_largest(ops: Ops, residuals: list[Floats], gradients: list[Floats], counts: list[int]) -> None:
-    expected = [oracles.largest(*each) for each in zip(residuals, gradients, counts, strict=True)]
+    expected = [oracles.largest(*arguments) for arguments in zip(residuals, gradients, counts, strict=True)]
     run: Pass = lambda batch, *rest: ops.take_largest(batch, rest[0], counts, rest[1])  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
 
@@ -212,8 +214,8 @@ def check_largest(ops: Ops, residuals: list[Floats], gradients: list[Floats], co
 def test_largest(ops: Ops, kind: str, share: float) -> None:
     rng = np.random.default_rng(5)
     gradients = [KINDS[kind](rng, n) if n else np.empty(0, F32) for n in (*SIZES, 20_000)]
-    residuals = [np.zeros(each.size, F32) for each in gradients]
-    check_largest(ops, residuals, gradients, [int(share * each.size) for each in gradients])
+    residuals = [np.zeros(gradient.size, F32) for gradient in gradients]
+    check_largest(ops, residuals, gradients, [int(share * gradient.size) for gradient in gradients])
 
 
 def test_largest_refuses_a_negative_number(ops: Ops) -> None:
@@ -230,7 +232,8 @@ def test_largest_of_chunks(ops: Ops, kind: str, chunk: int, keep: int) -> None:
     gradients = [KINDS[kind](rng, n) if n else np.empty(0, F32) for n in sizes]
     residuals = [np.zeros(n, F32) for n in sizes]
     expected = [
-        oracles.largest_of_chunks(*each, chunk, keep) for each in zip(residuals, gradients, strict=True)
+        oracles.largest_of_chunks(*arguments, chunk, keep)
+        for arguments in zip(residuals, gradients, strict=True)
     ]
     run: Pass = lambda batch, *rest: ops.take_largest_of_chunks(batch, rest[0], chunk, keep, rest[1])  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
@@ -250,9 +253,9 @@ def test_momentum(ops: Ops, dtype: torch.dtype) -> None:
     gradients = [torch.from_numpy(rng.standard_normal(n).astype(F32)).to(dtype) for n in SIZES]
     gradients[3][7] = torch.inf
     there = Fenced(ops, velocities)
-    batch = Batch.of([None] * len(gradients), [each.to(ops.device) for each in gradients])
-    found = [mine for _, mine in ops.apply_momentum(batch, there.tensors, 0.9).pairs()]
-    for mine, velocity, gradient, after in zip(found, velocities, gradients, there.read(), strict=True):
+    batch = Batch.of([None] * len(gradients), [gradient.to(ops.device) for gradient in gradients])
+    actual = [mine for _, mine in ops.apply_momentum(batch, there.tensors, 0.9).pairs()]
+    for mine, velocity, gradient, after in zip(actual, velocities, gradients, there.read(), strict=True):
         due = velocity * F32(0.9) + gradient.float().numpy()
         assert mine.cpu().numpy().tobytes() == due.tobytes()
         assert after.tobytes() == np.where(np.isfinite(due), due, velocity).tobytes()
@@ -281,10 +284,10 @@ def test_words_are_added_and_cleared(ops: Ops, kind: str) -> None:
     amounts = values if kind == "values" else np.where(words & 1, -magnitudes, magnitudes)
     beside = {"taus": np.empty(0, np.uint8), "levels": levels, "values": values}[kind]
     dense = Fenced(ops, [total])
-    there, own = ops.place_all([words, beside])
+    there, placed = ops.place_all([words, beside])
     rows = np.zeros((3, 4), np.int64)
     rows[:, 0], rows[:, 2], rows[:, 3] = dense.tensors[0].data_ptr() + 4 * (firsts + shifts), sizes, firsts
-    ops.add_words(there, ends, rows, None if kind == "values" else taus, own)
+    ops.add_words(there, ends, rows, None if kind == "values" else taus, placed)
     due = total.copy()
     due[(words >> 1) + shifts[owners]] += amounts
     assert dense.read()[0].tobytes() == due.tobytes()
@@ -330,7 +333,7 @@ def test_looking(ops: Ops, n: int) -> None:
             Batch.of([None, kept, None], [there, short, only_last]), [most] * 3, [rank] * 3
         )
         assert odd.tolist() == [False, False, n <= 64]
-        assert reached[:2].tolist() == [np.sort(np.abs(each))[-rank] for each in (one, two)]
+        assert reached[:2].tolist() == [np.sort(np.abs(array))[-rank] for array in (one, two)]
 
 
 # Quantizing passes
@@ -355,17 +358,17 @@ def quantize(
 ) -> tuple[Kept, NDArray[Any], list[NDArray[Any]], list[Floats] | None, Any]:
     """Runs a pass; what it came to, symbols, tables and residuals on the host, and what is on the device."""
     kept = None if residuals is None else Fenced(ops, residuals)
-    added = [torch.from_numpy(each).to(ops.device).to(dtype) for each in gradients]
-    symbols = ops.empty(sum(each.size for each in gradients), np.uint8 if bits <= 8 else np.uint16)
+    added = [torch.from_numpy(gradient).to(ops.device).to(dtype) for gradient in gradients]
+    symbols = ops.empty(sum(gradient.size for gradient in gradients), np.uint8 if bits <= 8 else np.uint16)
     batch = Batch.of([None] * len(added) if kept is None else kept.tensors, added)
     work = Quantizing(batch, symbols, bits, block)
     readback, layout = Readback(ops), table_layout(form, bits)
-    tables = tuple(ops.empty(work.offsets.all_blocks * each, dtype) for dtype, each in layout)
+    tables = tuple(ops.empty(work.offsets.all_blocks * width, dtype) for dtype, width in layout)
     pending = ops.quantize(form, work, tables, readback)
     readback.fetch()
-    found = [fetched(ops, each) for each in tables]
+    fetched_tables = [fetched(ops, table) for table in tables]
     rest = None if kept is None else kept.read()
-    return pending(), fetched(ops, symbols), found, rest, (work, tables)
+    return pending(), fetched(ops, symbols), fetched_tables, rest, (work, tables)
 
 
 def check_quantized(
@@ -377,7 +380,7 @@ def check_quantized(
     keeps: bool,
     dtype: Any = torch.float32,
 ) -> None:
-    residuals = [np.full(each.size, -0.0, F32) for each in gradients] if keeps else None
+    residuals = [np.full(gradient.size, -0.0, F32) for gradient in gradients] if keeps else None
     passed, symbols, tables, kept, (work, there) = quantize(
         ops, form, bits, block, residuals, gradients, dtype
     )
@@ -390,8 +393,8 @@ def check_quantized(
             due_values.append(made.values)
     values = np.concatenate(due_values)
     assert symbols.tolist() == np.concatenate(due_symbols).tolist()
-    for found, due in zip(tables, zip(*due_tables, strict=True), strict=True):
-        assert found.tobytes() == np.concatenate(due).astype(found.dtype).tobytes()
+    for table, due in zip(tables, zip(*due_tables, strict=True), strict=True):
+        assert table.tobytes() == np.concatenate(due).astype(table.dtype).tobytes()
     a = np.concatenate(gradients)
     if kept is None:
         assert passed.residual_squares.tolist() == [0.0] * len(gradients)
@@ -402,7 +405,7 @@ def check_quantized(
         squares = passed.residual_squares.sum()
         assert squares == pytest.approx(np.square(rest, dtype=np.float64).sum(), rel=1e-4, abs=1e-30)
     assert not passed.nonfinite.any()
-    starts = np.cumsum([0, *[each.size for each in gradients[:-1]]])
+    starts = np.cumsum([0, *[gradient.size for gradient in gradients[:-1]]])
     for before in (F32(0), F32(1)):
         (out,) = ops.place_all([np.full(a.size, before)])
         ops.add_values(form, [(work.symbols, there)], block, work.offsets.table, out, starts)
@@ -481,9 +484,9 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
     rng, bits = np.random.default_rng(11), [1, 8, 12, 5, 3]
     gradients = [rng.standard_normal(n).astype(F32) for n in (31, 1, 5000, 9001, 700)]
     gradients[4][9] = np.nan
-    kept = Fenced(ops, [np.zeros_like(each) for each in gradients])
+    kept = Fenced(ops, [np.zeros_like(gradient) for gradient in gradients])
     residuals = kept.tensors if keeps else [None] * 5
-    batch = Batch.of(residuals, [torch.from_numpy(each).to(ops.device) for each in gradients])
+    batch = Batch.of(residuals, [torch.from_numpy(gradient).to(ops.device) for gradient in gradients])
     readback = Readback(ops)
     ranges = ops.extremes(batch, readback)
     readback.fetch()
@@ -494,18 +497,18 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
         places = (gradient * F32(0.5) - low * F32(0.5)) * (F32(2) / step if step else F32(0))
         counted = count_symbols(gradient, 4, own_low, own_high)
         assert counted.tolist() == np.bincount(np.minimum(places.astype(int), 15), minlength=16).tolist()
-    symbols, (lows, steps) = ops.empty(sum(each.size for each in gradients), np.uint16), (
+    symbols, (lows, steps) = ops.empty(sum(gradient.size for gradient in gradients), np.uint16), (
         ops.empty(5, F32), ops.empty(5, F32)
     )  # fmt: skip
     work = Quantizing(batch, symbols, max(bits))
     pending = ops.linear_between(work, bits, ranges, (lows, steps), readback)
     readback.fetch()
     assert pending().nonfinite.tolist() == [False] * 4 + [True]
-    rest, found = kept.read(), fetched(ops, symbols)
+    rest, result = kept.read(), fetched(ops, symbols)
     for i, gradient in enumerate(gradients[:4]):
         made = oracles.linear(gradient, bits[i])
-        assert found[work.offsets.symbols[i]].tolist() == made.symbols.tolist()
-        assert [fetched(ops, each)[i] for each in (lows, steps)] == [each[0] for each in made.tables]
+        assert result[work.offsets.symbols[i]].tolist() == made.symbols.tolist()
+        assert [fetched(ops, column)[i] for column in (lows, steps)] == [column[0] for column in made.tables]
         if keeps:
             assert rest[i].tobytes() == (gradient - made.values).tobytes()
 
@@ -524,7 +527,7 @@ def test_results_stand_in_few_arrays_and_are_fetched_together(ops: Ops) -> None:
 
 def digest(ops: CpuOps, n: int) -> list[bytes]:
     """What every pass writes and keeps, one of the parameters being not finite."""
-    rng, found = np.random.default_rng(12), []
+    rng, results = np.random.default_rng(12), []
     gradients = [
         (rng.standard_normal(size) * 10.0 ** rng.integers(-9, 3, size)).astype(F32)
         for size in (n, 70_000, 5, 140_000)
@@ -533,15 +536,15 @@ def digest(ops: CpuOps, n: int) -> list[bytes]:
 
     def sparse(rule: ThresholdRule, run: Pass) -> None:
         kept, target = (
-            Fenced(ops, [np.full(each.size, 0.25, F32) for each in gradients]),
+            Fenced(ops, [np.full(gradient.size, 0.25, F32) for gradient in gradients]),
             ops.target(n + 210_005, rule),
         )
-        batch = Batch.of(kept.tensors, [torch.from_numpy(each) for each in gradients])
+        batch = Batch.of(kept.tensors, [torch.from_numpy(gradient) for gradient in gradients])
         selected = run(batch, target, Readback(ops))()
-        found.extend(each.tobytes() for each in kept.read())
+        results.extend(tensor.tobytes() for tensor in kept.read())
         has_values = rule in ("wgt", "qgt")
-        found.extend(each[: selected.ends[-1]].tobytes() for each in target[: 1 + has_values])
-        found.extend(each.tobytes() for each in (selected.ends, selected.nonfinite, selected.taus))
+        results.extend(column[: selected.ends[-1]].tobytes() for column in target[: 1 + has_values])
+        results.extend(tensor.tobytes() for tensor in (selected.ends, selected.nonfinite, selected.taus))
 
     for rule in RULES:
         sparse(
@@ -554,13 +557,13 @@ def digest(ops: CpuOps, n: int) -> list[bytes]:
     sparse("wgt", lambda batch, target, readback: ops.take_largest(batch, target, counts, readback))
     for form, bits in FORMS[1:3] + FORMS[6:7] + FORMS[8:]:
         for block in [2048, 0, blockwise.PIECE + 5] if bits < 16 or form == "linear" else [0]:
-            residuals = [np.full(each.size, 0.25, F32) for each in gradients]
+            residuals = [np.full(gradient.size, 0.25, F32) for gradient in gradients]
             passed, symbols, _, kept, _ = quantize(ops, form, bits, block, residuals, gradients)
             assert passed.nonfinite.tolist() == [False, True, False, False]
-            found.extend(each.tobytes() for each in kept or [])
+            results.extend(tensor.tobytes() for tensor in kept or [])
             good = np.r_[0:n, n + 70_000 : symbols.size]  # of the other one they mean nothing
-            found.append(symbols[good].tobytes())
-    return found
+            results.append(symbols[good].tobytes())
+    return results
 
 
 def test_threads_change_nothing() -> None:
@@ -638,10 +641,10 @@ def test_a_guess_that_is_too_high_is_mended(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(topk, "_low_guess", lambda row, k: F32(2.5))
     rng = np.random.default_rng(14)
     gradients = [rng.standard_normal(n).astype(F32) for n in (20_000, 5, 30_000, 100)]
-    residuals = [rng.standard_normal(each.size).astype(F32) for each in gradients]
+    residuals = [rng.standard_normal(gradient.size).astype(F32) for gradient in gradients]
     for fast in (False, True):
         check_largest(
-            CpuOps(vectorized=fast), [each.copy() for each in residuals], gradients, [5000, 2, 100, 7]
+            CpuOps(vectorized=fast), [residual.copy() for residual in residuals], gradients, [5000, 2, 100, 7]
         )
 
 

@@ -44,9 +44,9 @@ BETWEEN = {
 def test_a_schedule_holds_outside_its_points_and_goes_from_one_to_the_next(between: str) -> None:
     policy = policy_of(f"schedule({{2: 0.1, 10: 0.2, 6: 0.4}}, between={between!r})")
     memory = PolicyMemory()
-    found = [tau_of(policy, NOTHING, iteration, memory) for iteration in range(13)]
-    assert found == pytest.approx(BETWEEN[between], rel=1e-6)
-    assert [found[2], found[6], found[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
+    taus = [tau_of(policy, NOTHING, iteration, memory) for iteration in range(13)]
+    assert taus == pytest.approx(BETWEEN[between], rel=1e-6)
+    assert [taus[2], taus[6], taus[10]] == [np.float32(0.1), np.float32(0.4), np.float32(0.2)]
     assert memory.plain() == {}
 
 
@@ -132,12 +132,12 @@ def test_the_warm_up_has_the_papers_stages() -> None:
 @in_turn(("iterations", "stages"), [(10, 3), (100, 4), (7, 7), (3, 1000), (5, 1)])
 def test_the_warm_up_falls_in_equal_stages_down_to_the_target(iterations: int, stages: int) -> None:
     warmup = Warmup(iterations=iterations, start=0.5, stages=stages)
-    found = [density_at(0.01, warmup, iteration) for iteration in range(iterations + 3)]
-    assert found[0] == 0.5
-    assert found[iterations:] == [0.01] * 3
-    assert found == sorted(found, reverse=True)
-    assert len(set(found)) == min(stages, iterations) + 1
-    lengths = [found.count(density) for density in sorted(set(found) - {0.01})]
+    densities = [density_at(0.01, warmup, iteration) for iteration in range(iterations + 3)]
+    assert densities[0] == 0.5
+    assert densities[iterations:] == [0.01] * 3
+    assert densities == sorted(densities, reverse=True)
+    assert len(set(densities)) == min(stages, iterations) + 1
+    lengths = [densities.count(density) for density in sorted(set(densities) - {0.01})]
     assert max(lengths) - min(lengths) <= 1
 
 
@@ -163,14 +163,14 @@ def test_layers_may_have_policies_of_their_own() -> None:
     policy = policy_of("layers(schedule({0: 0.1, 2: 0.4}), patterns={'d*': density(0.1, every=5), 'n': 0.7})")
     memories = {name: policy.memory_of(name)() for name in "dns"}
     gradients = [gradient_of(100, seed) for seed in range(4)]
-    found = {
+    results = {
         name: [tau_of(policy, part_of(g, name=name), i, memory) for i, g in enumerate(gradients)]
         for name, memory in memories.items()
     }
-    assert found["n"] == [np.float32(0.7)] * 4
-    assert found["s"] == pytest.approx([0.1, 0.2, 0.4, 0.4], rel=1e-6)
+    assert results["n"] == [np.float32(0.7)] * 4
+    assert results["s"] == pytest.approx([0.1, 0.2, 0.4, 0.4], rel=1e-6)
     alone = policy_of("density(0.1)")
-    assert found["d"] == [tau_of(alone, part_of(gradients[i]), 0) for i in (0, 1, 2, 2)]
+    assert results["d"] == [tau_of(alone, part_of(gradients[i]), 0) for i in (0, 1, 2, 2)]
     assert [type(memory) for memory in memories.values()] == [DensityMemory, PolicyMemory, PolicyMemory]
 
 

@@ -40,8 +40,8 @@ def total(of: Floats, chosen: NDArray[np.int64]) -> float:
 def least(cost: Floats, error: Floats, budget: float) -> float:
     """The least cost within the budget, of every combination."""
     combinations = itertools.product(range(cost.shape[1]), repeat=len(cost))
-    chosen = (np.array(each) for each in combinations)
-    return min(total(cost, each) for each in chosen if total(error, each) <= budget)
+    chosen = (np.array(combination) for combination in combinations)
+    return min(total(cost, choice) for choice in chosen if total(error, choice) <= budget)
 
 
 tables = st.integers(1, 4).flatmap(
@@ -65,7 +65,7 @@ tables = st.integers(1, 4).flatmap(
 def test_any_table_is_solved_within_one_layers_range(
     table: tuple[list[list[float]], list[list[float]]], data: st.DataObject
 ) -> None:
-    cost, error = (np.array(each) for each in table)
+    cost, error = (np.array(column) for column in table)
     given_choice = data.draw(st.integers(0, cost.shape[1] - 1))
     base = np.full(len(cost), given_choice)
     chosen = cheapest(cost, error, given_choice)
@@ -195,8 +195,8 @@ def test_layers_that_differ_save_bits_that_layers_alike_do_not() -> None:
         curves = curves_of(layers, 0.01, "strom", 0)
         one = with_one_tau(curves, 0.01)
         _, sent = allocate(curves, 0.01, 1.0)
-        found = (curves.elements * bits_per_element(sent, 1.0)).sum()
-        return 1 - float(found / one.bits(1.0)[:, -1].sum())
+        result = (curves.elements * bits_per_element(sent, 1.0)).sum()
+        return 1 - float(result / one.bits(1.0)[:, -1].sum())
 
     assert saved([(10_000, 1.0, 1.0), (200_000, 0.4, 1.0), (50_000, 0.5, 3.0)]) > 0.05
     assert saved([(10_000, 1.0, 1.0)] * 4) < 0.02

@@ -42,57 +42,57 @@ def gradients(
     rng = np.random.default_rng(step)
     normal = [rng.standard_normal(size) for size in sizes]
     return [
-        (np.sign(each) * np.abs(each) ** power * scale * 10.0**-i).astype(np.float32)
-        for i, each in enumerate(normal)
+        (np.sign(gradient) * np.abs(gradient) ** power * scale * 10.0**-i).astype(np.float32)
+        for i, gradient in enumerate(normal)
     ]
 
 
 def densities(line: str, scale: Callable[[int], float], power: float = 1.0) -> NDArray[np.float64]:
     """[steps, layers], the shares sent."""
-    worker, found = workbench.Worker(line, SIZES), []
+    worker, results = workbench.Worker(line, SIZES), []
     for step in range(STEPS):
         tallies = worker.step(gradients(step, scale(step), power=power)).tallies
-        found.append([tally.sent / tally.elements for tally in tallies])
-    return np.array(found)
+        results.append([tally.sent / tally.elements for tally in tallies])
+    return np.array(results)
 
 
 @in_turn(("rule", "power"), [("wgt", 3.0), ("strom", 1.0)])
 @in_turn("scale", SCALES)
 def test_a_density_is_kept_to_between_samples(rule: str, scale: str, power: float) -> None:
-    found = densities(f"{rule}(density(0.01, every=50))", SCALES[scale], power)
-    assert np.all(np.abs(np.log(found[:20].mean(0) / 0.01)) < math.log(2))  # residuals grow from zero
+    result = densities(f"{rule}(density(0.01, every=50))", SCALES[scale], power)
+    assert np.all(np.abs(np.log(result[:20].mean(0) / 0.01)) < math.log(2))  # residuals grow from zero
     # A drift of 2% an iteration is followed from behind, farthest where 30 elements are expected.
     behind = np.array([1.5, 1.6 if scale == "drifting" else 1.5, 1.5])
-    assert np.all(np.abs(np.log(found[25:50].mean(0) / 0.01)) < np.log(behind))
+    assert np.all(np.abs(np.log(result[25:50].mean(0) / 0.01)) < np.log(behind))
     # After a fall old residuals end sharply at the old tau: now and then nothing reaches the new one.
     most = 2.2 if scale == "falling" else behind
-    assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < np.log(most))
+    assert np.all(np.abs(np.log(result[-40:].mean(0) / 0.01)) < np.log(most))
 
 
 @in_turn(("scale", "late"), [("jumping", 1), ("falling", 2)])
 def test_a_jump_is_followed_at_once_and_a_fall_when_it_is_looked_for(scale: str, late: int) -> None:
-    found = densities("wgt(density(0.01, every=1000))", SCALES[scale])[STEPS // 2 :]
+    result = densities("wgt(density(0.01, every=1000))", SCALES[scale])[STEPS // 2 :]
     large = [0, 2]  # in a layer where few elements are expected some may be chance
-    assert np.all((found[:late] > 0.5) | (found[:late] < 0.002))
+    assert np.all((result[:late] > 0.5) | (result[:late] < 0.002))
     # Layers as small as the sample are met exactly, the largest to its error of five deviations.
-    assert np.allclose(found[late][large], 0.01, atol=5 * math.sqrt(0.01 / SAMPLE))
+    assert np.allclose(result[late][large], 0.01, atol=5 * math.sqrt(0.01 / SAMPLE))
 
 
 @in_turn("fit", ["exponential", "pareto", "gamma"])
 @in_turn(("rule", "scale"), [("strom", "steady"), ("wgt", "drifting"), ("strom", "jumping")])
 def test_fits_come_near_their_density(rule: str, scale: str, fit: str) -> None:
-    found = densities(f"{rule}(sidco(0.01, fit='{fit}', every=10))", SCALES[scale])
-    assert np.all(np.abs(np.log(found[-40:].mean(0) / 0.01)) < math.log(2))
+    result = densities(f"{rule}(sidco(0.01, fit='{fit}', every=10))", SCALES[scale])
+    assert np.all(np.abs(np.log(result[-40:].mean(0) / 0.01)) < math.log(2))
 
 
 @in_turn("rule", ["wgt", "qgt"])
 @in_turn("scale", SCALES)
 def test_an_allocation_gives_layers_their_shares_of_the_density(rule: str, scale: str) -> None:
-    found = densities(f"{rule}(allocate(0.01, every=25))", SCALES[scale])[-40:].mean(0)
-    assert 0.004 < float(found @ SIZES) / sum(SIZES) < 0.015
-    assert found[0] > 2 * found[1]  # where the scale is ten times as large
+    result = densities(f"{rule}(allocate(0.01, every=25))", SCALES[scale])[-40:].mean(0)
+    assert 0.004 < float(result @ SIZES) / sum(SIZES) < 0.015
+    assert result[0] > 2 * result[1]  # where the scale is ten times as large
     if scale != "falling":  # a layer that owes two elements an iteration is slow to follow down
-        assert np.all(found > 0.01 / 32 / 2)
+        assert np.all(result > 0.01 / 32 / 2)
 
 
 def test_an_allocation_is_decided_in_the_iteration_after_its_samples() -> None:
@@ -112,13 +112,13 @@ def test_an_allocation_is_decided_in_the_iteration_after_its_samples() -> None:
 
 @in_turn("start", [0.2, 100.0])
 def test_dl4j_goes_towards_its_target_for_all_layers_together(start: float) -> None:
-    worker, found = workbench.Worker(f"wgt(dl4j({start}, target=0.01))", SIZES), []
+    worker, results = workbench.Worker(f"wgt(dl4j({start}, target=0.01))", SIZES), []
     for step in range(200):
         tallies = worker.step(gradients(step)).tallies
-        found.append(sum(tally.sent for tally in tallies) / sum(SIZES))
+        results.append(sum(tally.sent for tally in tallies) / sum(SIZES))
         assert len({tally.tau for tally in tallies}) == 1
-    assert 0.004 < np.mean(found[-40:]) < 0.025
-    assert not 0.004 < np.mean(found[:5]) < 0.025
+    assert 0.004 < np.mean(results[-40:]) < 0.025
+    assert not 0.004 < np.mean(results[:5]) < 0.025
 
 
 @in_turn(("early", "sent", "moves"), [(60, [60, 0], [2.0] * 64 + [0.5] * 75), (50, [100, 400], [1.0] * 139)])
@@ -175,14 +175,14 @@ def test_an_odd_step_is_lived_through(policy: str) -> None:
     """Zeros that are held back, a NaN that is refused, and nothing but zeros; then all goes on."""
     worker = workbench.Worker(f"wgt({policy}, nonfinite='skip')", SIZES)
     for step in range(40):
-        each = gradients(step)
+        count = gradients(step)
         if step in (0, 5, 11):
-            each[1][:] = 0
+            count[1][:] = 0
         if step in (3, 10):
-            each[2][7] = np.nan
+            count[2][7] = np.nan
         if step in (7, 20):
-            each = [np.zeros_like(one) for one in each]
-        done = worker.step(each, hold_back_zeros=True)
+            count = [np.zeros_like(one) for one in count]
+        done = worker.step(count, hold_back_zeros=True)
         assert bool(done.refused) == (step in (3, 10))
         if done.refused:
             worker.put_back(done)
@@ -199,17 +199,17 @@ def test_an_allocation_leaves_no_more_and_costs_no_more_than_one_tau() -> None:
     worker = workbench.Worker("wgt(allocate(0.01, every=1))", SIZES)
     for step in range(12):
         done = worker.step(gradients(step))
-    totals = [worker.residual(i) + each for i, each in enumerate(gradients(12))]
+    totals = [worker.residual(i) + gradient for i, gradient in enumerate(gradients(12))]
     done = worker.step(gradients(12))
     wire = sum(len(payload) for payload in done.payloads)
     left = sum(float((worker.residual(i).astype(np.float64) ** 2).sum()) for i in range(len(SIZES)))
     sent = sum(tally.sent for tally in done.tallies)
-    every = np.sort(np.concatenate([np.abs(each) for each in totals]).astype(np.float64))[::-1]
+    every = np.sort(np.concatenate([np.abs(total) for total in totals]).astype(np.float64))[::-1]
     alike = every[sent:]  # one tau for all leaves the least that as many elements can leave
     assert left >= float((alike**2).sum()) * (1 - 1e-6)
     assert left <= 1.02 * float((every[int(0.01 * every.size) :] ** 2).sum())
     one = workbench.Worker(f"wgt({every[int(0.01 * every.size)]})", SIZES)
-    for kept, each in zip(one.residuals, totals, strict=True):
-        kept.copy_(torch.from_numpy(each))
+    for kept, total in zip(one.residuals, totals, strict=True):
+        kept.copy_(torch.from_numpy(total))
     zeros = [np.zeros(size, np.float32) for size in SIZES]
     assert wire <= 1.02 * sum(len(payload) for payload in one.step(zeros).payloads)

@@ -51,11 +51,11 @@ def a_state(**changes: Any) -> dict[str, Any]:
 def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[..., PowerSGDReducer]) -> None:
     given, power = a_state(), make()
     power.load_state_dict(given)
-    found = power.state_dict()
-    assert_same(found, given)
+    result = power.state_dict()
+    assert_same(result, given)
     given["errors"]["weight"].zero_()
     given["qs"]["weight"].zero_()
-    assert_same(found, a_state())
+    assert_same(result, a_state())
 
 
 @in_turn(

@@ -13,7 +13,7 @@ from taugrad.compressors.spans import RECORDER, Interval, Recorder, difference, 
 
 MOMENTS = 40
 INTERVALS = st.lists(
-    st.tuples(st.integers(0, MOMENTS), st.integers(0, MOMENTS)).map(lambda each: (min(each), max(each))),
+    st.tuples(st.integers(0, MOMENTS), st.integers(0, MOMENTS)).map(lambda pair: (min(pair), max(pair))),
     max_size=8,
 )
 
@@ -29,14 +29,14 @@ def moments(intervals: list[Interval]) -> np.ndarray:
 @given(INTERVALS, INTERVALS)
 def test_intervals_are_sets_of_moments(these: list[Interval], those: list[Interval]) -> None:
     one, other = union(these), union(those)
-    for found, expected in (
+    for actual, expected in (
         (one, moments(these)),
         (intersection(one, other), moments(these) & moments(those)),
         (difference(one, other), moments(these) & ~moments(those)),
     ):
-        assert (moments(found) == expected).all()
-        assert duration(found) == expected.sum()
-        assert all(a[1] <= b[0] for a, b in pairwise(found))
+        assert (moments(actual) == expected).all()
+        assert duration(actual) == expected.sum()
+        assert all(a[1] <= b[0] for a, b in pairwise(actual))
 
 
 def test_nothing_is_kept_unless_it_was_asked_for() -> None:
@@ -48,7 +48,7 @@ def test_nothing_is_kept_unless_it_was_asked_for() -> None:
         recorder.add("exchange", "wire", 1.0, 2.0)
     spans = recorder.stop()
     recorder.add("wait", "compute", 1.0, 2.0)
-    assert [(each.name, each.lane, each.about) for each in spans] == [
+    assert [(span.name, span.lane, span.about) for span in spans] == [
         ("exchange", "wire", ""),
         ("backward", "compute", "fc"),
     ]
@@ -80,6 +80,6 @@ def test_a_pass_whose_buckets_overlap_counts_every_moment_once(monkeypatch: pyte
     spans = RECORDER.stop()
     assert (step.exchange_s, step.blocked_s, step.overlap_s) == (7.0, 2.0, 5.0)
     assert (step.decompress_s, step.beside_s, step.decode_s) == (5.0, 1.5, 3.5)
-    assert [(each.began, each.ended) for each in spans if each.name == "wait"] == [(7.0, 9.0)]
-    decoding = [(each.lane, each.began, each.ended) for each in spans if each.name == "decode"]
+    assert [(span.began, span.ended) for span in spans if span.name == "wait"] == [(7.0, 9.0)]
+    decoding = [(span.lane, span.began, span.ended) for span in spans if span.name == "decode"]
     assert decoding == [("compute", 5.0, 5.5), ("compute", 9.0, 12.0), ("wire", 4.0, 5.0), ("wire", 5.5, 6.0)]

@@ -70,12 +70,12 @@ def random_positions(
     """k positions, ascending; the same number from every chunk of some parameters where there are chunks."""
     if chunks is None:
         return np.sort(rng.choice(segments.n, k, replace=False)).astype(np.uint32)
-    found = [np.empty(0, np.int64)]
+    results = [np.empty(0, np.int64)]
     for first, size in zip(segments.firsts.tolist(), segments.sizes.tolist(), strict=True):
         for low in range(0, size if rng.random() < 0.8 else 0, chunks.chunk):
             length = min(chunks.chunk, size - low)
-            found.append(first + low + np.sort(rng.choice(length, min(chunks.keep, length), replace=False)))
-    return np.concatenate(found).astype(np.uint32)
+            results.append(first + low + np.sort(rng.choice(length, min(chunks.keep, length), replace=False)))
+    return np.concatenate(results).astype(np.uint32)
 
 
 def cut(n: int, rng: np.random.Generator) -> Segments:
@@ -115,17 +115,17 @@ def draw_update(data: st.DataObject, codec: str, form: Form) -> Update:
     return random_update(codec, form, n, k, np.random.default_rng(seed))
 
 
-def assert_same_update(found: Update, expected: Update) -> None:
+def assert_same_update(actual: Update, expected: Update) -> None:
     """Fails where two updates differ in a field, a type or a bit; chunks are a codec's affair."""
-    assert found.form == expected.form
-    assert found.segments is expected.segments
-    assert found.counts.tolist() == expected.counts.tolist()
+    assert actual.form == expected.form
+    assert actual.segments is expected.segments
+    assert actual.counts.tolist() == expected.counts.tolist()
     block = expected.block if expected.block < expected.counts.max(initial=0) else 0
-    assert found.block == block
-    assert found.bits.tolist() == expected.bits.tolist()
-    assert (found.words is None) == (expected.words is None)
+    assert actual.block == block
+    assert actual.bits.tolist() == expected.bits.tolist()
+    assert (actual.words is None) == (expected.words is None)
     arrays = zip(
-        (found.words, found.taus, found.values, *found.tables),
+        (actual.words, actual.taus, actual.values, *actual.tables),
         (expected.words, expected.taus, expected.values, *expected.tables),
         strict=True,
     )
@@ -150,11 +150,11 @@ def check_by_the_page(data: bytes, sizes: tuple[int, ...], ours: Update | NonFin
         assert theirs == ours.ordinal
         return
     positions, amounts = theirs
-    elements = [each for where, _ in ours.places() for each in np.arange(sum(sizes))[where].tolist()]
+    elements = [element for where, _ in ours.places() for element in np.arange(sum(sizes))[where].tolist()]
     assert positions == elements
     # Amounts are added, so that the sign of a zero is lost.
-    due, found = np.array(amounts, np.float32), ours.amounts(CPU)
-    assert (due + np.float32(0)).tobytes() == (found + np.float32(0)).tobytes()
+    due, actual = np.array(amounts, np.float32), ours.amounts(CPU)
+    assert (due + np.float32(0)).tobytes() == (actual + np.float32(0)).tobytes()
 
 
 def read(data: NDArray[np.uint8], sizes: Sequence[int]) -> Update | NonFinite:

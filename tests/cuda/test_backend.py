@@ -113,7 +113,7 @@ def test_arrays_share_their_memory(gpu: Any, dtype: Any) -> None:
     assert array[9:3].size == 0
     assert array[1:2].pointer - array.pointer == values.itemsize
     assert fetched(memory, array.view(np.uint8)).tobytes() == values.tobytes()
-    assert [each.tobytes() for each in memory.fetch_all([array, array[:2]])] == [
+    assert [tensor.tobytes() for tensor in memory.fetch_all([array, array[:2]])] == [
         values.tobytes(),
         values[:2].tobytes(),
     ]

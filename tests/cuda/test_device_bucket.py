@@ -36,23 +36,23 @@ def gradients(
 def both(ops: Ops, line: str, sizes: Sequence[int] = SIZES, **options: Any) -> tuple[Worker, Worker]:
     """A worker on the CPU, and one on the device."""
     names = NAMES if len(sizes) == len(NAMES) else None
-    cpu, there = (Worker(line, sizes, names=names, ops=each, **options) for each in (None, ops))
+    cpu, there = (Worker(line, sizes, names=names, ops=backend, **options) for backend in (None, ops))
     return cpu, there
 
 
 def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], **options: bool) -> Step:
     """One step of both, which must be the same to the bit, and what three workers that sent it add up to."""
-    due, found = (worker.step(given, **options) for worker in workers)
-    assert found.payloads == due.payloads
-    assert found.refused == due.refused
+    due, actual = (worker.step(given, **options) for worker in workers)
+    assert actual.payloads == due.payloads
+    assert actual.refused == due.refused
     if due.refused and workers[1].device.type == "cuda":
         for i in range(len(given)):  # putting back a block of quantized values rounds
             mine, other = (worker.residual(i) for worker in workers)
             assert np.allclose(mine, other, rtol=1e-5, atol=1e-7)
     else:
         assert workers[1].state == workers[0].state
-    assert [each.tobytes() for each in found.decoded] == [each.tobytes() for each in due.decoded]
-    for one, other in zip(found.tallies, due.tallies, strict=True):
+    assert [tensor.tobytes() for tensor in actual.decoded] == [tensor.tobytes() for tensor in due.decoded]
+    for one, other in zip(actual.tallies, due.tallies, strict=True):
         assert (one.name, one.elements, one.sent, one.tau, one.paper_bits) == (
             other.name, other.elements, other.sent, other.tau, other.paper_bits,
         )  # fmt: skip
@@ -183,15 +183,15 @@ def counting(device: Ops) -> Any:
 def test_launches_and_waits_of_the_host_do_not_depend_on_how_many_parameters_there_are(
     line: str, device: Ops
 ) -> None:
-    found = []
+    results = []
     for count in (1, 10, 161):
         sizes = [5000, *[30] * (count - 1)]
         counted = counting(device)
         _, there = both(counted, line, sizes)
         there.step(gradients(1, sizes)[0])
-        found.append((counted.launches, counted.waits))
-    assert found[0] == found[1] == found[2]
-    assert found[0][1] <= 4
+        results.append((counted.launches, counted.waits))
+    assert results[0] == results[1] == results[2]
+    assert results[0][1] <= 4
 
 
 @in_turn("line", ["wgt(0.02)", "strom(0.01) | golomb_rice", "topk(0.1)", "chunked_topk(8, chunk=64)", "fp16"])

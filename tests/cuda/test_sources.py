@@ -45,7 +45,7 @@ def test_a_block_looks_back_to_the_nearest_that_knows_its_place(gpu: EmulatedGpu
     reports, squares = gpu.zeros(3, np.int64), gpu.zeros(before + 1, np.float64)
     gpu.launch("threshold", "wgt", 1, 256, parts, owned, by, words, values, there, reports, squares)
     total = int(amounts.sum())
-    found, after = gpu.fetch_all([words, there])
-    assert found[total : total + 2].tolist() == [(n - 2) << 1, (n - 1) << 1]
-    assert np.count_nonzero(found) == 2
+    result, after = gpu.fetch_all([words, there])
+    assert result[total : total + 2].tolist() == [(n - 2) << 1, (n - 1) << 1]
+    assert np.count_nonzero(result) == 2
     assert int(after[before + 1]) == placed | (total + 2)

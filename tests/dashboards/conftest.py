@@ -32,5 +32,5 @@ def prepared(tmp_path_factory, new_store):
     client = open_client(uri)
     run_ids = mlflow_data.write_comparison(client, "compared", seeds=2)
     parent, trials = mlflow_data.write_search(client, "searched", "tau of wgt")
-    found = [client.get_experiment_by_name(name).experiment_id for name in ("compared", "searched")]
-    return Prepared(client, uri, "compared", found[0], run_ids, parent, trials, found[1])
+    experiment_ids = [client.get_experiment_by_name(name).experiment_id for name in ("compared", "searched")]
+    return Prepared(client, uri, "compared", experiment_ids[0], run_ids, parent, trials, experiment_ids[1])

@@ -54,7 +54,7 @@ def test_seeds_alone_are_students_t_of_the_pairs(metric):
     examples = 10**12 if metric == ACCURACY else EXAMPLES
     got = difference(by_seed(mine), by_seed(theirs), examples, metric)
     expected = stats.ttest_rel(mine, theirs).confidence_interval(CONFIDENCE)
-    assert (got.low, got.high) == pytest.approx([metric.scale * each for each in expected], rel=1e-3)
+    assert (got.low, got.high) == pytest.approx([metric.scale * update for update in expected], rel=1e-3)
     assert got.seeds == 5
     alone = stats.t.interval(CONFIDENCE, 4, np.mean(mine), stats.sem(mine))
     assert interval(list(mine), examples, metric) == pytest.approx(alone, rel=1e-3)
@@ -75,7 +75,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says(seeds, sprea
         chances = [
             np.clip(difficulty - lost + rng.normal(0, spread, (seeds, 1)), 0, 1) for lost in (0.01, 0.0)
         ]
-        mine, theirs = ((rng.random(each.shape) < each).mean(axis=1) for each in chances)
+        mine, theirs = ((rng.random(chance.shape) < chance).mean(axis=1) for chance in chances)
         got = difference(by_seed(mine), by_seed(theirs), examples, ACCURACY)
         held += got.low <= TRUE[spread] <= got.high
     # 95% less three standard errors of 400 draws.
@@ -104,9 +104,9 @@ def test_runs_that_differ_in_seed_name_and_storage_are_one_setting():
     first = made_up("wgt", 0.9, 0, 20, **at, storage="x")
     second = made_up("wgt", 0.8, 1, 30, **at, **{"tracking.layer_interval": "5"})
     third, bare = made_up("wgt", 0.8, 0, 30, **{"compressor.tau": "0.02"}), made_up("none", 0.9)
-    found = by_setting([first, second, third, bare])
-    assert [group.runs for group in found] == [(bare,), (first, second), (third,)]
-    assert found[1].estimate("eval/accuracy", 100).mean == pytest.approx(85)
+    results = by_setting([first, second, third, bare])
+    assert [group.runs for group in results] == [(bare,), (first, second), (third,)]
+    assert results[1].estimate("eval/accuracy", 100).mean == pytest.approx(85)
 
 
 def test_a_run_that_was_stopped_early_is_left_out():

@@ -102,7 +102,7 @@ def test_the_report_runs_nothing_and_leads_nowhere_else(hostile):
 
 def test_formulas_in_names_take_no_figure_away(hostile, harmless):
     """Matplotlib would read what stands between dollars, and fail where it cannot."""
-    shown = [sorted(each.name for each in folder.glob("figures/*")) for folder in (hostile, harmless)]
+    shown = [sorted(path.name for path in folder.glob("figures/*")) for folder in (hostile, harmless)]
     assert shown[0] == shown[1]
     assert len(shown[1]) > 10
 
@@ -134,7 +134,7 @@ def test_a_terminal_gets_no_orders(prepared, reports):
     Console(file=screen, width=300, force_terminal=False).print(render(runs))
     shown = screen.getvalue()
     assert "title" in shown
-    assert all(each.isprintable() for line in shown.splitlines() for each in line)
+    assert all(character.isprintable() for line in shown.splitlines() for character in line)
     prepared.client.create_experiment(HOSTILE[7])
     with pytest.raises(SpecError) as refused:
         find_experiment(prepared.client, "x")

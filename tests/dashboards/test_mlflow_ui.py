@@ -36,8 +36,8 @@ READ_CHARTS = """() => [...document.querySelectorAll('.js-plotly-plot')].map(plo
 
 
 def titles_of(state: Any) -> set[str]:
-    cards = [each["displayName"] for each in state["compareRunCharts"] if "displayName" in each]
-    return {*cards, *(each["name"] for each in state["compareRunSections"])}
+    cards = [tensor["displayName"] for tensor in state["compareRunCharts"] if "displayName" in tensor]
+    return {*cards, *(tensor["name"] for tensor in state["compareRunSections"])}
 
 
 KNOBS = [*views.KNOBS, names.ADAPT_DENSITY]
@@ -72,7 +72,7 @@ def read_view(
         drawn, text = page.evaluate(READ_CHARTS), page.inner_text("body")
         cut = page.evaluate(CUT)
     known = (*MLFLOWS_OWN, DRAWN_TOO_EARLY)
-    assert [error for error in errors if not any(each in error for each in known)] == []
+    assert [error for error in errors if not any(text in error for text in known)] == []
     assert [words for words in cut if words in TITLES] == []
     return drawn, text
 
@@ -113,8 +113,8 @@ def test_the_comparison_opens_with_charts_that_hold_the_runs(prepared, server):
     assert fractions[0]["log"]
     assert len({tuple(line["y"]) for line in lines}) >= len(prepared.run_ids)
     for metric in (names.COMM_WIRE_MB_TOTAL, names.EPOCH_BITS_PER_PARAM, names.EVAL_LOSS, names.TIME_COMPUTE):
-        found = [c for c in drawn if any(t["key"] == metric and len(t["y"]) > 1 for t in c["traces"])]
-        assert found, metric
+        shown = [c for c in drawn if any(t["key"] == metric and len(t["y"]) > 1 for t in c["traces"])]
+        assert shown, metric
 
 
 def test_a_searchs_view_shows_its_front_and_dimensions(prepared, server):

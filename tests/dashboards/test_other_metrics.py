@@ -87,7 +87,7 @@ def test_the_headline_takes_the_low_loss_and_counts_against_16_bits():
     assert "25× smaller than 16 bits" in text
     assert "No worse: +0.0007 nats" in text
     assert "accura" not in text.lower()
-    of_paper = [replace(each, paper="strom") for each in runs]
+    of_paper = [replace(run, paper="strom") for run in runs]
     assert "wgt at tau 50 sends 50 times less than float32" in page_of(of_paper)
 
 
@@ -95,26 +95,26 @@ def test_the_headline_takes_the_low_loss_and_counts_against_16_bits():
 
 
 def texts(figure: Figure) -> str:
-    found = [text.get_text() for text in figure.texts]
+    labels = [text.get_text() for text in figure.texts]
     for axes in figure.axes:
-        found += [axes.get_title(), axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
-    return " ".join(" ".join(found).split())
+        labels += [axes.get_title(), axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
+    return " ".join(" ".join(labels).split())
 
 
 @pytest.fixture(scope="module")
 def losses():
-    found = [run("none", 1.94 + s / 50, s) for s in range(3)]
+    runs = [run("none", 1.94 + s / 50, s) for s in range(3)]
     for ratio, value in ((10, 1.96), (100, 2.0), (1000, 2.2), (5000, 9.0)):
-        found += [run("wgt", value + s / 100, s, ratio) for s in range(3)]
-    found += [run("bgt", 2.1, 0, 300)]
-    return found
+        runs += [run("wgt", value + s / 100, s, ratio) for s in range(3)]
+    runs += [run("bgt", 2.1, 0, 300)]
+    return runs
 
 
 def test_no_figure_calls_a_loss_accuracy(losses):
     groups = by_setting(losses)
     trials = [
-        Trial(replace(each, params=each.params | {"tau": str(i)}), 2.0 + i, "front")
-        for i, each in enumerate(losses[3:6])
+        Trial(replace(loss, params=loss.params | {"tau": str(i)}), 2.0 + i, "front")
+        for i, loss in enumerate(losses[3:6])
     ]
     drawn = [
         sweeps.value_by_setting(groups),

@@ -52,8 +52,8 @@ def held(prepared: Any, run_id: str, metric: str) -> tuple[list[int], list[float
 
 
 def panel(figure: Figure, heading: str) -> Axes:
-    (found,) = [axes for axes in figure.axes if axes.get_title(loc="left") == heading]
-    return found
+    (axes_,) = [axes for axes in figure.axes if axes.get_title(loc="left") == heading]
+    return axes_
 
 
 def mean(runs: tuple[RunHistory, ...], metric: str) -> float:
@@ -144,8 +144,8 @@ def with_steps(run: RunHistory, workers: int = 2) -> timelines.RunTimeline:
 
 
 def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown):
-    found = [with_steps(run) for run in shown[:2]]
-    axes = timelines.steps_of_workers(found).axes[0]
+    actual = [with_steps(run) for run in shown[:2]]
+    axes = timelines.steps_of_workers(actual).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["worker 0", "worker 1"] * 2
     headings = [f"{run.name}: steps 11 to 12" for run in shown[:2]]
     assert [text.get_text() for text in axes.texts] == headings
@@ -153,13 +153,15 @@ def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown):
     bars = [box for box in boxes if box.width]
     lanes = {}
     rows = axes.get_yticks()
-    for row, spans in zip(rows, (spans for each in found for spans in each.timeline.workers), strict=True):
-        own = [box for box in bars if row - 0.45 < box.y0 and box.y1 < row + 0.45]
+    for row, spans in zip(
+        rows, (spans for result in actual for spans in result.timeline.workers), strict=True
+    ):
+        in_row = [box for box in bars if row - 0.45 < box.y0 and box.y1 < row + 0.45]
         for lane in ("compute", "wire"):
             expected = sorted((1000 * span.began, 1000 * span.ended) for span in spans if span.lane == lane)
-            places = {(box.y0, box.y1) for box in own}
+            places = {(box.y0, box.y1) for box in in_row}
             upper = max(y1 for _, y1 in places) if lane == "wire" else min(y1 for _, y1 in places)
-            bars_drawn = sorted((box.x0, box.x1) for box in own if box.y1 == upper)
+            bars_drawn = sorted((box.x0, box.x1) for box in in_row if box.y1 == upper)
             assert np.allclose(bars_drawn, expected)
             lanes[lane] = upper - row
         begins = [box.x0 for box in boxes if not box.width and row - 0.5 < box.y0 and box.y1 < row + 0.5]
@@ -176,9 +178,9 @@ def test_a_run_without_the_artifact_has_no_timeline(prepared, shown):
     others = [client.create_run(client.create_experiment(f"bare {i}")).info.run_id for i in range(2)]
     client.log_text(others[1], "no trace", names.ARTIFACT_TIMELINE)
     bare = [replace(shown[0], run_id=run_id) for run_id in others]
-    (found,) = timelines.read_timelines(client, [*bare, shown[0]])
-    assert found.run is shown[0]
-    assert found.timeline.steps == mlflow_data.timeline().steps
+    (timeline,) = timelines.read_timelines(client, [*bare, shown[0]])
+    assert timeline.run is shown[0]
+    assert timeline.timeline.steps == mlflow_data.timeline().steps
 
 
 def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(
@@ -209,7 +211,7 @@ def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(
 
 def hidden_ticks(figure: Figure) -> set[Text]:
     """The labels of ticks outside an axis' limits, which exist and are not drawn, and of small ticks."""
-    found: set[Text] = set()
+    results: set[Text] = set()
     for axes in figure.axes:
         for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             outside = [
@@ -217,7 +219,7 @@ def hidden_ticks(figure: Figure) -> set[Text]:
                 for tick, at in zip(axis.get_major_ticks(), axis.get_majorticklocs(), strict=False)
                 if not min(limits) <= at <= max(limits)
             ]
-            found |= {
+            results |= {
                 label for tick in [*outside, *axis.get_minor_ticks()] for label in (tick.label1, tick.label2)
             }
-    return found
+    return results

@@ -28,14 +28,14 @@ def many(settings: dict[str, int]) -> list[RunHistory]:
 def test_of_many_every_rule_shows_its_best_and_its_extremes():
     sizes = {"none": 1, "wgt": 60, "bgt": 60, "topk": 5}
     shown = selected(many(sizes))
-    assert len({each.run_id for each in shown}) == len(shown) == SHOWN
-    taus = {rule: [each.tau for each in shown if each.rule == rule] for rule in sizes}
-    assert Counter(each.rule for each in shown) == {"none": 1, "wgt": 17, "bgt": 17, "topk": 5}
+    assert len({run.run_id for run in shown}) == len(shown) == SHOWN
+    taus = {rule: [run.tau for run in shown if run.rule == rule] for rule in sizes}
+    assert Counter(run.rule for run in shown) == {"none": 1, "wgt": 17, "bgt": 17, "topk": 5}
     for rule in ("wgt", "bgt", "topk"):
         assert {1, 3, sizes[rule]} <= set(taus[rule])
         distances = [b - a for a, b in zip(sorted(taus[rule]), sorted(taus[rule])[1:], strict=False)]
         assert max(distances) <= 2 + sizes[rule] / len(taus[rule])
-    assert len({(each.rule, each.tau) for each in shown}) == SHOWN  # one run of a setting
+    assert len({(run.rule, run.tau) for run in shown}) == SHOWN  # one run of a setting
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def client(tmp_path, new_store):
     return open_client(new_store(tmp_path))
 
 
-def write(client: MlflowClient, experiment_id: str, each: RunHistory) -> None:
+def write(client: MlflowClient, experiment_id: str, run: RunHistory) -> None:
     made = client.create_run(
-        experiment_id, tags={"mlflow.runName": each.run_id, names.TAG_METRIC: each.metric.to_json()}
+        experiment_id, tags={"mlflow.runName": run.run_id, names.TAG_METRIC: run.metric.to_json()}
     )
-    for key, value in each.params.items():
+    for key, value in run.params.items():
         client.log_param(made.info.run_id, key, value)
-    for key, value in each.finals.items():
+    for key, value in run.finals.items():
         client.log_metric(made.info.run_id, key, value)
     client.set_terminated(made.info.run_id)
 
@@ -61,20 +61,20 @@ def test_the_view_filters_by_the_tag_of_those_that_are_shown(client, monkeypatch
     def shown() -> tuple[str, set[str]]:
         (view, *_) = prepare.prepare(client, experiment_id)
         state = read_view(client, experiment_id, views.COMPARISON_KEY)
-        found = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
-        return view.notice, {each.info.run_name for each in found}
+        runs = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
+        return view.notice, {result.info.run_name for result in runs}
 
     runs = many({"none": 1, "wgt": 2})
-    for each in runs:
-        write(client, experiment_id, each)
-    assert shown() == ("", {each.run_id for each in runs})
+    for run in runs:
+        write(client, experiment_id, run)
+    assert shown() == ("", {run.run_id for run in runs})
 
     more = many({"topk": 2})
-    for each in more:
-        write(client, experiment_id, each)
+    for run in more:
+        write(client, experiment_id, run)
     notice, names_ = shown()
     assert notice.startswith("5 of 15 runs")
-    assert names_ == {each.run_id for each in selected([*runs, *more])}
+    assert names_ == {run.run_id for run in selected([*runs, *more])}
     assert len(names_) == 5
 
     (gone, *_) = client.search_runs([experiment_id], "attributes.run_name = 'topk 1 0'")

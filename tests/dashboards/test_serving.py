@@ -31,10 +31,10 @@ def test_it_ends_with_the_command(sign, code, tmp_path):
         server = psutil.Process(int(process.stdout.readline()))
         family = [server, *server.children(recursive=True)]
         try:
-            assert store not in " ".join(" ".join(each.cmdline()) for each in family)
+            assert store not in " ".join(" ".join(process.cmdline()) for process in family)
             process.send_signal(sign)
             assert process.wait(60) == code
             until(lambda: not any(map(lives, family)), timeout_s=60)
         finally:
-            for each in filter(lives, family):
-                each.kill()
+            for child in filter(lives, family):
+                child.kill()

@@ -19,8 +19,8 @@ def written(prepared):
 
 
 def tags(prepared: Any, experiment_id: str) -> dict[str, str]:
-    found = prepared.client.get_experiment(experiment_id).tags
-    return {key: value for key, value in found.items() if key.startswith("mlflow.sharedViewState.")}
+    result = prepared.client.get_experiment(experiment_id).tags
+    return {key: value for key, value in result.items() if key.startswith("mlflow.sharedViewState.")}
 
 
 def cards(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -28,9 +28,10 @@ def cards(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_view_reads_back_as_it_was_written(prepared, written):
-    found = all_runs(prepared.client, prepared.experiment_id)
+    actual = all_runs(prepared.client, prepared.experiment_id)
     expected = views.comparison(
-        {param for run in found for param in run.data.params}, {m for run in found for m in run.data.metrics}
+        {param for run in actual for param in run.data.params},
+        {m for run in actual for m in run.data.metrics},
     )
     assert mlflow_data.read_view(prepared.client, prepared.experiment_id, written[0].key) == expected
 
@@ -40,7 +41,7 @@ def test_written_again_it_updates_and_does_not_double(prepared, written):
     prepare.prepare(prepared.client, prepared.experiment_id)
     after = tags(prepared, prepared.experiment_id)
     assert before.keys() == after.keys() == {f"mlflow.sharedViewState.{views.COMPARISON_KEY}"}
-    old, new = (json.loads(each[next(iter(each))]) for each in (before, after))
+    old, new = (json.loads(tags[next(iter(tags))]) for tags in (before, after))
     assert new["createdAt"] == old["createdAt"]
     assert new["updatedAt"] > old["updatedAt"]
     assert new["state"] == old["state"]
@@ -57,8 +58,8 @@ def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared, written):
     key = views.search_key(prepared.parent)
     state = mlflow_data.read_view(prepared.client, prepared.search_experiment_id, key)
     assert state["searchFilter"] == f"tags.`mlflow.parentRunId` = '{prepared.parent}'"
-    found = prepared.client.search_runs([prepared.search_experiment_id], filter_string=state["searchFilter"])
-    assert {run.info.run_id for run in found} == set(prepared.trials)
+    runs = prepared.client.search_runs([prepared.search_experiment_id], filter_string=state["searchFilter"])
+    assert {run.info.run_id for run in runs} == set(prepared.trials)
     (parallel,) = [card for card in cards(state) if card["type"] == "PARALLEL"]
     assert parallel["selectedParams"] == [names.PARAM_RULE]
     assert parallel["selectedMetrics"][0] == "view/compressor.tau_log10"  # tau spans two powers of ten
@@ -80,7 +81,7 @@ def test_every_trial_of_a_search_over_methods_has_a_line():
         held = {*params, *(["view/compressor.tau_log10"] if "compressor.tau" in params else [])}
         axes = [{*card["selectedParams"], *card["selectedMetrics"]} for card in drawn]
         always = {names.TOTAL_WIRE_MB_LOG10, names.EVAL_ACCURACY}
-        assert [each for each in axes if each - always <= held and each - always != {names.PARAM_RULE}]
+        assert [axis for axis in axes if axis - always <= held and axis - always != {names.PARAM_RULE}]
     across = [card["xaxis"]["key"] for card in cards(state) if card["uuid"].startswith("taugrad-by-")]
     assert across == ["compressor.floor", "view/compressor.tau_log10"]
 

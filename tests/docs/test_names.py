@@ -173,9 +173,9 @@ def test_what_a_page_names_exists(page: str) -> None:
 
 
 def test_names_of_every_kind_are_looked_for() -> None:
-    found = [text for page in fences.pages() for _, text in named(page)]
+    texts = [text for page in fences.pages() for _, text in named(page)]
     for kind, (pattern, _) in KINDS.items():
-        assert sum(bool(re.fullmatch(pattern, text)) for text in found) > 5, kind
+        assert sum(bool(re.fullmatch(pattern, text)) for text in texts) > 5, kind
     wrong = {
         "path": "compressors/nowhere.py",
         "module": "taugrad.compressors.nothing",

@@ -22,10 +22,10 @@ def page(site):
 
 
 def test_every_field_has_a_place_with_what_it_says(page):
-    found = page("spec")
-    said = found.words.replace("`", "")
+    result = page("spec")
+    said = result.words.replace("`", "")
     for field in [*spec_fields(), *search_fields()]:
-        assert field.name in found.places
+        assert field.name in result.places
         assert " ".join(field.description.replace("`", "").split()) in said, field.name
 
 
@@ -88,11 +88,11 @@ SHORTEST = 6
 
 
 def everything() -> list[str]:
-    return [each.text for group in error_texts.collected().values() for each in group]
+    return [state.text for group in error_texts.collected().values() for state in group]
 
 
 def quoted() -> list[str]:
-    return [found["pattern"] for found in _QUOTED.finditer(PAGE.read_text(encoding="utf-8"))]
+    return [match["pattern"] for match in _QUOTED.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
 def is_said(pattern: str, texts: list[str]) -> bool:

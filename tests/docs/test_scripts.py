@@ -45,7 +45,7 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(page, tmp
     whole, _, of_whole = trained(page, 5)
     assert torch.equal(whole.module.weight, ddp.module.weight)
     assert not torch.equal(whole.module.weight, trained(page, 0)[0].module.weight)
-    residuals = [each.feedback.state_dict() for each in (state, of_whole)]
+    residuals = [of_state.feedback.state_dict() for of_state in (state, of_whole)]
     assert str(residuals[0]) == str(residuals[1])
     page["report"](of_whole)
     assert "in 5 steps" in capsys.readouterr().out
@@ -90,8 +90,8 @@ def test_momentum_on_both_sides_is_warned_of_once(page):
     ],
 )
 def test_the_pages_example_trains_and_sends_less(page, name, workers, options, fewer, tmp_path, monkeypatch):
-    found = fences.blocks(f"docs/how-to/{page}.md")
-    block = next(each for each in found if each.text.startswith("# examples/"))
+    result = fences.blocks(f"docs/how-to/{page}.md")
+    block = next(block_ for block_ in result if block_.text.startswith("# examples/"))
     example = (fences.ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert block.text == f"# examples/{name}.py\n{example}"
     script, logs = tmp_path / "script.py", [tmp_path / f"{rank}.log" for rank in range(workers)]
@@ -107,7 +107,7 @@ def test_the_pages_example_trains_and_sends_less(page, name, workers, options, f
         worker.join(TIMEOUT_S)
     assert [worker.exitcode for worker in started] == [0] * workers, logs[0].read_text()[-3000:]
     said = logs[0].read_text()
-    first, *_, last = (float(each) for each in re.findall(r"loss ([\d.]+)", said))
+    first, *_, last = (float(match) for match in re.findall(r"loss ([\d.]+)", said))
     assert last < first < 5
     assert fewer[0] < float(re.findall(r"([\d.]+)x less", said)[0]) < fewer[1]
 
@@ -131,16 +131,16 @@ def test_readers_and_trainers_of_the_page_may_be_killed(tmp_path):
     readers = [start("read", place, "--last", 60) for _ in range(2)]
     trainer = start("train", place, "--steps", 1000)
     until(lambda: len(dict(said(logs[0])).keys() & dict(said(logs[1])).keys()) > 3)
-    for each in (readers.pop(), trainer):
-        os.kill(each.pid, signal.SIGKILL)
-        each.join(TIMEOUT_S)
+    for process in (readers.pop(), trainer):
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(TIMEOUT_S)
     readers += [start("read", place, "--last", 60)]
     trainer = start("train", place, "--steps", 61)
-    for each in (*readers, trainer):
-        each.join(TIMEOUT_S)
-        assert each.exitcode == 0
+    for process in (*readers, trainer):
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
     one, again = dict(said(logs[0])), dict(said(logs[3]))
-    assert min(int([*each][-1]) for each in (one, again)) >= 60
+    assert min(int([*arguments][-1]) for arguments in (one, again)) >= 60
     killed = dict(said(logs[1]))
     assert len(one.keys() & killed.keys()) > 3
     assert one.keys() & again.keys()  # a slow reader skips versions

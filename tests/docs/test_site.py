@@ -20,9 +20,9 @@ page_at = cache(Page)
 @pytest.fixture(scope="module")
 def pages(site):
     """By their paths; the page for what is not found has links of a server alone."""
-    found = {path.relative_to(site).as_posix(): page_at(path) for path in sorted(site.rglob("*.html"))}
-    found.pop("404.html")
-    return found
+    results = {path.relative_to(site).as_posix(): page_at(path) for path in sorted(site.rglob("*.html"))}
+    results.pop("404.html")
+    return results
 
 
 def test_every_benchmark_with_results_is_in_their_list():
@@ -36,8 +36,8 @@ def test_every_benchmark_with_results_is_in_their_list():
 def test_nothing_is_loaded_from_elsewhere(site, pages):
     addresses = [(name, address) for name, page in pages.items() for address in page.loaded]
     for style in site.rglob("*.css"):
-        found = _IN_STYLES.finditer(style.read_text(encoding="utf-8"))
-        addresses += [(style.name, each["address"]) for each in found]
+        matches = _IN_STYLES.finditer(style.read_text(encoding="utf-8"))
+        addresses += [(style.name, result["address"]) for result in matches]
     assert len(addresses) > 5 * len(pages)
     elsewhere = {
         pair for pair in addresses if urlsplit(pair[1]).scheme not in {"", "data"} or pair[1][:2] == "//"

@@ -100,9 +100,11 @@ def read(text: str, folder: Path) -> None:
 
 
 def test_specs_are_valid(tmp_path, subtests):
-    found = [(block, text) for block in blocks("yaml") for text in documents(block.text)]
-    assert len(found) > 30
-    calls = ((f"{block.where}: {text[:60]}", lambda text=text: read(text, tmp_path)) for block, text in found)
+    results = [(block, text) for block in blocks("yaml") for text in documents(block.text)]
+    assert len(results) > 30
+    calls = (
+        (f"{block.where}: {text[:60]}", lambda text=text: read(text, tmp_path)) for block, text in results
+    )
     run_all(calls, subtests)
 
 
@@ -119,7 +121,7 @@ def commands() -> Iterator[tuple[str, dict[str, str], list[str]]]:
             if "--" in words and words[:3] == ["ray", "job", "submit"]:
                 words = words[words.index("--") + 1 :]
             if words[:1] == ["taugrad"] and words[1:2]:
-                arguments = [each for word in words[1:] for each in sorted(glob.glob(word)) or [word]]
+                arguments = [path for word in words[1:] for path in sorted(glob.glob(word)) or [word]]
                 yield block.where, variables, arguments
 
 
@@ -128,7 +130,11 @@ def check(variables: dict[str, str], arguments: list[str], files: set[str]) -> N
         with pytest.raises(SystemExit, match="0"):
             cli.main(arguments)
         return
-    if "..." in arguments or "[EXPERIMENT" in arguments or any(OF_THE_EXAMPLE in each for each in arguments):
+    if (
+        "..." in arguments
+        or "[EXPERIMENT" in arguments
+        or any(OF_THE_EXAMPLE in argument for argument in arguments)
+    ):
         return
     options, overrides = cli.build_parser().parse_known_args(arguments)
     assert not overrides or options.takes_fields, arguments
@@ -145,12 +151,12 @@ def check(variables: dict[str, str], arguments: list[str], files: set[str]) -> N
 
 def test_commands_can_be_read(capsys, subtests):
     files = {block.file for block in blocks("yaml") if block.file} | {"theirs.yaml", "train.py"}
-    found = list(commands())
+    result = list(commands())
     every = {"train", "search", "auto", "plan", "law", "submit", "dashboard", "report", "doctor"}
-    assert {arguments[0] for _, _, arguments in found} >= {*every, "deliver"}
+    assert {arguments[0] for _, _, arguments in result} >= {*every, "deliver"}
     calls = (
         (f"{where}: {' '.join(arguments)[:80]}", lambda v=variables, a=arguments: check(v, a, files))
-        for where, variables, arguments in found
+        for where, variables, arguments in result
     )
     run_all(calls, subtests)
 
@@ -173,9 +179,9 @@ def check_imports(source: str) -> None:
 
 
 def test_python_compiles_and_imports_what_there_is(subtests):
-    found = list(blocks("python"))
-    assert len(found) > 10
-    run_all(((block.where, lambda text=block.text: check_imports(text)) for block in found), subtests)
+    result = list(blocks("python"))
+    assert len(result) > 10
+    run_all(((block.where, lambda text=block.text: check_imports(text)) for block in result), subtests)
 
 
 def test_paths_of_the_repository_are_there():

@@ -35,7 +35,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def assert_same_steps(line: str, n: int, steps: int) -> None:
     """Fails unless a worker on each device sends, keeps and reads the same of one parameter."""
-    found = []
+    results = []
     for place in ("cpu", "cuda"):
         ops = compressor_for(read_config(line), torch.device(place)).ops  # type: ignore[arg-type]
         assert ops.on_host == (place == "cpu")
@@ -44,9 +44,9 @@ def assert_same_steps(line: str, n: int, steps: int) -> None:
             gradient = torch.randn(n, generator=torch.Generator().manual_seed(step))
             done = worker.step([gradient.numpy() * np.float32(0.03)])
             kept, memories = worker.state
-            digests = [hashlib.sha256(each or b"").hexdigest() for each in (*kept, done.decoded[0].tobytes())]
-            found.append((place, done.payloads, digests, str(memories)))
-    for one, other in zip(found[:steps], found[steps:], strict=True):
+            digests = [hashlib.sha256(data or b"").hexdigest() for data in (*kept, done.decoded[0].tobytes())]
+            results.append((place, done.payloads, digests, str(memories)))
+    for one, other in zip(results[:steps], results[steps:], strict=True):
         assert one[1:] == other[1:]
 
 
@@ -97,7 +97,7 @@ LINES = [
 @in_turn("line", LINES)
 def test_a_worker_on_the_gpu_keeps_the_ledger_of_one_on_the_cpu(line: str, one_worker: str) -> None:
     """The gradients are set by hand: what a GPU computes differs from a CPU in its last bits."""
-    found = []
+    results = []
     for place in ("cpu", "cuda"):
         if place == "cpu" and one_worker != "gloo":
             group = dist.new_group(backend="gloo")
@@ -118,11 +118,11 @@ def test_a_worker_on_the_gpu_keeps_the_ledger_of_one_on_the_cpu(line: str, one_w
             loss = (model.weight.flatten() * weight).sum() + (model.bias * bias).sum()
             loss.backward()
             optimizer.step()
-        kept = {name: bits(each) for name, each in sorted({**state.feedback.residuals}.items())}
-        moving = {name: bits(each) for name, each in sorted({**state.feedback.velocities}.items())}
-        found.append((state.totals.state_dict(), kept, moving, state.feedback.memories))
-    assert found[0] == found[1]
-    assert 0 < found[0][0]["sent"] <= found[0][0]["elements"]
+        kept = {name: bits(tensor) for name, tensor in sorted({**state.feedback.residuals}.items())}
+        moving = {name: bits(tensor) for name, tensor in sorted({**state.feedback.velocities}.items())}
+        results.append((state.totals.state_dict(), kept, moving, state.feedback.memories))
+    assert results[0] == results[1]
+    assert 0 < results[0][0]["sent"] <= results[0][0]["elements"]
 
 
 @in_turn("line", ["topk(0.1)", "wgt(0.05, momentum=0.5)", "linear(4)"])

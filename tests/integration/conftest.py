@@ -45,7 +45,7 @@ def _an_idle_ray_ends(request):
     yield
     session = request.session.items
     following = session[session.index(request.node) + 1 :][:1]
-    if "one_ray" in request.fixturenames and not any("one_ray" in each.fixturenames for each in following):
+    if "one_ray" in request.fixturenames and not any("one_ray" in item.fixturenames for item in following):
         request.getfixturevalue("one_ray").close()
 
 

@@ -94,7 +94,7 @@ def test_trials_of_a_search_run_on_both_machines(taugrad, folder, client, machin
     taugrad("search", spec, "--allow-custom")
     trials = [run for run in all_runs(client, "cluster") if "taugrad.trial" in run.data.tags]
     assert [run.info.status for run in trials] == ["FINISHED"] * 6
-    assert {each.name for each in (folder / "seen").iterdir()} == {
+    assert {path.name for path in (folder / "seen").iterdir()} == {
         host.address for host in machines.network.hosts
     }
 
@@ -114,8 +114,8 @@ def test_a_run_goes_on_with_the_workers_that_are_left(taugrad, machines, folder,
     assert "the cluster has room for 1 of 2 workers: going on with these" in said
     run = named_runs(client, "cluster")["elastic"]
     sent = client.get_metric_history(run.info.run_id, names.COMM_FRACTION)
-    steps = [each.step for each in sent]
+    steps = [message.step for message in sent]
     assert steps == list(range(1, len(steps) + 1))
     assert run.data.metrics[names.EVAL_ACCURACY] > 0.9
-    files = {len(list(each.glob("worker_*.pt"))) for each in folder.glob("elastic/*/iteration_*")}
+    files = {len(list(path.glob("worker_*.pt"))) for path in folder.glob("elastic/*/iteration_*")}
     assert files == {1, 2}  # a file for each worker, before and after

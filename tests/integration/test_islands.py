@@ -41,14 +41,14 @@ def test_a_run_in_islands_and_one_with_too_few_hosts(one_ray: OneRay) -> None:
     assert metrics["eval/accuracy"] > 0.7
     steps = client.get_metric_history(run.info.run_id, "comm/wire_bytes")
     assert len(steps) == ITERATIONS
-    assert sum(each.value for each in steps) == pytest.approx(metrics["total/wire_gb"] * 1e9, abs=0.5)
+    assert sum(step.value for step in steps) == pytest.approx(metrics["total/wire_gb"] * 1e9, abs=0.5)
     baseline = 4 * 2 * PARAMETERS * ITERATIONS  # one gradient an island
     assert metrics["total/compression_ratio"] == pytest.approx(baseline / metrics["total/wire_gb"] / 1e9)
     assert metrics["total/fraction"] == pytest.approx(0.02, rel=0.5)  # tau is found now and then
     last = sorted(Path(run.data.tags["taugrad.checkpoints"]).glob("iteration_*"))[-1]
     shared = torch.load(last / "shared.pt", weights_only=True)["agreed"]
-    assert sum(each.numel() for each in shared["model"].values()) == PARAMETERS
+    assert sum(tensor.numel() for tensor in shared["model"].values()) == PARAMETERS
     owns = [torch.load(last / f"worker_{rank:05d}.pt", weights_only=True)["workers"] for rank in range(4)]
-    states = [next(iter(own["exchange"].values())) for own in owns]
-    kept = [sum(each.numel() for each in state["residuals"].values()) for state in states]
+    states = [next(iter(state["exchange"].values())) for state in owns]
+    kept = [sum(tensor.numel() for tensor in state["residuals"].values()) for state in states]
     assert kept[0] + kept[1] == kept[2] + kept[3] == PARAMETERS

@@ -74,6 +74,6 @@ def test_a_run_that_fails_says_why_and_one_of_the_users_own_goes_on(one_ray):
     assert "own: failed" not in after
     client = client_of(one_ray.folder)
     run_id = named_runs(client, "taugrad")["own"].info.run_id
-    artifacts = {each.path for each in client.list_artifacts(run_id)}
+    artifacts = {artifact.path for artifact in client.list_artifacts(run_id)}
     assert names.ARTIFACT_LINKS in artifacts
     assert names.ARTIFACT_TIMELINE not in artifacts  # simulated workers wait for nobody

@@ -50,7 +50,7 @@ def test_killed_or_without_free_cpus_a_run_sees_the_same_images(one_ray):
     # Only where workers hold every CPU.
     assert said.count("examples themselves") + said.count("examples itself") == 1, said
     tags = [run.data.tags for run in all_runs(client_of(folder), "images")]
-    assert [len(each["taugrad.data"]) for each in tags] == [64] * 2
+    assert [len(tag["taugrad.data"]) for tag in tags] == [64] * 2
     crowded = outcome(folder, "images", "crowded")
     assert crowded["status"] == "FINISHED"
     assert [step for step, _ in crowded["metrics"]["train/loss"]] == list(range(1, ITERATIONS + 1))

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.ray
         pytest.param("local_train", "optimizer-1.pt", marks=pytest.mark.long),
     ],
 )
-def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_losses(script, own, one_ray):
+def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_losses(
+    script, plain_run, one_ray
+):
     code, said = one_ray(str(Path(__file__).with_name("ray_train_process.py")), f"{script}.py")
     assert code == 0, said
     folder = one_ray.folder / script
@@ -25,5 +27,5 @@ def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_
         assert len(plain) == 48
         assert ours == plain[:30] + plain[24:]
     files, metrics = ast.literal_eval((folder / "result.txt").read_text())
-    assert {"taugrad-rank0.pt", "taugrad-rank1.pt", own} <= set(files)
+    assert {"taugrad-rank0.pt", "taugrad-rank1.pt", plain_run} <= set(files)
     assert metrics["comm/wire_bytes"] > 0

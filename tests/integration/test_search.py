@@ -100,11 +100,11 @@ def test_a_known_front_is_found_and_failing_trials_do_not_stop_the_search(one_ra
 
     full = {row["trial"] for row in trials if row["ending"] == "full"}
     assert {row["trial"] for row in front} <= full
-    found = [(float(p["accuracy_percent"]) / 100, 6 + log10(float(p["wire_mb"]))) for p in front]
+    results = [(float(p["accuracy_percent"]) / 100, 6 + log10(float(p["wire_mb"]))) for p in front]
     taus = [-5 + 4 * i / 1000 for i in range(1001)]
     known = [(0.99 - 0.02 * (tau + 5) ** 2 / 4, 3 - tau + log10(4)) for tau in taus]
     worst = (0.9, 3 + 5 + log10(4))
-    assert hypervolume(found, worst) > 0.9 * hypervolume(known, worst)
+    assert hypervolume(results, worst) > 0.9 * hypervolume(known, worst)
 
     client, (parent,), children = runs_of(one_ray.folder, "known")
     assert parent.info.status == "FINISHED"
@@ -168,7 +168,7 @@ def test_a_search_that_was_killed_goes_on_and_its_points_can_be_trained(one_ray,
     assert code == 0, said
     client, _, children = runs_of(one_ray.folder, "digits")
     nested = {run.info.run_id for run in children} | {parent.info.run_id}
-    (run,) = [each for each in all_runs(client, "digits") if each.info.run_id not in nested]
+    (run,) = [run for run in all_runs(client, "digits") if run.info.run_id not in nested]
     assert run.info.status == "FINISHED"
     assert 100 * run.data.metrics["eval/accuracy"] == pytest.approx(float(point["accuracy_percent"]))
     assert 1000 * run.data.metrics["total/wire_gb"] == pytest.approx(float(point["wire_mb"]), rel=1e-9)

@@ -65,7 +65,7 @@ class Struck:
             self._sharded.hold.unlink()
 
     def checkpoints(self) -> set[Path]:
-        return {each.parent for each in self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")}
+        return {path.parent for path in self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")}
 
 
 def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sharded):
@@ -76,15 +76,15 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sh
     assert run.next_checkpoint()
     with run.held() as workers:
         # By Ray's default they would starve on a machine that something else keeps busy.
-        assert [each.nice() for each in workers] == [psutil.Process().nice()] * 2
+        assert [worker.nice() for worker in workers] == [psutil.Process().nice()] * 2
         workers[0].suspend()
     time.sleep(1.5)
     workers[0].resume()
 
     assert run.next_checkpoint()
     with run.held() as workers:
-        for each in workers:
-            each.suspend()  # so that no newer checkpoint comes
+        for worker in workers:
+            worker.suspend()  # so that no newer checkpoint comes
         damaged = max(run.checkpoints())
         damage(damaged / "worker_00001.pt", Random(1))
         workers[0].kill()
@@ -97,8 +97,8 @@ def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sh
 
     while run.next_checkpoint():  # until no restart is left
         with run.held() as workers:
-            for each in workers[:1]:
-                each.kill()
+            for worker in workers[:1]:
+                worker.kill()
 
     code, said = run.command.wait(), run.command.said
     assert code == 1, said

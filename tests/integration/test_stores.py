@@ -63,8 +63,8 @@ WRITERS, STEPS, HALF = 2, 600, 350
 def line_of_docs(beginning: str) -> str:
     """The command of docs/stores.md that begins so."""
     lines = re.sub(r"\\\n *", "", (ROOT / "docs" / "stores.md").read_text()).splitlines()
-    (found,) = [line for line in lines if line.startswith(beginning)]
-    return found
+    (line_,) = [line for line in lines if line.startswith(beginning)]
+    return line_
 
 
 class Team:
@@ -122,11 +122,11 @@ class Team:
 
     def points(self, run_id: str) -> dict[str, list[tuple[int, float]]]:
         """All of a run's metrics, as the database has them, by name and in the order of their steps."""
-        found: dict[str, list[tuple[int, float]]] = {}
+        results: dict[str, list[tuple[int, float]]] = {}
         query = "SELECT key, step, value FROM metrics WHERE run_uuid = %s ORDER BY key, step"
         for key, step, value in self.postgres.rows(query, run_id):
-            found.setdefault(key, []).append((step, value))
-        return found
+            results.setdefault(key, []).append((step, value))
+        return results
 
     def manifests(self, run_id: str = "") -> list[str]:
         """Of the checkpoints in the bucket."""
@@ -150,7 +150,7 @@ class Team:
         folder = max(name.rpartition("/")[0] for name in self.manifests(run_id))
         assert folder.endswith(f"iteration_{ITERATIONS:08d}")
         files = ("shared.pt", "worker_00000.pt", "worker_00001.pt")
-        read = {each: self.objects.read(f"{folder}/{each}") for each in files}
+        read = {file: self.objects.read(f"{folder}/{file}") for file in files}
         return {name: torch.load(io.BytesIO(data), weights_only=True) for name, data in read.items()}
 
 
@@ -284,11 +284,11 @@ def whole(team, outlived):
     """The same run, when the checkpoint that the bucket did not take is delivered."""
     run_id, notices = outlived
     kept = team.home / ".taugrad" / "not-stored" / run_id / f"iteration_{ITERATIONS:08d}"
-    (line,) = [each for each in notices if f"iteration {ITERATIONS} was not stored" in each]
+    (line,) = [notice for notice in notices if f"iteration {ITERATIONS} was not stored" in notice]
     assert f"in s3://{BUCKET}/runs/{run_id} (" in line
     assert "(ACCESS_DENIED)); training goes on" in line
     assert line.endswith(f"taugrad deliver {kept}")
-    assert [each.name for each in kept.parent.iterdir()] == [kept.name]  # those before made room
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]  # those before made room
     said = team.runs("deliver", str(kept), code=1)
     assert re.search(r"^taugrad: not delivered: .*\(ACCESS_DENIED\); .* is kept$", said, re.M)
     team.objects.allow()
@@ -315,7 +315,7 @@ def test_a_run_that_is_killed_goes_on_from_the_bucket(team, whole):
     team.objects.write(name, bytes(data))
 
     said = team.runs("train", "--resume", run_id)
-    damaged, good = (each.split("/")[2] for each in (newest, before))
+    damaged, good = (path.split("/")[2] for path in (newest, before))
     assert f"checkpoint not used: {damaged}: worker_00001.pt is damaged: its SHA-256 is not that" in said
     assert f"going on from {good}" in said
     assert list(differences(team.state(run_id), team.state(whole))) == []

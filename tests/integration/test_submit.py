@@ -131,8 +131,8 @@ def started(tmp_path_factory):
     (address,) = set(re.findall(r"http://127.0.0.1:\d+", job_lines))
     # The lines stay as they are. Ray's folder is this test's own: in the common one a head that another test
     # starts meanwhile is taken for the head of these jobs. Its name is short, for the sockets in it.
-    own = tempfile.mkdtemp(prefix="tg", dir="/tmp")
-    quick = {"TAUGRAD_TRAINING__EPOCHS": "1", "RAY_TMPDIR": own}
+    folder = tempfile.mkdtemp(prefix="tg", dir="/tmp")
+    quick = {"TAUGRAD_TRAINING__EPOCHS": "1", "RAY_TMPDIR": folder}
     quick["RAY_worker_niceness"] = "0"  # as for all commands here
     shell = Shell(tmp_path_factory.mktemp("fresh"))
     log = shell.home.with_name("head.txt")
@@ -145,10 +145,10 @@ def started(tmp_path_factory):
         family = head.family
         if process.poll() is None:
             family = [*psutil.Process(process.pid).children(recursive=True), process]
-        for each in family:
+        for child in family:
             with suppress(psutil.NoSuchProcess):
-                each.kill()
-        shutil.rmtree(own, ignore_errors=True)
+                child.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -173,10 +173,10 @@ def folder(tmp_path):
 
 def the_run(uri: str) -> Run:
     client = MlflowClient(uri)
-    (found,) = all_runs(client, "quickstart")
-    fractions = client.get_metric_history(found.info.run_id, "comm/fraction")
+    (run,) = all_runs(client, "quickstart")
+    fractions = client.get_metric_history(run.info.run_id, "comm/fraction")
     assert [p.step for p in fractions] == list(range(1, -(-4000 // 64) + 1))
-    return found
+    return run
 
 
 @pytest.mark.long
@@ -241,7 +241,7 @@ def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started):
     os.killpg(started.process.pid, signal.SIGINT)
     started.process.wait(60)
     _, alive = psutil.wait_procs(started.family, timeout=60)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 @pytest.mark.parametrize(
@@ -268,6 +268,6 @@ def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, argument
     monkeypatch.chdir(folder)
     monkeypatch.setattr("taugrad.platform.launching.submit._submit", submitted)
     monkeypatch.setattr("taugrad.platform.launching.submit.check_job_server", lambda address: None)
-    arguments = [each.format(here=folder) for each in arguments]
+    arguments = [argument.format(here=folder) for argument in arguments]
     assert cli.main(["submit", *arguments, "--address", "http://127.0.0.1:9"]) == 7
     assert given == [f"taugrad {command}"]

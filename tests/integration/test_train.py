@@ -148,11 +148,11 @@ def test_the_readmes_table_is_that_of_its_command(trained):
     _, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- quickstart: begin -->")
     told = table(rest.partition("<!-- quickstart: end -->")[0])
     figures = trained.folder / "taugrad-runs" / "figures" / "quickstart"
-    found = table((figures / "table.md").read_text(encoding="utf-8"))
+    result = table((figures / "table.md").read_text(encoding="utf-8"))
     assert list(told) == ["none", *BITS]
-    assert list(found) == [*told, "async"]
+    assert list(result) == [*told, "async"]
     for name in told:
-        accuracy, *others = found[name]
+        accuracy, *others = result[name]
         assert accuracy == pytest.approx(told[name][0], abs=POINTS), name
         assert others == pytest.approx(told[name][1:], rel=SHARE), name
 
@@ -207,7 +207,9 @@ def test_real_workers_leave_a_timeline_and_its_picture(trained, tmp_path):
     client = trained.client
     for name, run in {**trained.runs, **trained.links}.items():
         run_id = run.info.run_id
-        files = [each.path for place in (None, "figures") for each in client.list_artifacts(run_id, place)]
+        files = [
+            artifact.path for place in (None, "figures") for artifact in client.list_artifacts(run_id, place)
+        ]
         assert "timeline.json" in files, name
         assert "figures/timeline.png" in files or name == "sharded"  # that command has shown no figures
         folder = tmp_path / name

@@ -29,9 +29,9 @@ def serve(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     )
     said = ""
     try:
-        for each in process.stdout:
-            said += each
-            if "Ctrl-C" in each:
+        for text in process.stdout:
+            said += text
+            if "Ctrl-C" in text:
                 break
         address = re.search(r"http://127\.0\.0\.1:\d+/#\S+viewStateShareKey=\S+", said)
         assert address is not None, said

@@ -68,7 +68,9 @@ def run(training: Synchronization, first: int, last: int, steps: int) -> list[It
 
 def weights(training: Synchronization) -> torch.Tensor:
     """All of the agreed ones, float32 [n], in the order in which they are sent."""
-    return torch.cat([each.detach().flatten() for each in reversed(list(training.model.parameters()))])
+    return torch.cat(
+        [parameter.detach().flatten() for parameter in reversed(list(training.model.parameters()))]
+    )
 
 
 class Learnt:

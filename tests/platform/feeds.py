@@ -34,7 +34,7 @@ def batches(data, *, first=0, epoch=0, seed=3, batch_size=8, workers=2, most=10*
     ]
     cpu = torch.device("cpu")
     with closing(feed(data.train, Draw(seed, epoch), positions, range(workers), workers, cpu)) as coming:
-        return [(batch.inputs, batch.targets) for each in coming for batch in each]
+        return [(batch.inputs, batch.targets) for batches in coming for batch in batches]
 
 
 def check_resumes(load):

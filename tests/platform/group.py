@@ -56,8 +56,8 @@ def main(rank: int, workers: int, folder: Path, module: str, function: str, *arg
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / f"store_{workers}"), workers)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=workers)
-    found = getattr(import_module(module), function)(rank, workers, folder, *arguments)
-    torch.save(found, folder / f"result_{rank}.pt")
+    result = getattr(import_module(module), function)(rank, workers, folder, *arguments)
+    torch.save(result, folder / f"result_{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -48,7 +48,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
     sync = trainer.sync
     traffic = sync.ledger.traffic if isinstance(sync, InRounds) else None
     return {
-        "weights": {name: each.clone() for name, each in trainer.model.state_dict().items()},
+        "weights": {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()},
         "totals": sync.totals.state_dict(),
         "metrics": timeless,
         "logged": [
@@ -62,7 +62,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
             )
             for step, metrics in recorder.logged
         ],
-        "evaluations": [(each["eval/accuracy"], each["eval/loss"]) for _, each in recorder.evaluations],
+        "evaluations": [(row["eval/accuracy"], row["eval/loss"]) for _, row in recorder.evaluations],
         "links": links and {"bytes": torch.tensor(links.nbytes), "messages": torch.tensor(links.messages)},
         "link_bytes": traffic and torch.tensor(traffic.link_bytes),
         "link_messages": traffic and torch.tensor(traffic.link_messages),
@@ -71,9 +71,9 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
 
 def run(spec: Spec, folder: Path) -> Result:
     SENT.update(bytes=0, messages=0)
-    found = result(*trained(spec, folder)) | {"sent": dict(SENT)}
+    outcome = result(*trained(spec, folder)) | {"sent": dict(SENT)}
     middle = saved_in(folder / str(RunSpec.model_validate(spec).checkpoint.interval), dist.get_rank())
-    return found | {"resumed": result(*trained(spec, folder / "resumed", middle))}
+    return outcome | {"resumed": result(*trained(spec, folder / "resumed", middle))}
 
 
 def train_specs(_rank: int, _workers: int, folder: Path) -> dict[str, Result]:
@@ -96,13 +96,13 @@ def train_really(specs: dict[str, Spec], folder: Path) -> dict[str, list[Result]
     groups: dict[int, dict[str, Spec]] = defaultdict(dict)
     for name, spec in specs.items():
         groups[spec["workers"]["count"]][name] = spec
-    found = {}
+    result = {}
     for workers, group in groups.items():
         results = train(group, workers, folder / f"real_{workers}")
-        found.update({name: [each[name] for each in results] for name in group})
-    return found
+        result.update({name: [result[name] for result in results] for name in group})
+    return result
 
 
 def same(one: Result, other: Result) -> bool:
     """Whether weights are alike to the bit."""
-    return all(torch.equal(each, other["weights"][key]) for key, each in one["weights"].items())
+    return all(torch.equal(tensor, other["weights"][key]) for key, tensor in one["weights"].items())

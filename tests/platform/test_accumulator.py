@@ -39,23 +39,23 @@ def messages_of(line, workers, steps, seed):
     sent = []
     for rank in range(workers):
         rng = np.random.default_rng([seed, rank])
-        side, own = sender_side(line), []
+        side, updates = sender_side(line), []
         for step in range(steps):
             gradients = [torch.from_numpy(rng.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
             payload = side.compress(gradients, step, None).payload.copy()
             side.commit()
-            own.append((side.read(payload), -0.1 / (1 + step)))
-        sent.append(own)
+            updates.append((side.read(payload), -0.1 / (1 + step)))
+        sent.append(updates)
     return sent
 
 
 def replica(sent, order, start):
     """The weights of a replica that received `order`: pairs of sender and number of its message."""
-    found = Accumulator(start, len(sent))
+    accumulator = Accumulator(start, len(sent))
     for sender, number in order:
         incoming, factor = sent[sender][number]
-        found.add(sender, incoming, factor)
-    return found
+        accumulator.add(sender, incoming, factor)
+    return accumulator
 
 
 def start_weights():
@@ -87,13 +87,13 @@ def test_updates_add_up_alike_in_any_order(line, workers, steps, seed, data):
 def test_it_is_what_one_process_adds_up_in_float64(line):
     sent = messages_of(line, 3, 4, 2)
     expected = start_weights().astype(np.float64)
-    for own in sent:
-        for incoming, factor in own:
+    for message in sent:
+        for incoming, factor in message:
             for update in incoming:
                 for where, behind in update.places():
                     expected[where] += factor * update.amounts(CPU)[behind].astype(np.float64)
-    found = replica(sent, in_sequence(3, 4), start_weights()).weights()
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    actual = replica(sent, in_sequence(3, 4), start_weights()).weights()
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing():
@@ -114,12 +114,12 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
 def test_what_would_wrap_around_is_refused_and_changes_nothing():
     sent = messages_of("none", 1, 1, 0)
     ((incoming, _),) = sent[0]
-    found = Accumulator(np.full(N, 262_143, np.float32), 1)
-    before = found.weights().copy()
+    accumulator = Accumulator(np.full(N, 262_143, np.float32), 1)
+    before = accumulator.weights().copy()
     for factor in (1e5, 1e300):
         with pytest.raises(Diverged, match="diverges"):
-            found.add(0, incoming, factor)
-    assert np.array_equal(found.weights(), before)
+            accumulator.add(0, incoming, factor)
+    assert np.array_equal(accumulator.weights(), before)
     for start in (3e5, np.nan):
         with pytest.raises(Diverged, match="beyond 262,144"):
             Accumulator(np.full(N, start, np.float32), 1)

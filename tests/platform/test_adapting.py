@@ -41,11 +41,11 @@ class SimulatedRun:
 
     def run(self, steps: int, seed: int = 0) -> list[Adaptation]:
         """What was in force in each step."""
-        chance, link, found = random.Random(seed), LinkEstimate(), []
+        chance, link, results = random.Random(seed), LinkEstimate(), []
         seen: list[Measured] = []
-        while len(found) < steps:
-            number = len(found)
-            found += [self.choice] * self.choice.local_steps
+        while len(results) < steps:
+            number = len(results)
+            results += [self.choice] * self.choice.local_steps
             if len(seen) >= max(1, EVERY / self.choice.local_steps):
                 link.add(window_of([typical(seen)] * 2))
                 self.choice, seen = self.chooser.choose(link, self.choice), []
@@ -55,7 +55,7 @@ class SimulatedRun:
             exchange_s *= max(0.1, chance.gauss(1, self.noise))
             compute_s = COMPUTE_S * max(0.1, chance.gauss(1, self.noise))
             seen.append(Measured(compute_s, max(0.0, exchange_s - self.hides_s), exchange_s, nbytes))
-        return found
+        return results
 
 
 def right(delay: float, rate: float, hides_s: float = 0.0) -> float:
@@ -86,20 +86,20 @@ def test_it_follows_a_link_that_becomes_slower_and_fast_again(delay, hides_s, no
             hides_s,
             noise,
         )
-        found = run.run(end, seed)
+        actual = run.run(end, seed)
         expected = {rate: right(delay, rate * MBIT, hides_s) for rate in (10, 100)}
         for changed, until, rate in ((0, slower, 100), (slower, faster, 10), (faster, end, 100)):
-            for choice in found[changed + FOLLOWS : until]:
+            for choice in actual[changed + FOLLOWS : until]:
                 assert near(choice.density, expected[rate]), (seed, changed, choice, expected)
-        assert all(LEAST <= choice.density <= MOST for choice in found)
+        assert all(LEAST <= choice.density <= MOST for choice in actual)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.005])
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_over_a_constant_link_it_settles_and_stays(delay, noise):
     for seed in range(3):
-        found = SimulatedRun(lambda _: delay, lambda _: 20 * MBIT, 0.0, noise).run(600, seed)
-        settled = {choice.density for choice in found[100:]}
+        result = SimulatedRun(lambda _: delay, lambda _: 20 * MBIT, 0.0, noise).run(600, seed)
+        settled = {choice.density for choice in result[100:]}
         assert len(settled) == 1, (seed, settled)
         assert near(settled.pop(), right(delay, 20 * MBIT))
 
@@ -107,10 +107,10 @@ def test_over_a_constant_link_it_settles_and_stays(delay, noise):
 def test_a_delay_that_grows_is_told_from_a_rate_that_falls():
     changed = 100
     run = SimulatedRun(lambda number: 0.04 if number >= changed else 0.001, lambda _: 20 * MBIT)
-    found = run.run(200)
+    result = run.run(200)
     # It is tried whether fewer bytes help; they do not.
-    assert min(choice.density for choice in found[changed:]) < 0.5 * found[changed].density
-    assert near(found[-1].density, right(0.04, 20 * MBIT))
+    assert min(choice.density for choice in result[changed:]) < 0.5 * result[changed].density
+    assert near(result[-1].density, right(0.04, 20 * MBIT))
 
 
 def test_local_steps_and_density_are_chosen_together():
@@ -119,10 +119,10 @@ def test_local_steps_and_density_are_chosen_together():
     for rate in (1, 10, 100):
         chooser = Chooser(adapt, 0.01, 1.0)
         speed = rate * MBIT
-        found = SimulatedRun(
+        actual = SimulatedRun(
             lambda _: 0.01, lambda _, of=speed: of, chooser=chooser, choice=Adaptation(0.01, 4)
         )
-        choice = found.run(1500)[-1]
+        choice = actual.run(1500)[-1]
         # Of one exchange at the density that the method was given, and of the steps that may wait for it.
         steps = (0.01 + nbytes_of(0.01) / speed) / (WAIT / (1 - WAIT) * COMPUTE_S)
         assert choice.local_steps == pytest.approx(min(40, max(2, math.ceil(steps))), rel=0.25)

@@ -77,17 +77,17 @@ class Watched:
 
     def measure(self, step: Step, seconds: float) -> Measured:
         assert seconds > 0
-        own = COMPUTE_S * (LATE if self.sync.ranks[0] == 1 else 1.0)
+        compute_s = COMPUTE_S * (LATE if self.sync.ranks[0] == 1 else 1.0)
         nbytes = step.received_bytes
         if not nbytes:
-            return Measured(own, 0.0, 0.0, 0.0)
-        exchange_s = DELAY_S + nbytes / rate_at(self.trainer.done) + LATE * COMPUTE_S - own
-        return Measured(own, exchange_s, exchange_s, nbytes)
+            return Measured(compute_s, 0.0, 0.0, 0.0)
+        exchange_s = DELAY_S + nbytes / rate_at(self.trainer.done) + LATE * COMPUTE_S - compute_s
+        return Measured(compute_s, exchange_s, exchange_s, nbytes)
 
     def result(self) -> dict[str, Any]:
         self.trainer.fit()
         return {
-            "weights": {name: each.clone() for name, each in self.trainer.model.state_dict().items()},
+            "weights": {name: tensor.clone() for name, tensor in self.trainer.model.state_dict().items()},
             "own": self.sync.own_state(),
             "adapter": self.adapter.shared_state(),
             "totals": self.sync.totals.state_dict(),
@@ -113,7 +113,7 @@ def work(_rank: int, _workers: int, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def runs(tmp_path_factory):
     """By name, what each worker found."""
     folder = tmp_path_factory.mktemp("adapting")
     ranks = run_group("test_adapting_processes", "work", WORKERS, folder, timeout_s=240)
@@ -121,27 +121,27 @@ def found(tmp_path_factory):
 
 
 @EVERY
-def test_workers_decide_alike_and_replicas_stay_equal(found, name):
-    one, other = found[name]
+def test_workers_decide_alike_and_replicas_stay_equal(runs, name):
+    one, other = runs[name]
     assert same(one["weights"], other["weights"])
-    assert [each[:-1] for each in one["steps"]] == [each[:-1] for each in other["steps"]]
+    assert [step[:-1] for step in one["steps"]] == [step[:-1] for step in other["steps"]]
     assert one["adapter"] == other["adapter"]
     assert len({(density, local_steps) for _, density, local_steps, _ in one["steps"]}) > 3
 
 
 @EVERY
-def test_resumed_in_the_middle_everything_is_the_same(found, name):
-    for worker in found[name]:
+def test_resumed_in_the_middle_everything_is_the_same(runs, name):
+    for worker in runs[name]:
         resumed = worker["resumed"]
         assert worker["steps"][MIDDLE:] == resumed["steps"]
-        assert [each for each in worker["decided"] if each[0] > MIDDLE] == resumed["decided"]
+        assert [residual for residual in worker["decided"] if residual[0] > MIDDLE] == resumed["decided"]
         for what in ("weights", "own", "adapter", "totals"):
             assert same(worker[what], resumed[what]), what
 
 
 @EVERY
-def test_a_change_of_the_link_is_followed_within_50_steps(found, name):
-    steps = found[name][0]["steps"]
+def test_a_change_of_the_link_is_followed_within_50_steps(runs, name):
+    steps = runs[name][0]["steps"]
     lower, upper = SPECS[name]["sync"]["adapt"].get("density", (0.0005, 0.1))
     for changed, until in ((SLOWER_FROM, FASTER_FROM), (FASTER_FROM, STEPS)):
         after = steps[changed + FOLLOWS : until]
@@ -157,8 +157,8 @@ def test_a_change_of_the_link_is_followed_within_50_steps(found, name):
     assert slow[1] / slow[2] < 0.5 * fast[1] / fast[2]
 
 
-def test_decisions_are_logged(found):
-    decided = found["local steps"][0]["decided"]
+def test_decisions_are_logged(runs):
+    decided = runs["local steps"][0]["decided"]
     assert len(decided) >= (STEPS - 1) // 12
     for _, metrics in decided:
         assert set(metrics) == {

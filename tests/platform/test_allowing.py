@@ -85,13 +85,13 @@ def test_a_training_of_a_searchs_own_is_code(monkeypatch):
 def test_what_the_user_names_needs_no_allowance(monkeypatch):
     """The command line and the environment are the user's own word, a file is not."""
     Path("spec.yaml").write_text("seed: 1\n")
-    own = ["--model.kind", "custom", "--model.factory", "mine:net"]
-    assert code_of(read_spec(Path("spec.yaml"), own)) == {"model.factory": "mine:net"}
+    flags = ["--model.kind", "custom", "--model.factory", "mine:net"]
+    assert code_of(read_spec(Path("spec.yaml"), flags)) == {"model.factory": "mine:net"}
     spec_naming("data")
     with pytest.raises(SpecError, match=r"spec.yaml: data\.factory = theirs:made"):
-        read_spec(Path("spec.yaml"), own)
+        read_spec(Path("spec.yaml"), flags)
     monkeypatch.setenv("TAUGRAD_DATA__FACTORY", "mine:data")
-    assert code_of(read_spec(Path("spec.yaml"), own)) == {
+    assert code_of(read_spec(Path("spec.yaml"), flags)) == {
         "data.factory": "mine:data",
         "model.factory": "mine:net",
     }

@@ -37,8 +37,8 @@ def test_it_is_strom_s_loop(most_behind, delay):
     entries = run(training, 0, T, T)
     expected, ages = transcribed(start, UNEVEN["step_times"], delay, most_behind)
     np.testing.assert_allclose(weights(training).numpy(), expected, rtol=1e-5, atol=1e-6)
-    found = entries[-1].metrics
-    assert [found[f"worker/{rank}/staleness"] for rank in range(K)] == pytest.approx(ages)
+    actual = entries[-1].metrics
+    assert [actual[f"worker/{rank}/staleness"] for rank in range(K)] == pytest.approx(ages)
 
 
 def transcribed(
@@ -49,15 +49,15 @@ def transcribed(
     Returns:
         The weights, and by worker the mean age of the messages that it applied.
     """
-    own, residuals = [start.copy() for _ in range(K)], np.zeros((K, start.size))
+    weights, residuals = [start.copy() for _ in range(K)], np.zeros((K, start.size))
     arrived, done = np.eye(K, dtype=int) * T, [0] * K
     waiting: dict[int, list[tuple[int, int, np.ndarray, frozenset[Any]]]] = defaultdict(list)
     has: list[set[tuple[int, int]]] = [set() for _ in range(K)]
     ages: list[list[int]] = [[] for _ in range(K)]
 
     def apply(k: int) -> None:
-        for sender, number, update, known in sorted(waiting.pop(k, []), key=lambda each: each[:2]):
-            own[k] += update
+        for sender, number, update, known in sorted(waiting.pop(k, []), key=lambda entry: entry[:2]):
+            weights[k] += update
             ages[k].append(len(has[k] - known))
             has[k].add((sender, number))
 
@@ -82,10 +82,10 @@ def transcribed(
             continue
         apply(k)
         known = frozenset(has[k])
-        residuals[k] += gradient(own[k], k, done[k])
+        residuals[k] += gradient(weights[k], k, done[k])
         sent = TAU * ((residuals[k] > TAU) * 1.0 - (residuals[k] < -TAU))
         residuals[k] -= sent
-        own[k] -= RATE / K * sent
+        weights[k] -= RATE / K * sent
         has[k].add((k, done[k]))
         message = (done[k], -RATE / K * sent, known)
         done[k] += 1
@@ -95,9 +95,9 @@ def transcribed(
             heapq.heappush(events, (arrival, 0, next(order), other, k, message))
     for k in range(K):
         apply(k)
-    for each in own[1:]:
-        np.testing.assert_allclose(each, own[0], rtol=1e-12, atol=1e-12)
-    return own[0], [sum(each) / len(each) for each in ages]
+    for state in weights[1:]:
+        np.testing.assert_allclose(state, weights[0], rtol=1e-12, atol=1e-12)
+    return weights[0], [sum(age) / len(age) for age in ages]
 
 
 def gradient(flat: np.ndarray, rank: int, number: int) -> np.ndarray:
@@ -112,10 +112,10 @@ def gradient(flat: np.ndarray, rank: int, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("line", ["none", "strom(0.05)", "topk(0.2)"])
 def test_workers_of_equal_speed_without_delay_are_synchronous(line):
-    found, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "allgather"))
-    for training in (found, expected):
+    actual, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "allgather"))
+    for training in (actual, expected):
         run(training, 0, T, T)
-    torch.testing.assert_close(weights(found), weights(expected), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("line", ["strom(0.05)", "qgt(0.02)", "wgt(0.05)", "topk(0.1) | linear(4)"])
@@ -166,8 +166,8 @@ def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, dela
     course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
     training = training_of(workers, simulating({"mode": "async"} | course))
     run(training, 0, 8, 8)
-    found = {worker.received.weights().tobytes() for worker in training.workers_here}
-    assert len(found) == 1
+    weights = {worker.received.weights().tobytes() for worker in training.workers_here}
+    assert len(weights) == 1
     assert all(worker.received.messages == [8] * workers for worker in training.workers_here)
 
 
@@ -175,10 +175,10 @@ def test_a_schedule_is_the_same_from_whatever_side_it_is_asked():
     course = Course((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
     forwards, backwards = Schedule(course, 40), Schedule(course, 40)
     asked = [(worker, step) for step in range(20) for worker in range(3)]
-    there = {each: forwards.received(*each) for each in asked}
-    assert there == {each: backwards.received(*each) for each in reversed(asked)}
+    there = {arguments: forwards.received(*arguments) for arguments in asked}
+    assert there == {arguments: backwards.received(*arguments) for arguments in reversed(asked)}
     other = Schedule(replace(course, seed=8), 40)
-    assert any(other.received(*each) != there[each] for each in asked)
+    assert any(other.received(*arguments) != there[arguments] for arguments in asked)
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():

@@ -42,7 +42,7 @@ def error_of(mode: str) -> tuple[str, str]:
 def work(rank: int, workers: int, folder: Path) -> dict[str, tuple[str, str]]:
     """In each worker: every case in a group of its own, with the key that the worker has in it."""
     dist.destroy_process_group()
-    found = {}
+    results = {}
     for mode, case in product(("allgather", "sharded"), KEYS):
         key = KEYS[case] if rank == 1 else "the key of all workers"
         for name in (KEY, KEY_FILE):
@@ -51,16 +51,16 @@ def work(rank: int, workers: int, folder: Path) -> dict[str, tuple[str, str]]:
         store = dist.FileStore(str(folder / f"{mode}_{case}"), workers)
         timeout = timedelta(seconds=DEADLINE_S)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=timeout)
-        found[f"{mode}, {case}"] = error_of(mode)
+        results[f"{mode}, {case}"] = error_of(mode)
         dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return found
+    return results
 
 
 def test_another_key_and_a_missing_one_are_named_on_every_rank(tmp_path):
-    found = run_group("test_authenticated", "work", WORKERS, tmp_path)
-    assert found == [found[0]] * WORKERS
-    assert found[0] == {f"{mode}, {case}": SAID[case] for mode in ("allgather", "sharded") for case in KEYS}
+    results = run_group("test_authenticated", "work", WORKERS, tmp_path)
+    assert results == [results[0]] * WORKERS
+    assert results[0] == {f"{mode}, {case}": SAID[case] for mode in ("allgather", "sharded") for case in KEYS}
 
 
 BASE = {"compressor": "wgt(0.01)", "workers": {"count": 2}}

@@ -48,10 +48,10 @@ def test_fewer_workers_share_a_batch_and_the_mean_over_all_stays_the_batchs(data
     start = data.draw(st.integers(0, count - 1))
     shares = [worker_share(order, start, batch_size, rank, workers, at_work) for rank in range(workers)]
     parts = np.array_split(order[start : start + batch_size], at_work)
-    assert [each.indices.tolist() for each in shares[:at_work] if each.weight] == [
+    assert [share.indices.tolist() for share in shares[:at_work] if share.weight] == [
         part.tolist() for part in parts if len(part)
     ]
-    assert all(each.weight == 0 and len(each.indices) == 1 for each in shares[at_work:])
+    assert all(share.weight == 0 and len(share.indices) == 1 for share in shares[at_work:])
     mean = sum(share.weight * losses[share.indices].mean() for share in shares) / workers
     assert mean == pytest.approx(losses[order[start : start + batch_size]].mean(), rel=1e-12)
 
@@ -117,7 +117,7 @@ def test_positions_are_those_of_a_walk_through_the_run(errors, examples):
         plan.measured(done, errors[epoch + 1], 1.0)
         size = adabatch_size(AdaBatch(most=64), 10, errors[0], errors[epoch + 1])
     assert plan.iterations == done
-    assert all(found == expected for found, expected in seen)
+    assert all(actual == expected for actual, expected in seen)
     with pytest.raises(ValueError, match=f"after {done} iterations"):
         plan.position(done)
 

@@ -37,13 +37,13 @@ def launched(name: str) -> dict[str, Any]:
 def objects(*names: str) -> list[dict[str, Any]]:
     """What files give to Kubernetes."""
     folder = CLUSTERS / "kubernetes"
-    return [each for name in names for each in yaml.safe_load_all((folder / name).read_text())]
+    return [document for name in names for document in yaml.safe_load_all((folder / name).read_text())]
 
 
 def the(kind: str, *names: str) -> dict[str, Any]:
     """The only object of a kind."""
-    (found,) = (each for each in objects(*names) if each["kind"] == kind)
-    return found
+    (object_,) = (object_ for object_ in objects(*names) if object_["kind"] == kind)
+    return object_
 
 
 def pods(name: str) -> dict[str, dict[str, Any]]:
@@ -56,15 +56,15 @@ def pods(name: str) -> dict[str, dict[str, Any]]:
 def variables(pod: dict[str, Any]) -> dict[str, str]:
     """A pod's only container's environment."""
     (container,) = pod["containers"]
-    return {each["name"]: each["value"] for each in container.get("env", [])}
+    return {row["name"]: row["value"] for row in container.get("env", [])}
 
 
 def specs(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
     """What a RayJob trains: its entrypoint's specs, from the volume, in the head's environment."""
     job, head = the("RayJob", name), pods(name)["head"]
     (container,) = head["containers"]
-    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "specs")
-    (volume,) = (each for each in head["volumes"] if each["name"] == "specs")
+    (mount,) = (row for row in container["volumeMounts"] if row["name"] == "specs")
+    (volume,) = (row for row in head["volumes"] if row["name"] == "specs")
     texts = the("ConfigMap", name)
     assert volume["configMap"]["name"] == texts["metadata"]["name"]
     for variable, value in variables(head).items():
@@ -96,7 +96,9 @@ def words_after(program: tuple[str, str], commands: list[str]) -> Iterator[list[
 def test_the_shell_and_ray_take_what_ray_up_is_given(name):
     config = launched(name)
     validate_config(prepare_config(launched(name)))
-    for command in [each for group, own in config.items() if group.endswith("_commands") for each in own]:
+    for command in [
+        state for group, commands in config.items() if group.endswith("_commands") for state in commands
+    ]:
         read = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)
         assert (read.returncode, read.stderr) == (0, ""), command
     for group, place in (("head_start_ray_commands", "--head"), ("worker_start_ray_commands", "--address")):
@@ -108,7 +110,7 @@ def test_the_shell_and_ray_take_what_ray_up_is_given(name):
             assert options["autoscaling_config"]
         else:
             assert options["address"] == "$RAY_HEAD_IP:6379"
-        (command,) = (each for each in config[group] if "ray start" in each)
+        (command,) = (command_ for command_ in config[group] if "ray start" in command_)
         assert re.search(r"export [^;]*RAY_AUTH_MODE=token\b[^;]*;.*ray start", command)
     assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
 
@@ -117,13 +119,17 @@ def test_the_shell_and_ray_take_what_ray_up_is_given(name):
 def test_the_heads_mlflow_is_the_one_that_jobs_use(name):
     commands = launched(name)["head_start_ray_commands"]
     # A shell's $(...) is one word to it, and many to us.
-    commands = [re.sub(r"\$\(hostname[^)]*\)", "10.0.0.1", each) for each in commands]
+    commands = [re.sub(r"\$\(hostname[^)]*\)", "10.0.0.1", command) for command in commands]
     (words,) = words_after(("mlflow", "server"), commands)
     options = mlflow_server.make_context("mlflow server", list(words)).params
-    (uri,) = {found for each in commands for found in re.findall(r"MLFLOW_TRACKING_URI=(\S+?)[; ]", each)}
+    (uri,) = {
+        match for command in commands for match in re.findall(r"MLFLOW_TRACKING_URI=(\S+?)[; ]", command)
+    }
     assert uri == f"http://{options['host']}:{options['port']}"
     assert is_allowed_host_header(get_default_allowed_hosts(), uri.removeprefix("http://"))
-    (storage,) = {found for each in commands for found in re.findall(r"TAUGRAD_STORAGE=(\S+?)[; ]", each)}
+    (storage,) = {
+        match for command in commands for match in re.findall(r"TAUGRAD_STORAGE=(\S+?)[; ]", command)
+    }
     kept = storage_path(RunSpec.model_validate({"storage": storage}))
     assert kept == storage  # the same place on every machine: a bucket, or an absolute path
 
@@ -139,10 +145,10 @@ def test_a_jobs_pods_have_the_storage_the_token_and_the_version(name):
         assert pod["enableServiceLinks"] is False  # no MLFLOW_PORT of Kubernetes' making
         assert variables(pod) == variables(pods(name)["head"])
         (container,) = pod["containers"]
-        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
-        volumes = {each["name"]: each for each in pod["volumes"]}
+        mounts = {row["name"]: row["mountPath"] for row in container["volumeMounts"]}
+        volumes = {row["name"]: row for row in pod["volumes"]}
         assert mounts.keys() == volumes.keys()
-        (claim,) = (each for each in pod["volumes"] if "persistentVolumeClaim" in each)
+        (claim,) = (volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume)
         assert claim["persistentVolumeClaim"]["claimName"] == shared["metadata"]["name"]
         assert Path(variables(pod)["TAUGRAD_STORAGE"]).is_relative_to(mounts[claim["name"]])
 

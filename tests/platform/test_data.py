@@ -36,7 +36,7 @@ def with_one_value(value):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "found", "wanted"),
+    ("field", "value", "actual", "wanted"),
     [
         ("train_inputs", torch.zeros(4, 2, 3, 5, dtype=torch.float64), "torch.float64", "torch.float32"),
         ("train_inputs", torch.zeros(4, 30), "4 x 30", "channels, height, width"),
@@ -51,12 +51,12 @@ def with_one_value(value):
         ("classes", 3.0, "3.0", "an integer"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_was_found_and_what_would_do(field, value, found, wanted):
+def test_a_wrong_field_is_named_with_what_was_found_and_what_would_do(field, value, actual, wanted):
     with pytest.raises(DataError) as caught:
         DataSet(**(valid() | {field: value}))
     before, after = str(caught.value).split(";", 1)
     assert before.startswith(field)
-    assert found in before
+    assert actual in before
     assert wanted in after
 
 
@@ -79,11 +79,11 @@ def test_mnist5k_is_what_its_file_holds():
     whole = sorted((bytes(map(int, row[:-1])), int(row[-1])) for row in rows)
     data = load(Mnist5k())
     low, high = data.train_inputs.min(), data.train_inputs.max()
-    found = []
+    results = []
     for inputs, labels in ((data.train_inputs, data.train_labels), (data.test_inputs, data.test_labels)):
         pixels = ((inputs - low) / (high - low) * 255).round().to(torch.uint8).flatten(1).numpy()
-        found += [(row.tobytes(), label) for row, label in zip(pixels, labels.tolist(), strict=True)]
-    assert sorted(found) == whole
+        results += [(row.tobytes(), label) for row, label in zip(pixels, labels.tolist(), strict=True)]
+    assert sorted(results) == whole
 
 
 # IDX files.

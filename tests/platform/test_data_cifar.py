@@ -17,7 +17,7 @@ TEN = {f"data_batch_{i}.bin": 3 for i in range(1, 6)} | {"test_batch.bin": 4}
 
 def record(*columns):
     """Records of bytes: each example's labels, then its red, green and blue by rows."""
-    return np.hstack([np.reshape(each, (len(each), -1)) for each in columns]).tobytes()
+    return np.hstack([np.reshape(column, (len(column), -1)) for column in columns]).tobytes()
 
 
 def images(generator, count):
@@ -37,12 +37,12 @@ def ten(tmp_path):
 def check(data, train, test):
     """Against labels and images of both parts; normalised by channel of the training part."""
     pixels = train[1].astype(np.float64)
-    mean, deviation = (each.reshape(3, 1, 1) for each in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
-    for examples, (labels, own) in ((data.train, train), (data.test, test)):
-        inputs, found = all_examples(examples)
-        assert (inputs.dtype, found.dtype) == (torch.float32, torch.int64)
-        np.testing.assert_allclose(inputs.numpy(), (own - mean) / deviation, rtol=1e-5, atol=1e-5)
-        assert found.tolist() == labels.tolist()
+    mean, deviation = (tensor.reshape(3, 1, 1) for tensor in (pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))))
+    for examples, (labels, images) in ((data.train, train), (data.test, test)):
+        inputs, result = all_examples(examples)
+        assert (inputs.dtype, result.dtype) == (torch.float32, torch.int64)
+        np.testing.assert_allclose(inputs.numpy(), (images - mean) / deviation, rtol=1e-5, atol=1e-5)
+        assert result.tolist() == labels.tolist()
 
 
 def test_cifar10_is_read(ten):
@@ -50,8 +50,11 @@ def test_cifar10_is_read(ten):
     data = load(Cifar10(path=folder))
     assert (data.shape.inputs, data.shape.outputs) == ((3, 32, 32), 10)
     *train, test = made.values()
-    check(data, [np.concatenate(each) for each in zip(*train, strict=True)], test)
-    assert data.fingerprint == hashlib.sha256(b"".join(record(*each) for each in made.values())).hexdigest()
+    check(data, [np.concatenate(file) for file in zip(*train, strict=True)], test)
+    assert (
+        data.fingerprint
+        == hashlib.sha256(b"".join(record(*arguments) for arguments in made.values())).hexdigest()
+    )
 
 
 @pytest.mark.parametrize(("labels", "classes"), [("coarse", 20), ("fine", 100)])

@@ -29,11 +29,11 @@ def npy(dtype, shape, numbers, *, fortran=False):
 def utterances(part):
     """[(frames [n, F], labels [n])], as the test knows them."""
     generator = np.random.default_rng(list(LENGTHS).index(part))
-    found = []
+    results = []
     for n in LENGTHS[part]:
         frames = generator.normal([5, -1, 0], [2, 1, 9], (n, FEATURES)).astype(np.float32)
-        found.append((frames, generator.integers(0, len(CLASSES), n)))
-    return found
+        results.append((frames, generator.integers(0, len(CLASSES), n)))
+    return results
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def windows(part, context):
         normal, last = (frames - train.mean(0)) / train.std(0), len(frames) - 1
         around = np.arange(context) - context // 2
         inputs += [normal[(middle + around).clip(0, last)].ravel() for middle in range(len(frames))]
-    return inputs, [label for _, own in utterances(part) for label in own]
+    return inputs, [label for _, labels in utterances(part) for label in labels]
 
 
 @pytest.mark.parametrize("context", [1, 3, 17])
@@ -80,9 +80,9 @@ def test_windows_are_what_their_definition_says(folder, context, evaluate_on):
     assert (data.shape.outputs, data.shape.targets) == (len(CLASSES), "classes")
     for examples, part in ((data.train, "train"), (data.test, evaluate_on)):
         wanted, labels = windows(part, context)
-        found, found_labels = all_examples(examples)
-        assert found.dtype == torch.float32
-        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+        result, found_labels = all_examples(examples)
+        assert result.dtype == torch.float32
+        np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-5)
         assert found_labels.tolist() == labels
         assert not examples.in_memory
 

@@ -31,9 +31,9 @@ def normalised(pixels):
 @pytest.mark.parametrize("write", [png, ppm])
 def test_an_image_of_the_right_size_stays_as_it_is(write):
     pixels = noise(0, 8, 8)
-    found = Framing(8, 8, 3, 0.08).pixels(write(pixels), "it", None)
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, pixels)
+    result = Framing(8, 8, 3, 0.08).pixels(write(pixels), "it", None)
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, pixels)
 
 
 def test_the_middle_is_cut_out(tmp_path):
@@ -77,8 +77,8 @@ def packed12(values):
 )
 def test_more_than_eight_bits_are_scaled_to_eight(encoded, values, white):
     wanted = np.round(values / white * 255)
-    found = Framing(6, 6, 1, 0.08).pixels(encoded, "it", None)
-    np.testing.assert_array_equal(found[:, :, 0], wanted)
+    result = Framing(6, 6, 1, 0.08).pixels(encoded, "it", None)
+    np.testing.assert_array_equal(result[:, :, 0], wanted)
     colours = Framing(6, 6, 3, 0.08).pixels(encoded, "it", None)
     np.testing.assert_array_equal(colours, np.stack([wanted] * 3, axis=2))
 
@@ -107,8 +107,8 @@ def test_a_file_of_several_images_is_refused_and_of_one_is_read(kind):
     one, both = io.BytesIO(), io.BytesIO()
     first.save(one, kind)
     first.save(both, kind, save_all=True, append_images=[second])
-    found = Framing(6, 6, 1, 0.08).pixels(one.getvalue(), "it", None)
-    np.testing.assert_allclose(found, 200, atol=3)
+    result = Framing(6, 6, 1, 0.08).pixels(one.getvalue(), "it", None)
+    np.testing.assert_allclose(result, 200, atol=3)
     with pytest.raises(DataError, match=r"^it: holds several images"):
         Framing(6, 6, 1, 0.08).pixels(both.getvalue(), "it", None)
 
@@ -161,13 +161,13 @@ def test_a_tree_with_a_test_part_is_read(tree):
 def test_one_tree_is_split_by_class(tree):
     path, train, _ = tree
     data = load(ImageFolder(path=path / "train", size=12, test_fraction=0.34))
-    parts = [all_examples(each) for each in (data.train, data.test)]
+    parts = [all_examples(examples_) for examples_ in (data.train, data.test)]
     assert np.bincount(parts[1][1]).tolist() == [3, 2, 2]
     together = torch.cat([inputs for inputs, _ in parts]).numpy()
     wanted = normalised([train[name] for name in sorted(train)])
     np.testing.assert_allclose(np.sort(together, axis=0), np.sort(wanted, axis=0), rtol=1e-5, atol=1e-6)
     others = [load(ImageFolder(path=path / "train", size=12, split_seed=seed)) for seed in range(4)]
-    assert not all(same([all_examples(others[0].test)], [all_examples(each.test)]) for each in others)
+    assert not all(same([all_examples(others[0].test)], [all_examples(other.test)]) for other in others)
 
 
 def test_augmentation_follows_from_seed_epoch_and_example_alone(tree):
@@ -196,8 +196,8 @@ def test_a_file_that_is_no_image_and_a_deeper_folder_are_named(tree, other):
     [
         (shutil.rmtree, "is not a folder; expected one that holds a folder of images"),
         (lambda root: shutil.rmtree(root / "train") or (root / "train").mkdir(), "train: holds 0 folders"),
-        (lambda root: [each.unlink() for each in (root / "train/dog").iterdir()], "train/dog: holds no"),
-        (lambda root: [each.unlink() for each in (root / "test/emu").iterdir()], "test/emu: holds no image"),
+        (lambda root: [path.unlink() for path in (root / "train/dog").iterdir()], "train/dog: holds no"),
+        (lambda root: [path.unlink() for path in (root / "test/emu").iterdir()], "test/emu: holds no image"),
         (lambda root: (root / "test" / "fox").mkdir(), "test/fox: is not a class of the training part"),
     ],
 )

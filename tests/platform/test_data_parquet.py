@@ -46,11 +46,11 @@ def folder(tmp_path):
 
 
 def check(examples, inputs, targets):
-    found = all_examples(examples)
-    np.testing.assert_array_equal(found[0].numpy(), np.asarray(inputs, np.float32))
-    np.testing.assert_array_equal(found[1].numpy(), targets)
-    assert found[0].dtype == torch.float32
-    return found[1].dtype
+    result = all_examples(examples)
+    np.testing.assert_array_equal(result[0].numpy(), np.asarray(inputs, np.float32))
+    np.testing.assert_array_equal(result[1].numpy(), targets)
+    assert result[0].dtype == torch.float32
+    return result[1].dtype
 
 
 def test_lists_of_numbers_and_classes_are_read(folder):
@@ -76,7 +76,7 @@ def test_images_are_read(tmp_path, form):
     images = [noise(i, 6, 6) for i in range(9)]
     encoded = [png(image) for image in images]
     if form == "struct":
-        encoded = [{"bytes": each, "path": None} for each in encoded]
+        encoded = [{"bytes": data, "path": None} for data in encoded]
     columns = {"image": encoded, "label": [i % 2 for i in range(9)]}
     for part in ("train", "test"):
         write(tmp_path / part / "0.parquet", columns, rows=4)

@@ -75,14 +75,14 @@ def test_a_single_files_end_is_the_test_part(one_file):
 def test_whole_files_are_held_out_by_name(files):
     paths = list(files.rglob("*.txt"))
     train, test = split(paths, 0.3, seed=1)
-    assert {each.name for each in train}.isdisjoint(each.name for each in test)
-    assert sorted(each.name for each in [*train, *test]) == sorted(
+    assert {file.name for file in train}.isdisjoint(file.name for file in test)
+    assert sorted(file.name for file in [*train, *test]) == sorted(
         path.relative_to(files).as_posix() for path in paths
     )
-    names = {name: hashlib.sha256(f"1:{name}".encode()).digest()[:8] for name in (each.name for each in test)}
+    names = {name: hashlib.sha256(f"1:{name}".encode()).digest()[:8] for name in (file.name for file in test)}
     assert all(int.from_bytes(digest, "big") < 0.3 * 2**64 for digest in names.values())
-    assert {each.name for each in split(paths[::-1], 0.3, seed=1)[1]} == set(names)
-    assert {frozenset(each.name for each in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
+    assert {part.name for part in split(paths[::-1], 0.3, seed=1)[1]} == set(names)
+    assert {frozenset(part.name for part in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
         frozenset(names)
     }
 
@@ -91,9 +91,9 @@ def test_the_fingerprint_is_of_names_and_contents(files):
     first = load(Text(path=str(files), context=4)).fingerprint
     train, test = split(list(files.rglob("*.txt")), 0.1, 0)
     wanted = hashlib.sha256()
-    for each in [*train, *test]:
-        content = (files / each.name).read_bytes()
-        wanted.update(f"{each.name}\0{len(content)}\0".encode() + content)
+    for file in [*train, *test]:
+        content = (files / file.name).read_bytes()
+        wanted.update(f"{file.name}\0{len(content)}\0".encode() + content)
     assert first == wanted.hexdigest()
     moved = files.rename(files.with_name("elsewhere"))
     assert load(Text(path=str(moved), context=4)).fingerprint == first
@@ -173,7 +173,7 @@ def test_tokens_are_made_once(one_file, cache, monkeypatch):
     first = row_of(load(config).train)
     monkeypatch.setattr("taugrad.platform.data.text._written", None)
     assert row_of(load(config).train) == first
-    assert [each.suffix for each in cache.iterdir()] == [".bin"]
+    assert [path.suffix for path in cache.iterdir()] == [".bin"]
 
 
 @pytest.mark.parametrize("damage", ["flipped in its head", "flipped", "cut", "gone", "longer"])

@@ -16,24 +16,24 @@ def findings(monkeypatch, tmp_path):
     return lambda: {finding.what: finding for finding in doctor.examine()}
 
 
-def versions(monkeypatch, found):
+def versions(monkeypatch, installed):
     real = metadata.version
 
     def version(name):
-        if name.startswith("cupy") and name not in found:
+        if name.startswith("cupy") and name not in installed:
             raise metadata.PackageNotFoundError(name)
-        return found.get(name) or real(name)
+        return installed.get(name) or real(name)
 
     monkeypatch.setattr(metadata, "version", version)
 
 
 def test_this_machine_can_train(findings, capsys):
-    found = findings()
+    result = findings()
     for what in ("Python", "CPUs", "torch", "exchange", "Ray", "MLflow"):
-        assert found[what].state == "ok", found[what]
-    assert torch.__version__ in found["torch"].detail
-    assert "gloo" in found["exchange"].detail
-    assert all(finding.remedy for finding in found.values() if finding.state == "wrong")
+        assert result[what].state == "ok", result[what]
+    assert torch.__version__ in result["torch"].detail
+    assert "gloo" in result["exchange"].detail
+    assert all(finding.remedy for finding in result.values() if finding.state == "wrong")
 
 
 def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
@@ -45,9 +45,9 @@ def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
     monkeypatch.setattr(doctor.sys, "version_info", ())
     monkeypatch.setattr(torch.cuda, "is_available", fail)
     monkeypatch.setattr(torch.distributed, "is_gloo_available", fail)
-    found = findings()
-    assert (found["torch"].state, found["torch"].remedy) == ("wrong", "reinstall torch")
-    assert (found["gpu"].state, found["gpu"].remedy) == ("wrong", "")
+    result = findings()
+    assert (result["torch"].state, result["torch"].remedy) == ("wrong", "reinstall torch")
+    assert (result["gpu"].state, result["gpu"].remedy) == ("wrong", "")
 
 
 def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findings, monkeypatch, capsys):
@@ -87,11 +87,11 @@ def test_driver_torch_and_cupy_must_fit(
     versions(monkeypatch, installed)
     monkeypatch.setattr(doctor, "_driver", lambda: driver)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    for name, found in (("is_available", available), ("device_count", 1), ("get_device_name", "NVIDIA H200")):
-        monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
-    found = findings()[what]
-    assert found.state == state
-    assert says in (found.detail if what == "GPU" else found.remedy)
+    for name, value in (("is_available", available), ("device_count", 1), ("get_device_name", "NVIDIA H200")):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, given=value: given)
+    result = findings()[what]
+    assert result.state == state
+    assert says in (result.detail if what == "GPU" else result.remedy)
 
 
 def test_what_breaks_a_check_is_told_and_the_others_go_on(findings, monkeypatch):
@@ -99,7 +99,7 @@ def test_what_breaks_a_check_is_told_and_the_others_go_on(findings, monkeypatch)
         raise OSError("no such library")
 
     monkeypatch.setattr(torch.cuda, "is_available", broken)
-    found = findings()
-    assert found["gpu"].state == "wrong"
-    assert "no such library" in found["gpu"].detail
-    assert found["MLflow"].state == "ok"
+    result = findings()
+    assert result["gpu"].state == "wrong"
+    assert "no such library" in result["gpu"].detail
+    assert result["MLflow"].state == "ok"

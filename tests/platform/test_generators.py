@@ -36,8 +36,8 @@ def test_each_worker_draws_its_own_whoever_drew_before():
         with Randomness(5, [rank]).of(rank):
             alone[rank] = [draw(), draw()]
     assert len({numbers[0] for numbers in alone.values()}) == 3
-    together, found = Randomness(5, range(3)), {rank: [] for rank in range(3)}
+    together, results = Randomness(5, range(3)), {rank: [] for rank in range(3)}
     for rank in (2, 0, 1, 1, 2, 0):
         with together.of(rank):
-            found[rank].append(draw())
-    assert found == alone
+            results[rank].append(draw())
+    assert results == alone

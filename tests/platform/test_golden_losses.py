@@ -56,6 +56,6 @@ def test_losses_are_what_they_were(name, alone):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    found = {name: [round(loss, 7) for loss in losses_of(name)] for name in SPECS}
-    json.dump(found, sys.stdout, indent=1)
+    results = {name: [round(loss, 7) for loss in losses_of(name)] for name in SPECS}
+    json.dump(results, sys.stdout, indent=1)
     print()

@@ -69,9 +69,9 @@ def test_sixteen_bits_differ_from_thirty_two_by_rounding(alone):
     moved = {}
     for activations in ("fp32", "bf16"):
         trainer = trainer_of(simulating(hybrid(fields=one, scheme="c", activations=activations)))
-        start = {key: each.clone() for key, each in trainer.model.state_dict().items()}
+        start = {key: tensor.clone() for key, tensor in trainer.model.state_dict().items()}
         trainer.fit()
-        moved[activations] = {key: each - start[key] for key, each in trainer.model.state_dict().items()}
+        moved[activations] = {key: tensor - start[key] for key, tensor in trainer.model.state_dict().items()}
     for key, step in moved["fp32"].items():
         assert 0 < (moved["bf16"][key] - step).norm() < 0.05 * step.norm(), key
 
@@ -96,8 +96,8 @@ def test_any_number_of_workers_trains_as_one_process_and_reloads_what_others_sav
     saved = saved_by(tmp_path / str(MIDDLE), 1)
     fewer = trained(simulating(spec, 2), saved=saved)
     trainer, expected = one
-    for found, recorder in (many, fewer):
-        weights = found.model.state_dict()
+    for actual, recorder in (many, fewer):
+        weights = actual.model.state_dict()
         for key, value in trainer.model.state_dict().items():
             torch.testing.assert_close(weights[key], value, rtol=1e-4, atol=2e-5, msg=key)
         loss = recorder.evaluations[-1][1]["eval/loss"]
@@ -117,7 +117,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_step_out_or_ends_the_run(schem
             with pytest.raises(Exception, match=r"fc2\.weight"):
                 trainer.fit()
             continue
-        before = {name: each.clone() for name, each in trainer.model.state_dict().items()}
+        before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
         trainer.fit()
         assert trainer.sync.totals.skipped_steps == ITERATIONS
         assert same({"weights": before}, {"weights": trainer.model.state_dict()})

@@ -89,9 +89,9 @@ def one_process(model: nn.Sequential) -> nn.Sequential:
     copy = deepcopy(model)
     number = 0
     for parent in list(copy.modules()):
-        for name, each in list(parent.named_children()):
-            if isinstance(each, nn.Dropout):
-                setattr(parent, name, KnownDropout(number, each.p))
+        for name, module in list(parent.named_children()):
+            if isinstance(module, nn.Dropout):
+                setattr(parent, name, KnownDropout(number, module.p))
                 number += 1
     return copy
 
@@ -142,7 +142,7 @@ def run(
         HybridWorker(two_parts(model), task, training, settings, rank, workers)
         for rank, task in enumerate(tasks)
     ]
-    position = Position(0, DONE, 100, DONE, sum(len(each) for each in batches), 100)
+    position = Position(0, DONE, 100, DONE, sum(len(batch) for batch in batches), 100)
     coroutines = [
         worker.iterate(
             batch, position, nullcontext, Exchange(carrier, torch.float64, Traffic(workers), waits=False)
@@ -155,42 +155,42 @@ def run(
 def convolutional_gradients(model: nn.Sequential, computed: Sequence[Computed]) -> list[dict[str, Tensor]]:
     """Each worker's own, by name."""
     convolutional = two_parts(model).convolutional
-    found = []
-    for each in computed:
+    results = []
+    for result in computed:
         convolutional.zero_grad()
-        if each.features is not None:
-            each.features.backward(each.gradient)
-        found.append(
+        if result.features is not None:
+            result.features.backward(result.gradient)
+        results.append(
             {
                 name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
                 for name, p in convolutional.named_parameters()
             }
         )
-    return found
+    return results
 
 
 def whole(team: Sequence[HybridWorker], gradient: bool = True) -> dict[str, Tensor]:
     """The fully connected layers' gradients, or weights, put together from the workers' neurons."""
     parts: dict[str, list[Tensor]] = {}
     for worker in team:
-        for layer in (cast(Layer, each) for each in worker.layers):
-            for name, own in layer.named_parameters():
-                value = own.grad if gradient else own.detach()
+        for layer in (cast(Layer, layer) for layer in worker.layers):
+            for name, parameter in layer.named_parameters():
+                value = parameter.grad if gradient else parameter.detach()
                 parts.setdefault(f"{layer.name}.{name}", []).append(value)
-    return {name: torch.cat(each) for name, each in parts.items()}
+    return {name: torch.cat(part) for name, part in parts.items()}
 
 
 def forward(model: nn.Sequential, inputs: Tensor, rows: slice) -> Tensor:
-    for each in model.modules():
-        if isinstance(each, KnownDropout):
-            each.rows = rows
+    for module in model.modules():
+        if isinstance(module, KnownDropout):
+            module.rows = rows
     return cast(Tensor, model(inputs[rows]))
 
 
-def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, each in found.items():
-        torch.testing.assert_close(each, expected[name], rtol=1e-10, atol=1e-10, msg=name)
+def assert_close(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, result in actual.items():
+        torch.testing.assert_close(result, expected[name], rtol=1e-10, atol=1e-10, msg=name)
 
 
 @in_turn("reduction", ["mean", "sum"])
@@ -221,9 +221,9 @@ def test_every_scheme_is_one_process_forward_and_backward(scheme, workers, reduc
         for task in tasks:
             torch.testing.assert_close(torch.cat(task.seen), scores[places].detach(), rtol=1e-10, atol=1e-10)
         mean_loss = nn.functional.cross_entropy(scores, targets).item()
-        assert all(each.loss == pytest.approx(mean_loss, rel=1e-12) for each in computed)
-        own = convolutional_gradients(model, computed)
-        mean = {key: sum(each[key] for each in own) / workers for key in own[0]}
+        assert all(result.loss == pytest.approx(mean_loss, rel=1e-12) for result in computed)
+        by_worker = convolutional_gradients(model, computed)
+        mean = {key: sum(gradients[key] for gradients in by_worker) / workers for key in by_worker[0]}
         assert_close(mean | whole(team), expected)
 
 
@@ -232,12 +232,12 @@ def test_a_workers_convolutions_get_the_gradient_of_its_own_weighted_loss_as_in_
     model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of(counts)
     _, computed, _ = run(model, batches, "c")
-    found = convolutional_gradients(model, computed)
+    result = convolutional_gradients(model, computed)
     reference = one_process(model)
-    for batch, own in zip(batches, found, strict=True):
+    for batch, gradients in zip(batches, result, strict=True):
         reference.zero_grad()
         (batch.weight * nn.functional.cross_entropy(reference(batch.inputs), batch.targets)).backward()
-        assert_close(own, {key: p.grad for key, p in reference.named_parameters() if key in own})
+        assert_close(gradients, {key: p.grad for key, p in reference.named_parameters() if key in gradients})
 
 
 @in_turn("workers", [2, 3, 4])
@@ -253,7 +253,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
         kept = {key: p for key, p in reference.named_parameters() if key not in learned}
         summed = {key: torch.zeros_like(p) for key, p in kept.items()}
         for turn in turns_of(scheme, counts):
-            rows = [sum(counts[:worker]) + row for worker, own in enumerate(turn) for row in own]
+            rows = [sum(counts[:worker]) + row for worker, rows_ in enumerate(turn) for row in rows_]
             scores = forward(reference, inputs, slice(0, n))[rows]
             loss = nn.functional.cross_entropy(scores, targets[rows])
             parameters = [*learned.values(), *kept.values()]
@@ -267,23 +267,25 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
         team, computed, _ = run(model, batches, scheme, per_worker=True)
 
         assert_close(whole(team, gradient=False), {key: p.detach() for key, p in learned.items()})
-        own = convolutional_gradients(model, computed)
-        assert_close({key: sum(each[key] for each in own) / workers for key in own[0]}, summed)
+        by_worker = convolutional_gradients(model, computed)
+        assert_close(
+            {key: sum(gradients[key] for gradients in by_worker) / workers for key in by_worker[0]}, summed
+        )
 
 
 def test_summed_gradients_are_those_of_all_workers():
     model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of([3, 3, 2])
-    mean, summed = (whole(run(model, batches, "b", summed=each)[0]) for each in (False, True))
-    assert_close(summed, {key: 3 * each for key, each in mean.items()})
+    mean, summed = (whole(run(model, batches, "b", summed=value)[0]) for value in (False, True))
+    assert_close(summed, {key: 3 * tensor for key, tensor in mean.items()})
 
 
 def test_masks_do_not_depend_on_who_draws_them_and_drop_the_share_asked_for():
     rows = torch.arange(200)
     everything = ExampleRows(7, 3, rows).kept(1, 0.3, 0, 500)
     for part, columns in ((torch.tensor([5, 190, 6]), (100, 340)), (rows[:1], (499, 500))):
-        found = ExampleRows(7, 3, part).kept(1, 0.3, *columns)
-        assert torch.equal(found, everything[part][:, columns[0] : columns[1]])
+        result = ExampleRows(7, 3, part).kept(1, 0.3, *columns)
+        assert torch.equal(result, everything[part][:, columns[0] : columns[1]])
     # 100,000 draws: four standard deviations.
     assert everything.double().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / 1e5) ** 0.5)
     for other in (ExampleRows(8, 3, rows), ExampleRows(7, 4, rows)):
@@ -329,7 +331,9 @@ def test_parts_have_the_names_that_their_parameters_have_in_the_model():
     ):
         parts = two_parts(model)
         convolutional = [name for name, _ in parts.convolutional.named_parameters()]
-        linear = [f"{name}.{p}" for name, each in parts.fully_connected for p, _ in each.named_parameters()]
+        linear = [
+            f"{name}.{p}" for name, module in parts.fully_connected for p, _ in module.named_parameters()
+        ]
         assert convolutional + linear == [name for name, _ in model.named_parameters()]
         assert linear
         assert all(name.split(".")[0].startswith("fc") for name in linear)

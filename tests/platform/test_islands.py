@@ -94,7 +94,7 @@ class Net(nn.Module):
         return self.last(hidden - self.mean)
 
 
-PARAMETERS = sum(each.numel() for each in Net(1, 16, 16, 10).parameters())
+PARAMETERS = sum(parameter.numel() for parameter in Net(1, 16, 16, 10).parameters())
 
 
 def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
 
 def flat(tensors: Any) -> Tensor:
     """float64, one after the other."""
-    return torch.cat([each.detach().double().flatten() for each in tensors])
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
 
 
 def owed(sync: IslandGradients) -> Tensor:
@@ -138,7 +138,7 @@ def on_hosts() -> dict[str, Any]:
 
 def not_finite(rank: int) -> dict[str, str]:
     """What every worker says when one has a gradient that is not finite; and when it is left out."""
-    found = {}
+    results = {}
     for line in ("none", SPARSE, "wgt(0.01, nonfinite='skip')"):
         trainer = trainer_of(islands(line))
         trainer.plan._most = 3
@@ -152,10 +152,10 @@ def not_finite(rank: int) -> dict[str, str]:
         trainer.sync.iterate = poisoned  # type: ignore[method-assign]
         try:
             trainer.fit()
-            found[line] = f"skipped {trainer.sync.totals.skipped_steps}"
+            results[line] = f"skipped {trainer.sync.totals.skipped_steps}"
         except NonFiniteGradient as problem:
-            found[line] = str(problem)
-    return found
+            results[line] = str(problem)
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -164,22 +164,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> list[dict[str, Any]]:
+def workers(folder: Path) -> list[dict[str, Any]]:
     """By rank."""
     return run_group("test_islands", "work", WORKERS, folder)
 
 
 @in_turn("name", ALL)
-def test_all_islands_have_one_model_and_one_ledger(name: str, found: list[dict[str, Any]]) -> None:
-    first, *others = (each["runs"][name] for each in found)
+def test_all_islands_have_one_model_and_one_ledger(name: str, workers: list[dict[str, Any]]) -> None:
+    first, *others = (result["runs"][name] for result in workers)
     for other in others:
         assert same(first, other)
         assert all(first[what] == other[what] for what in ("totals", "evaluations"))
 
 
 @in_turn("name", RESUMED)
-def test_a_run_that_goes_on_from_its_middle_ends_the_same(name: str, found: list[dict[str, Any]]) -> None:
-    for worker in found:
+def test_a_run_that_goes_on_from_its_middle_ends_the_same(name: str, workers: list[dict[str, Any]]) -> None:
+    for worker in workers:
         whole: Result = worker["runs"][name]
         assert same(whole, whole["resumed"])
         assert all(whole[what] == whole["resumed"][what] for what in ("totals", "metrics"))
@@ -187,38 +187,36 @@ def test_a_run_that_goes_on_from_its_middle_ends_the_same(name: str, found: list
 
 
 @in_turn("name", EQUAL)
-def test_what_sends_everything_trains_as_ddp_does(name: str, found: list[dict[str, Any]]) -> None:
-    runs = found[0]["runs"]
+def test_what_sends_everything_trains_as_ddp_does(name: str, workers: list[dict[str, Any]]) -> None:
+    runs = workers[0]["runs"]
     mine, ddp = runs[name], runs[EQUAL[name][1]]
     for key, value in ddp["weights"].items():
         torch.testing.assert_close(mine["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
-    losses = [
-        [each["train/loss"] for _, each in one["logged"] if "train/loss" in each] for one in (mine, ddp)
-    ]
+    losses = [[row["train/loss"] for _, row in one["logged"] if "train/loss" in row] for one in (mine, ddp)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] < 0.9 * losses[0][0]
 
 
-def test_bytes_between_islands_grow_with_islands_and_not_with_workers(found: list[dict[str, Any]]) -> None:
-    totals = found[0]["runs"]["everything"]["totals"]
+def test_bytes_between_islands_grow_with_islands_and_not_with_workers(workers: list[dict[str, Any]]) -> None:
+    totals = workers[0]["runs"]["everything"]["totals"]
     two = WORKERS // SIZE
     assert totals["elements"] == two * PARAMETERS * ITERATIONS
     assert totals["sent"] == pytest.approx(totals["elements"], rel=0.01)  # but for zeros
     assert totals["paper_bits"] == 32 * totals["sent"]
     assert totals["wire_bytes"] == pytest.approx(8 * totals["elements"], rel=0.01)  # positions and values
     assert totals["received_bytes"] == (two - 1) * totals["wire_bytes"]
-    assert found[0]["runs"]["none"]["totals"]["wire_bytes"] == 4 * totals["elements"]
-    assert found[0]["runs"]["strom"]["totals"]["sent"] < 0.1 * totals["elements"]
-    logged = [each for _, each in found[0]["runs"]["strom"]["logged"] if "comm/residual_rms" in each]
+    assert workers[0]["runs"]["none"]["totals"]["wire_bytes"] == 4 * totals["elements"]
+    assert workers[0]["runs"]["strom"]["totals"]["sent"] < 0.1 * totals["elements"]
+    logged = [row for _, row in workers[0]["runs"]["strom"]["logged"] if "comm/residual_rms" in row]
     assert len(logged) == ITERATIONS
-    assert all(each["comm/residual_rms"] > 0 for each in logged)
+    assert all(row["comm/residual_rms"] > 0 for row in logged)
     assert logged[0]["comm/fraction"] == pytest.approx(0.05, rel=0.3)
     assert "layer/last.weight/grad_rms" in logged[0]
 
 
 @in_turn("name", DENSE | ROUNDS | ALL)
-def test_the_evaluation_is_that_of_one_process(name: str, found: list[dict[str, Any]], alone: None) -> None:
-    spec, first = RunSpec.model_validate((DENSE | ROUNDS | ALL)[name]), found[0]["runs"][name]
+def test_the_evaluation_is_that_of_one_process(name: str, workers: list[dict[str, Any]], alone: None) -> None:
+    spec, first = RunSpec.model_validate((DENSE | ROUNDS | ALL)[name]), workers[0]["runs"][name]
     data = load(spec.data)
     model, task = build(spec.model, data.shape), build_task(spec.task, data.shape)
     model.load_state_dict(first["weights"])
@@ -227,9 +225,9 @@ def test_the_evaluation_is_that_of_one_process(name: str, found: list[dict[str, 
     assert (here["accuracy"], here["loss"]) == first["evaluations"][-1]
 
 
-def test_hosts_are_islands_if_they_have_equally_many_workers(found: list[dict[str, Any]]) -> None:
-    for worker in found:
-        for key, value in found[0]["runs"]["dense"]["weights"].items():
+def test_hosts_are_islands_if_they_have_equally_many_workers(workers: list[dict[str, Any]]) -> None:
+    for worker in workers:
+        for key, value in workers[0]["runs"]["dense"]["weights"].items():
             torch.testing.assert_close(worker["hosts"]["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
         assert worker["hosts"]["units"] == 2  # the large layers, which share their weights, and the rest
         assert worker["hosts"]["refused"].startswith(
@@ -238,13 +236,13 @@ def test_hosts_are_islands_if_they_have_equally_many_workers(found: list[dict[st
 
 
 def test_a_gradient_that_is_not_finite_is_named_on_every_worker_or_left_out(
-    found: list[dict[str, Any]],
+    workers: list[dict[str, Any]],
 ) -> None:
-    for worker in found:
-        assert worker["nan"] == found[0]["nan"]
-    said = found[0]["nan"]
+    for worker in workers:
+        assert worker["nan"] == workers[0]["nan"]
+    said = workers[0]["nan"]
     assert said.pop("wgt(0.01, nonfinite='skip')") == "skipped 1"
-    assert all("holds NaN or Inf" in each for each in said.values())
+    assert all("holds NaN or Inf" in text for text in said.values())
     # The workers of its island have the shards of its sum.
     assert "on worker 2; " in said[SPARSE] or "on worker 3; " in said[SPARSE]
 
@@ -254,7 +252,7 @@ def another_number(rank: int, workers: int, folder: Path, size: str) -> dict[str
     sync, group = BEGUN["sync"] | {"island": int(size)}, {"count": workers, "on_resize": "merge"}
     spec = BEGUN | {"sync": sync, "workers": group}
     saved = saved_by(folder.parent / "begun" / str(MIDDLE), WORKERS)
-    states = [state for each in saved.every for state in each["workers"]["exchange"].values()]
+    states = [state for row in saved.every for state in row["workers"]["exchange"].values()]
     former = sum(float(kept.double().sum()) for state in states for kept in state["residuals"].values())
     try:
         trainer = trainer_of(spec, saved=saved)
@@ -273,13 +271,13 @@ def another_number(rank: int, workers: int, folder: Path, size: str) -> dict[str
 
 
 def test_another_number_of_islands_goes_on_with_what_is_owed(
-    found: list[dict[str, Any]], folder: Path
+    workers: list[dict[str, Any]], folder: Path
 ) -> None:
-    assert found
+    assert workers
     first, *others = run_group("test_islands", "another_number", 6, folder / "pairs", SIZE)
     assert first["owed"] == pytest.approx(first["former"], rel=1e-5)
     assert first["steps"] == (MIDDLE, ITERATIONS)
     for other in others:
         assert same(first, other)
-    for each in run_group("test_islands", "another_number", 6, folder / "threes", 3):
-        assert "its islands had another size than 3 workers" in each["said"]
+    for row in run_group("test_islands", "another_number", 6, folder / "threes", 3):
+        assert "its islands had another size than 3 workers" in row["said"]

@@ -115,10 +115,12 @@ def test_a_database_has_everything_once_nan_and_infinity_too(run):
     assert ship(client, run_id, records) == (2400, [])
     assert ship(client, run_id, records) == (0, [])
     points = sorted(client.get_metric_history(run_id, "a"), key=lambda point: point.step)
-    assert [(each.step, each.timestamp) for each in points] == [(step, 1000 + step) for step in range(1200)]
+    assert [(point.step, point.timestamp) for point in points] == [
+        (step, 1000 + step) for step in range(1200)
+    ]
     assert math.isnan(points[7].value)
     assert points[8].value >= sys.float_info.max
-    assert all(each.value == each.step / 3 for each in points if each.step not in odd)
+    assert all(point.value == point.step / 3 for point in points if point.step not in odd)
 
 
 def test_what_a_resumed_run_makes_again_is_compared_metric_by_metric(fake):
@@ -127,7 +129,7 @@ def test_what_a_resumed_run_makes_again_is_compared_metric_by_metric(fake):
     again[4:4] = [record(3, 99, eval=3)]
     assert ship(fake, "run", [*again, record(6, 99, eval=6), record(7, 99, total=1)])[0] == 5
     new = [("a", 5, 5), ("a", 6, 6), ("a", 7, 7), ("eval", 6, 6), ("total", 7, 1)]
-    assert sorted(fake.calls[-1], key=lambda each: each.key) == [
+    assert sorted(fake.calls[-1], key=lambda call: call.key) == [
         Metric(key, value, 99, step) for key, step, value in new
     ]
 
@@ -217,7 +219,9 @@ def test_an_outage_loses_nothing_and_is_told_once_each_way(fake):
             "MLflow answers again: 100 metrics delivered",
         ]
     assert journal.close(LONG_S) == []
-    assert fake.accepted == [each for step in range(100) for each in (("a", step, step), ("b", step, -step))]
+    assert fake.accepted == [
+        point for step in range(100) for point in (("a", step, step), ("b", step, -step))
+    ]
 
 
 def test_a_lost_answer_doubles_nothing_in_any_store(fake):
@@ -254,7 +258,7 @@ def test_a_checkpoint_carries_the_rest_to_another_machine(fake):
     third.restore(kept)
     assert third.close(LONG_S) == []
     times = [metric.timestamp for call in fake.calls for metric in call]
-    assert times == [each.time for each in records_of("".join(kept), "kept")]
+    assert times == [record.time for record in records_of("".join(kept), "kept")]
     assert abs(times[-1] - time.time() * 1000) < 1000 * LONG_S
 
 
@@ -323,15 +327,15 @@ def temporary(tmp_path, monkeypatch):
 
 def process_of(run_id: str) -> dict[int, str]:
     """The command line of what ships a run's journal, by process."""
-    found = {}
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
+    results = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            command = each.read_bytes().replace(b"\0", b" ").decode()
+            command = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if f"{shipping.__name__} " in command and run_id in command:
-            found[int(each.parent.name)] = command
-    return found
+            results[int(path.parent.name)] = command
+    return results
 
 
 def test_its_process_may_be_killed_at_any_time(run, temporary):
@@ -398,7 +402,7 @@ def test_a_file_is_delivered_with_how_the_run_ended(run, tmp_path):
     place.parent.mkdir()
 
     def deliver(*records: Record, run: str | None = None) -> str:
-        place.write_text("".join(each.to_line() for each in records))
+        place.write_text("".join(record.to_line() for record in records))
         return deliver_metrics(str(place), run, lambda: client, pytest.fail)
 
     metrics, tag = record(1, 5, a=1.0), Record(time=5, tags={"a tag": "its value"})
@@ -409,8 +413,8 @@ def test_a_file_is_delivered_with_how_the_run_ended(run, tmp_path):
         assert deliver(metrics, ended) == f"0 metrics delivered to run {run_id}, which is RUNNING"
     # A run that failed, was resumed and finished in one outage.
     assert deliver(metrics, failed, ended) == f"0 metrics delivered to run {run_id}, which is FINISHED"
-    found = client.get_run(run_id)
-    assert (found.info.end_time, found.data.tags["a tag"]) == (7, "its value")
+    result = client.get_run(run_id)
+    assert (result.info.end_time, result.data.tags["a tag"]) == (7, "its value")
     assert end_run(client, run_id, failed) == "FINISHED"  # it has an end
     with pytest.raises(ValueError, match=f"is of run {run_id}, not of another"):
         deliver(ended, run="another")

@@ -16,9 +16,11 @@ def test_links_as_text_have_a_row_for_each_ordered_pair_of_workers():
     messages, nbytes = np.arange(9).reshape(3, 3), 10**12 * np.arange(9).reshape(3, 3)
     rows = list(csv.DictReader(Links(messages, nbytes).to_csv().splitlines()))
     assert list(rows[0]) == ["from", "to", "messages", "bytes"]
-    found = {(int(row["from"]), int(row["to"])): (int(row["messages"]), int(row["bytes"])) for row in rows}
-    assert found == {(i, j): (3 * i + j, 10**12 * (3 * i + j)) for i in range(3) for j in range(3) if i != j}
-    assert len(rows) == len(found)
+    results = {(int(row["from"]), int(row["to"])): (int(row["messages"]), int(row["bytes"])) for row in rows}
+    assert results == {
+        (i, j): (3 * i + j, 10**12 * (3 * i + j)) for i in range(3) for j in range(3) if i != j
+    }
+    assert len(rows) == len(results)
 
 
 def test_a_text_becomes_an_artifact_or_a_file_beside_the_checkpoints(tmp_path, new_store):
@@ -31,6 +33,6 @@ def test_a_text_becomes_an_artifact_or_a_file_beside_the_checkpoints(tmp_path, n
     assert Path(client.download_artifacts(run_id, "timeline.json")).read_text() == "[]"
     path = tmp_path / "storage" / run_id / "links.csv"
     assert path.read_text() == "from,to\n"
-    assert [each.name for each in path.parent.iterdir()] == ["links.csv"]
+    assert [file.name for file in path.parent.iterdir()] == ["links.csv"]
     assert notice.startswith("MLflow did not take links.csv (")
     assert notice.endswith(f"it is {path}")

@@ -64,17 +64,17 @@ def work(rank: int, workers: int, folder: Path) -> None:
             print("step", number, flush=True)
             if number + 1 == MEETING:
                 training.sync_model()
-                found = {
+                results = {
                     "kept": kept(training),
                     "hash": hashed(training),
                     "totals": training.totals.state_dict(),
                     "learnt": learnt.sum,
                     "applied": start - weights(training).double(),
-                    "rounds": [each for each in entries if "round/members" in each],
-                    "caught_up_bytes": sum(each.get("round/caught_up_bytes", 0) for each in entries),
+                    "rounds": [entry for entry in entries if "round/members" in entry],
+                    "caught_up_bytes": sum(entry.get("round/caught_up_bytes", 0) for entry in entries),
                     "left_out": entries[-1][f"worker/{rank}/left_out"],
                 }
-                torch.save(found, folder / f"met_{rank}.pt")
+                torch.save(results, folder / f"met_{rank}.pt")
                 print("met", MEETING, flush=True)
                 sleep(TIMEOUT_S if rank == 0 else 0)  # until it is killed
         training.sync_model()
@@ -107,21 +107,21 @@ def test_slow_stopped_and_dead_workers_hold_nobody_up(start, tmp_path):
     first.send_signal(signal.SIGCONT)
     for worker in workers:
         worker.wait_until(lambda worker=worker: f"met {MEETING}" in worker.lines, TIMEOUT_S)
-    found = [torch.load(tmp_path / f"met_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
-    assert len({each["hash"] for each in found}) == 1
-    assert all(each["totals"] == found[0]["totals"] for each in found)
-    rounds = found[1]["rounds"]
+    saved = [torch.load(tmp_path / f"met_{rank}.pt", weights_only=True) for rank in range(WORKERS)]
+    assert len({notes["hash"] for notes in saved}) == 1
+    assert all(notes["totals"] == saved[0]["totals"] for notes in saved)
+    rounds = saved[1]["rounds"]
     assert len(rounds) == MEETING // H
-    assert all(each["round/members"] + each["round/left_out"] == WORKERS for each in rounds)
+    assert all(row["round/members"] + row["round/left_out"] == WORKERS for row in rounds)
     assert rounds[-1]["round/members"] >= 3
     # Worker 0 was away, and took over weights; the slow one is in every second round or so: late, and then
     # with what it has.
-    assert found[0]["left_out"] >= 5
-    assert found[0]["caught_up_bytes"] > 0
-    assert 0 < found[SLOW]["left_out"] < MEETING // H
+    assert saved[0]["left_out"] >= 5
+    assert saved[0]["caught_up_bytes"] > 0
+    assert 0 < saved[SLOW]["left_out"] < MEETING // H
     # Nothing is lost: updates are added up, so that agreed weights have come as far as all that was sent.
-    missing = sum(each["learnt"] - each["kept"] for each in found) - found[0]["applied"]
-    assert float(found[0]["applied"].abs().max()) > 0.1
+    missing = sum(notes["learnt"] - notes["kept"] for notes in saved) - saved[0]["applied"]
+    assert float(saved[0]["applied"].abs().max()) > 0.1
     torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-4)
 
     first.kill()
@@ -129,12 +129,12 @@ def test_slow_stopped_and_dead_workers_hold_nobody_up(start, tmp_path):
     # They go on without it until all must meet. Who notices first ends, too, so that too few may be left for
     # a round of another one, which then ends where it is.
     said = [worker.lines[-1] for worker in others]
-    assert all(each.startswith("PeerLost: worker") for each in said)
+    assert all(text.startswith("PeerLost: worker") for text in said)
     met = [worker for worker in others if "evaluations and checkpoints need every worker" in worker.lines[-1]]
     assert [step_of(worker) for worker in met] == [STEPS - 1] * len(met)
     assert any(worker.lines[-1].startswith("PeerLost: worker 0 is gone") for worker in met)
     left = [worker.lines[-1] for worker in others if worker not in met]
-    assert all("workers are left, a round needs" in each for each in left)
+    assert all("workers are left, a round needs" in text for text in left)
 
 
 LATE, ROUNDS = 2, 4
@@ -153,7 +153,9 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
     now = 0
 
     def wait_for_decision(number: int) -> None:
-        while not any((each.kind, each.number) == (MessageKind.DECISION, number) for each in waiting):
+        while not any(
+            (message.kind, message.number) == (MessageKind.DECISION, number) for message in waiting
+        ):
             hear(0.05)
 
     def hear_late(wait_s: float) -> None:
@@ -162,10 +164,10 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             wait_for_decision(1)
         here = waiting[:] if wait_s or now > H else []
         if now == H + 1:
-            here = [each for each in here if (each.kind, each.sender) != (MessageKind.OFFER, 1)]
-        for each in here:
-            waiting.remove(each)
-            sort(each)
+            here = [message for message in here if (message.kind, message.sender) != (MessageKind.OFFER, 1)]
+        for message in here:
+            waiting.remove(message)
+            sort(message)
 
     if rank == LATE:
         inbox._sort, inbox.hear = waiting.append, hear_late
@@ -181,15 +183,15 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
         "learnt": learnt.sum,
         "kept": kept(training),
         "applied": start - weights(training).double(),
-        "members": torch.tensor([each["round/members"] for each in members if "round/members" in each]),
+        "members": torch.tensor([member["round/members"] for member in members if "round/members" in member]),
     }
 
 
 def test_no_step_is_lost_between_a_decision_and_the_offers_that_it_names(tmp_path):
     """A worker that knows that it is in a round cannot learn anything more for it."""
-    found = run_group("test_lost_workers", "work_of_a_stalled_worker", 3, tmp_path)
-    assert found[0]["members"].tolist()[:2] == [2, 3]
-    missing = sum(each["learnt"] - each["kept"] for each in found) - found[0]["applied"]
+    workers = run_group("test_lost_workers", "work_of_a_stalled_worker", 3, tmp_path)
+    assert workers[0]["members"].tolist()[:2] == [2, 3]
+    missing = sum(worker["learnt"] - worker["kept"] for worker in workers) - workers[0]["applied"]
     torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-4)
 
 

@@ -180,13 +180,13 @@ def test_a_custom_factory_that_makes_no_network_is_refused(user_module, function
     ],
 )
 def test_a_users_network_is_tried_before_workers_start(network, said):
-    own, images = CustomModel(factory="mine:net"), torch.zeros(2, 1, 4, 4)
+    config, images = CustomModel(factory="mine:net"), torch.zeros(2, 1, 4, 4)
     shape = Shape.image(1, 4, 4, 5)
     with refused(said, match="mine:net", error=UserCodeError):
-        try_out(own, network, images, shape)
+        try_out(config, network, images, shape)
     fitting = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(16), nn.Linear(16, 5))
     before = {name: value.clone() for name, value in fitting.state_dict().items()}
-    try_out(own, fitting, images, shape)
+    try_out(config, fitting, images, shape)
     assert fitting.training
     assert all(torch.equal(value, before[name]) for name, value in fitting.state_dict().items())
 

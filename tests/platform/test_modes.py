@@ -40,8 +40,8 @@ def real(tmp_path_factory):
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
     specs = {name: simulating(spec) for name, spec in (ALIKE | DENSE | TWO).items()}
-    (found,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
-    return found
+    (run,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
+    return run
 
 
 @in_turn("name", ALIKE | FREE)
@@ -56,12 +56,12 @@ def test_replicas_are_alike_to_the_bit(name, real):
 
 @in_turn("name", ALIKE)
 def test_simulated_workers_end_with_the_bits_of_real_ones(name, real, simulated):
-    first, found = real[name][0], simulated[name]
-    assert same(first, found)
-    assert all(first[what] == found[what] for what in ("totals", "evaluations"))
+    first, actual = real[name][0], simulated[name]
+    assert same(first, actual)
+    assert all(first[what] == actual[what] for what in ("totals", "evaluations"))
     squares = "comm/residual_rms"
-    assert [step for step, _ in first["logged"]] == [step for step, _ in found["logged"]]
-    for (_, one), (_, other) in zip(first["logged"], found["logged"], strict=True):
+    assert [step for step, _ in first["logged"]] == [step for step, _ in actual["logged"]]
+    for (_, one), (_, other) in zip(first["logged"], actual["logged"], strict=True):
         # The hook's passes add squares up in an order of their own, and so do means over processes.
         assert one.get(squares, 0) == pytest.approx(other.get(squares, 0), rel=1e-5)
         expected = other | {squares: 0}
@@ -89,10 +89,10 @@ def test_the_loss_falls(name, real):
 
 def test_free_workers_make_all_their_steps(real):
     for name in FREE:
-        found, resumed = real[name][0], real[name][0]["resumed"]
-        assert found["totals"]["steps"] == resumed["totals"]["steps"] == ITERATIONS
+        result, resumed = real[name][0], real[name][0]["resumed"]
+        assert result["totals"]["steps"] == resumed["totals"]["steps"] == ITERATIONS
     logged = [metrics for _, metrics in real["free: quorum"][0]["logged"] if "round/members" in metrics]
-    assert all(each["round/members"] + each["round/left_out"] == 4 for each in logged)
+    assert all(row["round/members"] + row["round/left_out"] == 4 for row in logged)
     assert logged
 
 
@@ -100,7 +100,7 @@ def test_free_workers_make_all_their_steps(real):
 def test_workers_on_a_schedule_are_late_away_and_lost(name, simulated):
     logged = [metrics for _, metrics in simulated[name]["logged"]]
     for what in ("left_out", "lost", "caught_up_bytes"):
-        assert sum(each.get(f"round/{what}", 0) for each in logged) > 0, what
+        assert sum(row.get(f"round/{what}", 0) for row in logged) > 0, what
 
 
 def test_staleness_is_logged(simulated):
@@ -131,11 +131,11 @@ def test_uncompressed_simulation_of_two_workers_is_ddp_to_the_bit(real, simulate
 @in_turn("name", COUNTED)
 def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, real, simulated):
     expected = simulated[name]["links"]
-    for found in (*real[name], simulated[name]):
-        for links in (found["links"], found["resumed"]["links"]):
+    for actual in (*real[name], simulated[name]):
+        for links in (actual["links"], actual["resumed"]["links"]):
             assert all(torch.equal(links[what], expected[what]) for what in ("bytes", "messages"))
-        assert int(expected["bytes"].sum()) == found["totals"]["received_bytes"]
-        assert int(expected["messages"].sum()) == found["totals"]["messages"]
+        assert int(expected["bytes"].sum()) == actual["totals"]["received_bytes"]
+        assert int(expected["messages"].sum()) == actual["totals"]["messages"]
 
 
 @in_turn("name", DENSE | TWO)
@@ -144,9 +144,9 @@ def test_where_the_transport_decides_about_links_none_are_told(name, real, simul
     assert simulated[name]["links"] is None
 
 
-def sent_by_rank(found: list[Result], what: str) -> torch.Tensor:
+def sent_by_rank(runs: list[Result], what: str) -> torch.Tensor:
     """int64 [workers, workers], from row to column as each sender knows it."""
-    return torch.stack([worker[f"link_{what}"][rank] for rank, worker in enumerate(found)])
+    return torch.stack([worker[f"link_{what}"][rank] for rank, worker in enumerate(runs)])
 
 
 @in_turn("name", IN_ROUNDS)
@@ -154,12 +154,12 @@ def test_links_carry_what_the_carrier_was_handed(name, real, simulated):
     sent_bytes, sent_messages = (sent_by_rank(real[name], what) for what in ("bytes", "messages"))
     assert torch.equal(sent_bytes, simulated[name]["link_bytes"])
     assert torch.equal(sent_messages, simulated[name]["link_messages"])
-    for rank, found in enumerate(real[name]):
-        assert found["sent"]["bytes"] == int(found["links"]["bytes"][rank].sum())
-        assert found["sent"]["messages"] == int(sent_messages[rank].sum())
-        assert found["totals"]["received_bytes"] == int(sent_bytes.sum())
+    for rank, result in enumerate(real[name]):
+        assert result["sent"]["bytes"] == int(result["links"]["bytes"][rank].sum())
+        assert result["sent"]["messages"] == int(sent_messages[rank].sum())
+        assert result["totals"]["received_bytes"] == int(sent_bytes.sum())
         if pattern_of(name) == "ring":
-            assert found["totals"]["wire_bytes"] == found["totals"]["received_bytes"]
+            assert result["totals"]["wire_bytes"] == result["totals"]["received_bytes"]
 
 
 @in_turn("name", IN_ROUNDS)
@@ -218,20 +218,20 @@ def test_messages_are_as_many_as_the_pattern_has(name, real):
 )
 def test_rounds_between_sites_come_to_the_same_bits(between_sites, straight, real):
     assert same(real[between_sites][0], real[straight][0])
-    found, exact = (real[name][0]["totals"] for name in (between_sites, straight))
-    assert (found["sent"], found["paper_bits"]) == (exact["sent"], exact["paper_bits"])
+    result, exact = (real[name][0]["totals"] for name in (between_sites, straight))
+    assert (result["sent"], result["paper_bits"]) == (exact["sent"], exact["paper_bits"])
     # One worker hands messages on: of sites [0, 2] and [1] worker 1's go to 0, who hands them to 2.
-    assert found["wire_bytes"] > exact["wire_bytes"]
+    assert result["wire_bytes"] > exact["wire_bytes"]
 
 
 @pytest.mark.parametrize("mode", ["ring", "server", "sharded"])
 def test_without_compression_every_mode_trains_as_ddp_does_and_weighs_what_its_formula_says(mode, real):
     """Received by all workers: 2 (N - 1) P floats; headers (28 bytes) and numbers told beside them."""
-    found = real[f"{mode}: none"]
+    actual = real[f"{mode}: none"]
     for key, expected in real["allgather: none"][0]["weights"].items():
-        torch.testing.assert_close(found[0]["weights"][key], expected, rtol=1e-4, atol=1e-5)
-    nbytes = ITERATIONS * 2 * (WORKERS - 1) * 4 * PARAMETERS + 28 * found[0]["totals"]["messages"]
-    assert int(sent_by_rank(found, "bytes").sum()) == nbytes
+        torch.testing.assert_close(actual[0]["weights"][key], expected, rtol=1e-4, atol=1e-5)
+    nbytes = ITERATIONS * 2 * (WORKERS - 1) * 4 * PARAMETERS + 28 * actual[0]["totals"]["messages"]
+    assert int(sent_by_rank(actual, "bytes").sum()) == nbytes
 
 
 def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
@@ -243,9 +243,9 @@ def test_exchanges_take_place_every_few_steps_and_at_the_end(real):
 def test_gathering_the_whole_model_is_in_no_ledger(real):
     """For an evaluation or a checkpoint: after the iterations 7, 9, 14 and 18."""
     features, neurons, classes = 50, 500, 10  # of LeNet for 16 x 16
-    for rank, found in enumerate(real["b, per worker"]):
-        assert found["sent"]["messages"] > int(found["link_messages"][rank].sum())
+    for rank, result in enumerate(real["b, per worker"]):
+        assert result["sent"]["messages"] > int(result["link_messages"][rank].sum())
         rows = [size * (rank + 1) // WORKERS - size * rank // WORKERS for size in (neurons, classes)]
         share = 4 * (rows[0] * (features + 1) + rows[1] * (neurons + 1))
         gathered = 4 * (WORKERS - 1) * share
-        assert found["sent"]["bytes"] == int(found["links"]["bytes"][rank].sum()) + gathered
+        assert result["sent"]["bytes"] == int(result["links"]["bytes"][rank].sum()) + gathered

@@ -22,17 +22,17 @@ def parameters() -> list[torch.nn.Parameter]:
     for shape, inputs in shapes.items():
         uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
         weights.append((2 * uniform - 1) / inputs**0.5)
-    return [torch.nn.Parameter(each) for each in [*weights, torch.zeros(7, dtype=torch.float64)]]
+    return [torch.nn.Parameter(weight) for weight in [*weights, torch.zeros(7, dtype=torch.float64)]]
 
 
 def gradients(step: int, spread: float = 0) -> list[torch.Tensor]:
     """Of sizes from 1 down to 10 to minus the spread, as layers' and elements' differ."""
     generator = torch.Generator().manual_seed(100 + step)
-    found = []
-    for each in parameters():
-        exponents = -spread * torch.rand(each.shape, generator=generator, dtype=torch.float64)
-        found.append(torch.randn(each.shape, generator=generator, dtype=torch.float64) * 10**exponents)
-    return found
+    results = []
+    for parameter in parameters():
+        exponents = -spread * torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
+        results.append(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 10**exponents)
+    return results
 
 
 def trained(settings: Adam | Lamb | Lars, spread: float = 0) -> list[np.ndarray]:
@@ -48,16 +48,16 @@ def trained(settings: Adam | Lamb | Lars, spread: float = 0) -> list[np.ndarray]
 
 def written_out(step: Step, spread: float = 0) -> list[np.ndarray]:
     """The same by a formula, tensor by tensor."""
-    found = [each.detach().numpy() for each in parameters()]
-    memories = [{name: np.zeros_like(each) for name in ("m", "v")} for each in found]
+    weights = [parameter.detach().numpy() for parameter in parameters()]
+    memories = [{name: np.zeros_like(result) for name in ("m", "v")} for result in weights]
     for t in range(1, STEPS + 1):
         for i, gradient in enumerate(gradients(t - 1, spread)):
-            found[i] = step(found[i], gradient.numpy(), t, memories[i])
-    return found
+            weights[i] = step(weights[i], gradient.numpy(), t, memories[i])
+    return weights
 
 
-def assert_close(found: list[np.ndarray], expected: list[np.ndarray], rtol: float = 1e-9) -> None:
-    for mine, theirs in zip(found, expected, strict=True):
+def assert_close(actual: list[np.ndarray], expected: list[np.ndarray], rtol: float = 1e-9) -> None:
+    for mine, theirs in zip(actual, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_a_frozen_adam_takes_no_new_squares_after_its_warm_up(kind, freeze):
         return w - 0.02 * m / (1 - 0.9**t) / (np.sqrt(memory["v"] / (1 - 0.99 ** min(t, freeze))) + 1e-6)
 
     settings = {"lr": 0.02, "weight_decay": 0.1, "betas": (0.9, 0.99), "eps": 1e-6}
-    found = trained(Adam(kind=kind, freeze=freeze, **settings))
-    assert_close(found, written_out(step), rtol=1e-11)
+    result = trained(Adam(kind=kind, freeze=freeze, **settings))
+    assert_close(result, written_out(step), rtol=1e-11)
     if freeze == STEPS:  # then it is torch's
-        assert_close(found, trained(Adam(kind=kind, **settings)), rtol=1e-11)
+        assert_close(result, trained(Adam(kind=kind, **settings)), rtol=1e-11)

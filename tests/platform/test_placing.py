@@ -16,10 +16,10 @@ NODES = ["10.0.0.2", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]
 def five_workers(monkeypatch):
     """This one is worker 3; the others' addresses come as the group's store would bring them."""
 
-    def told(own: bytes, group: object) -> list[bytes]:
-        found = [sha256(place.encode()).digest() for place in NODES]
-        assert found[3] == own
-        return found
+    def told(digest: bytes, group: object) -> list[bytes]:
+        digests = [sha256(place.encode()).digest() for place in NODES]
+        assert digests[3] == digest
+        return digests
 
     monkeypatch.setattr(process_group, "own_address", lambda: NODES[3])
     monkeypatch.setattr(addresses, "all_gather_bytes", told)
@@ -32,9 +32,9 @@ def spec(**sync: object) -> RunSpec:
 
 
 def test_the_workers_of_a_node_are_a_site_by_default():
-    found = with_sites(spec(exchange="hierarchical"))
-    assert found.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
-    assert found.model_copy(update={"sync": spec().sync}) == spec()
+    result = with_sites(spec(exchange="hierarchical"))
+    assert result.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
+    assert result.model_copy(update={"sync": spec().sync}) == spec()
 
 
 def test_sites_that_the_spec_names_stay():

@@ -50,8 +50,8 @@ def head(token: str = "") -> Iterator[str]:
 
 def token_in(asked: str) -> str | None:
     """What an HTTP request gives."""
-    found = re.search(r"^Authorization: Bearer (.*?)\r?$", asked, re.MULTILINE | re.IGNORECASE)
-    return found and found[1]
+    match = re.search(r"^Authorization: Bearer (.*?)\r?$", asked, re.MULTILINE | re.IGNORECASE)
+    return match and match[1]
 
 
 @pytest.fixture
@@ -141,18 +141,18 @@ def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
 @pytest.fixture
 def here(no_token, tmp_path, monkeypatch):
     """What `auto` finds: the address that `ray start` has written last, and those of the Rays that run."""
-    found = SimpleNamespace(noted=tmp_path / "ray" / "ray_current_cluster", running=[])
-    found.noted.parent.mkdir()
+    result = SimpleNamespace(noted=tmp_path / "ray" / "ray_current_cluster", running=[])
+    result.noted.parent.mkdir()
 
     def processes(_: list[str]) -> list[SimpleNamespace]:
-        lines = [["/x/raylet/raylet", "--a=1", f"--gcs-address={each}"] for each in found.running]
+        lines = [["/x/raylet/raylet", "--a=1", f"--gcs-address={address}"] for address in result.running]
         others = [None, [], ["python", "--gcs-address=127.0.0.1:3"], ["ray::IDLE --gcs-address=127.0.0.1:3"]]
         return [SimpleNamespace(info={"cmdline": line}) for line in [*others, *lines]]
 
     monkeypatch.setattr("psutil.process_iter", processes)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    return found
+    return result
 
 
 def test_auto_is_checked_as_an_address_is(here):

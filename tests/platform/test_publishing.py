@@ -13,20 +13,20 @@ from taugrad.compressors import PatchReader, PatchWriter
 def test_readers_have_what_the_workers_agreed_on(alone: None, tmp_path: Path) -> None:
     publish = {"path": str(tmp_path / "weights"), "every": 7, "full_every": 3}
     trainer, kept = recorder.trained(specs.digits(publish=publish))
-    weights = {name: torch.zeros_like(each) for name, each in trainer.model.state_dict().items()}
+    weights = {name: torch.zeros_like(tensor) for name, tensor in trainer.model.state_dict().items()}
     reader = PatchReader(tmp_path / "weights")
     last = reader.update(weights)
-    assert all(weights[name].equal(each) for name, each in trainer.model.state_dict().items())
-    written = [(at, each) for at, each in kept.logged if "publish/number" in each]
+    assert all(weights[name].equal(tensor) for name, tensor in trainer.model.state_dict().items())
+    written = [(at, row) for at, row in kept.logged if "publish/number" in row]
     assert written[0][0] == 7
     assert written[-1][0] == trainer.done
-    assert [each["publish/number"] for _, each in written] == list(range(last + 1 if last else 0))
+    assert [row["publish/number"] for _, row in written] == list(range(last + 1 if last else 0))
     assert written[0][1]["publish/patch_bytes"] == 0 < written[0][1]["publish/snapshot_bytes"]
-    assert all(each["publish/patch_bytes"] > 0 for _, each in written[1:])
-    assert all(0 < each["publish/changed_share"] <= 1 for _, each in written)
+    assert all(row["publish/patch_bytes"] > 0 for _, row in written[1:])
+    assert all(0 < row["publish/changed_share"] <= 1 for _, row in written)
     again, _ = recorder.trained(specs.digits(publish=publish | {"every": 1000}))  # the place is free again
     assert reader.update(weights) == (last or 0) + 1
-    assert all(weights[name].equal(each) for name, each in again.model.state_dict().items())
+    assert all(weights[name].equal(tensor) for name, tensor in again.model.state_dict().items())
 
 
 def test_a_place_that_is_taken_ends_the_run_and_one_that_fails_does_not(

@@ -47,25 +47,25 @@ def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longes
     entries = run(training, 0, steps, 9 * H)
     # What was applied is how far the agreed weights have come: updates are added up, and the rate is 1.
     missing = learnt.sum - (start - weights(training).double()) - kept(training)
-    workers_lost = sum(each.metrics.get("round/lost", 0) for each in entries)
+    workers_lost = sum(entry.metrics.get("round/lost", 0) for entry in entries)
     assert float(missing.sum()) == pytest.approx(training.lost_sum, abs=2e-5)
     if not workers_lost:
         torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-5)
     elif workers_lost == 1:
-        (rms,) = [each.metrics["round/lost_rms"] for each in entries if "round/lost" in each.metrics]
+        (rms,) = [entry.metrics["round/lost_rms"] for entry in entries if "round/lost" in entry.metrics]
         assert float(missing.square().mean().sqrt()) == pytest.approx(rms, abs=2e-5)
 
 
 @in_turn("line", ["none", STROM, "linear(4)"])
 def test_with_everybody_in_time_it_is_the_mode_without_a_quorum(line):
     plain = {"mode": "simulated", "of": {"mode": "weights", "every": H, "outer": OUTER}}
-    found, expected = training_of(N, simulating(outer=OUTER), line), training_of(N, plain, line)
-    for training in (found, expected):
+    actual, expected = training_of(N, simulating(outer=OUTER), line), training_of(N, plain, line)
+    for training in (actual, expected):
         run(training, 0, 10, 10)
         training.flush()
-    assert torch.equal(weights(found), weights(expected))
-    assert found.totals.sent == expected.totals.sent
-    assert found.totals.wire_bytes == expected.totals.wire_bytes
+    assert torch.equal(weights(actual), weights(expected))
+    assert actual.totals.sent == expected.totals.sent
+    assert actual.totals.wire_bytes == expected.totals.wire_bytes
 
 
 class Listed:
@@ -78,8 +78,8 @@ class Listed:
         kinds = {".": Presence.PRESENT, "l": Presence.LATE, "a": Presence.AWAY, "x": Presence.LOST}
         said = self.rounds[number] if number < len(self.rounds) else "." * N
         return [
-            WorkerEvent(kinds[each.lower()], 2 if each in "lAX" else 0, begins=each.isupper())
-            for each in said
+            WorkerEvent(kinds[text.lower()], 2 if text in "lAX" else 0, begins=text.isupper())
+            for text in said
         ]
 
 
@@ -87,7 +87,7 @@ def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, li
     """A training on a schedule, and the metrics of each iteration."""
     training = training_of(N, simulating(), line)
     training._schedule = Listed(*rounds)  # type: ignore[attr-defined]
-    return training, [each.metrics for each in run(training, 0, steps, 100)]
+    return training, [row.metrics for row in run(training, 0, steps, 100)]
 
 
 def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
@@ -109,8 +109,8 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
     agreed = agreed - sum(moved(rank, 0, H) for rank in range(3)) / 3
     agreed = agreed - (sum(moved(rank, 1, H) for rank in range(3)) + waiting) / 4
     torch.testing.assert_close(weights(late), agreed, rtol=1e-5, atol=1e-6)
-    assert [each.get("round/members") for each in metrics] == [None, None, 3, None, None, 4]
-    assert [each.get("round/left_out") for each in metrics] == [None, None, 1, None, None, 0]
+    assert [metric.get("round/members") for metric in metrics] == [None, None, 3, None, None, 4]
+    assert [metric.get("round/left_out") for metric in metrics] == [None, None, 1, None, None, 0]
     assert metrics[-1]["worker/3/left_out"] == 1
 
 
@@ -124,12 +124,12 @@ def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
     assert not torch.equal(torch.cat(lost._replicas[3].weights()), weights(lost))  # it trains already
     size = 4 * weights(lost).numel()
     for training, metrics in ((away, of_away), (lost, of_lost)):
-        assert [each.get("round/caught_up_bytes") for each in metrics] == [*[None] * 6, size]
+        assert [metric.get("round/caught_up_bytes") for metric in metrics] == [*[None] * 6, size]
         links = training.links()
         assert links.messages[3].tolist() == [0, 0, 0, 0]  # it has handed in nothing yet
         assert int(links.nbytes.sum()) == training.totals.received_bytes
         assert int(links.messages.sum()) == training.totals.messages
-    assert [each.get("round/lost") for each in of_lost[:3]] == [None, None, 1]
+    assert [row.get("round/lost") for row in of_lost[:3]] == [None, None, 1]
 
 
 @settings(max_examples=12)

@@ -34,19 +34,19 @@ def test_the_first_proposal_is_the_decision_whoever_asks(kind, tmp_path):
     stores = [dist.FileStore(str(tmp_path / "store"), 8) for _ in range(8)]
     if kind == "store of one process":
         stores = [dist.HashStore()] * 8
-    authorities = [RunStatus().decide] * 8 if kind == "actor" else [by_store(each) for each in stores]
+    authorities = [RunStatus().decide] * 8 if kind == "actor" else [by_store(store) for store in stores]
     proposals = [frozenset({rank, (rank + 3) % 8, 8}) for rank in range(8)]
-    found: dict[int, set[frozenset[int]]] = {}
+    results: dict[int, set[frozenset[int]]] = {}
     for attempt in (5, 6):
         for number in range(10):
-            decisions = [partial(close_round, each, attempt) for each in authorities]
+            decisions = [partial(close_round, authority, attempt) for authority in authorities]
             first = decisions[(number + attempt) % 8](number, proposals[(number + attempt) % 8])
             assert first == proposals[(number + attempt) % 8]
             with ThreadPoolExecutor(8) as threads:
                 told = set(threads.map(lambda d, p, n=number: d(n, p), decisions, proposals))
             assert told == {first}
-            found.setdefault(number, set()).add(first)
-    assert all(len(each) == 2 for each in found.values())
+            results.setdefault(number, set()).add(first)
+    assert all(len(result) == 2 for result in results.values())
 
 
 def test_the_bytes_of_messages_stay_what_they_are():
@@ -69,9 +69,9 @@ def test_the_bytes_of_messages_stay_what_they_are():
 )
 def test_damaged_messages_are_refused(damage):
     data = written(MessageKind.OFFER, 3, bytes(range(40))).copy()
-    found = read(5, data)
-    assert (found.sender, found.kind, found.number) == (5, MessageKind.OFFER, 3)
-    assert found.body.tobytes() == bytes(range(40))
+    result = read(5, data)
+    assert (result.sender, result.kind, result.number) == (5, MessageKind.OFFER, 3)
+    assert result.body.tobytes() == bytes(range(40))
     damage(data)
     with pytest.raises(CorruptMessage, match="what worker 5 sent"):
         read(5, data)
@@ -140,7 +140,7 @@ def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
 
 def test_no_offer_goes_to_who_is_silent(monkeypatch):
     """What a stopped worker has not read does not pile up; decisions are all kept."""
-    here, there = (Inbox(each) for each in in_memory(2))
+    here, there = (Inbox(carrier) for carrier in in_memory(2))
     for number in range(4):
         silent = {1} if number in (1, 2) else set()
         monkeypatch.setattr(MemoryCarrier, "silent", property(lambda _, silent=silent: silent))

@@ -23,7 +23,7 @@ def curve(workers: int = 2, **changes: object) -> list[float]:
 def torch_curve(by_epoch, by_iteration) -> list[float]:
     """The rates of torch's schedulers, stepped where their names say."""
     optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
-    epochs, iterations = (each(optimizer) for each in (by_epoch, by_iteration))
+    epochs, iterations = (schedule(optimizer) for schedule in (by_epoch, by_iteration))
     rates = []
     for _ in range(EPOCHS):
         for _ in range(4):

@@ -193,8 +193,8 @@ def test_fields_of_the_computation_change_the_fingerprint():
 
 def test_groups_of_fields_that_a_mode_has_not_are_no_params():
     plain, with_one = (
-        RunSpec.model_validate({"sync": {"mode": "weights", **each}}).flat()
-        for each in ({}, {"every": 4, "quorum": 0.75})
+        RunSpec.model_validate({"sync": {"mode": "weights", **fields}}).flat()
+        for fields in ({}, {"every": 4, "quorum": 0.75})
     )
     assert not [name for name in plain if name.startswith(("sync.quorum", "sync.deadline", "sync.schedule"))]
     assert with_one["sync.quorum"] == "0.75"

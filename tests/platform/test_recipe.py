@@ -30,18 +30,18 @@ def spec_of(**changes: Any) -> RunSpec:
 
 def batches_by_hand() -> list[tuple[int, int, int, int]]:
     """Epoch, where in its order a batch begins, its size, who shares it."""
-    found = [(0, 8 * n, 8, 2) for n in range(7)]
-    found += [(0, 56 + 30 * n, 30, 3) for n in range(5)]
-    found += [(1, 0, 30, 3), (1, 30, 30, 3), (1, 60, 64, 4), (1, 124, 64, 4), (1, 188, 64, 4)]
-    return found
+    results = [(0, 8 * n, 8, 2) for n in range(7)]
+    results += [(0, 56 + 30 * n, 30, 3) for n in range(5)]
+    results += [(1, 0, 30, 3), (1, 30, 30, 3), (1, 60, 64, 4), (1, 124, 64, 4), (1, 188, 64, 4)]
+    return results
 
 
 def test_stages_by_hand():
     plan = BatchPlan(spec_of(batch_growth={"kind": "staged", "stages": STAGES}).training, EXAMPLES)
-    found = [plan.position(done) for done in range(plan.iterations)]
-    assert [(p.epoch, p.start, p.batch_size, p.workers or 4) for p in found] == batches_by_hand()
-    assert [p.iterations for p in found] == [12] * 12 + [5] * 5
-    assert [p.iteration for p in found] == [*range(12), *range(5)]
+    positions = [plan.position(done) for done in range(plan.iterations)]
+    assert [(p.epoch, p.start, p.batch_size, p.workers or 4) for p in positions] == batches_by_hand()
+    assert [p.iterations for p in positions] == [12] * 12 + [5] * 5
+    assert [p.iteration for p in positions] == [*range(12), *range(5)]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -106,5 +106,5 @@ def test_pretraining_is_that_of_a_plain_loop(alone):
     torch.set_rng_state(before)
     assert trainer.listener.stages == ["pre-training"]
     trained_whole = nn.Sequential(*whole).state_dict().values()
-    for found, expected in zip(trainer.model.state_dict().values(), trained_whole, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    for tensor, expected in zip(trainer.model.state_dict().values(), trained_whole, strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-6)

@@ -93,7 +93,7 @@ def resized(name: str, workers: int, begun: Path) -> Trainer:
 
 def owed(sync: Any, what: str = "residuals") -> torch.Tensor:
     """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back."""
-    return sum(owed_by(each, what) for each in sync._patterns) / len(sync._patterns)
+    return sum(owed_by(pattern, what) for pattern in sync._patterns) / len(sync._patterns)
 
 
 tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
@@ -105,14 +105,14 @@ tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
     st.sampled_from(["mean", "sum"]),
 )
 def test_joins_and_leaves_lose_nothing_of_what_was_not_sent(residuals, counts, reduction):
-    kept = [{name: torch.tensor(values) for name, values in each.items()} for each in residuals]
+    kept = [{name: torch.tensor(values) for name, values in residual.items()} for residual in residuals]
 
     def total(group: list[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
-        of_all = sum((each[name].double() for each in group if name in each), torch.zeros(3).double())
+        of_all = sum((state[name].double() for state in group if name in state), torch.zeros(3).double())
         return of_all / len(group) if reduction == "mean" else of_all
 
     before = {name: total(kept, name) for name in "ab"}
-    scale = sum(torch.tensor(values).abs().max() for each in residuals for values in each.values())
+    scale = sum(torch.tensor(values).abs().max() for residual in residuals for values in residual.values())
     for workers in counts:
         kept = merged(kept, workers, share_of(len(kept), workers, reduction))
         assert len(kept) == workers
@@ -139,15 +139,17 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
     assert owed(before.sync, "velocities").any() == ("momentum" in name)
     assert after.sync.totals == before.sync.totals
     if isinstance(after.sync, LocalTraining):
-        moves = [_moved(each.sync) for each in (before, after)]
+        moves = [_moved(trainer.sync) for trainer in (before, after)]
         assert moves[0].any()  # the middle is not an exchange
-        assert [bool(each.sync.local.fragments[0].in_flight) for each in (before, after)] == [
+        assert [bool(trainer.sync.local.fragments[0].in_flight) for trainer in (before, after)] == [
             "on their way" in name
         ] * 2
         torch.testing.assert_close(moves[1], moves[0], rtol=1e-5, atol=1e-7)
     if isinstance(after.sync, HybridTraining):
         kept = optimizers(before.sync)
-        assert any(each.any() for each in kept) == (hybrid != "b: momentum")  # the compressor has it there
+        assert any(tensor.any() for tensor in kept) == (
+            hybrid != "b: momentum"
+        )  # the compressor has it there
         assert all(torch.equal(*pair) for pair in zip(kept, optimizers(after.sync), strict=True))
     if name == WHOLE:  # the same batches, the same steps
         after.fit()
@@ -160,7 +162,7 @@ def optimizers(sync: Any) -> list[torch.Tensor]:
     """What the optimizers of the fully connected layers keep of each parameter, put together."""
     states = [worker.optimizer.state_dict()["state"] for worker in sync.workers_here]
     return [
-        torch.cat([each[i][key] for each in states]) if value.dim() else value
+        torch.cat([state[i][key] for state in states]) if value.dim() else value
         for i, kept in states[0].items()
         for key, value in kept.items()
     ]
@@ -173,8 +175,8 @@ def _moved(sync: Any) -> torch.Tensor:
     ways = []
     for local, replica in enumerate(sync._replicas):
         starts = sent[local] if sent else sync.local.base_weights(fragment, local)
-        own = zip(starts, replica.parameters, strict=True)
-        ways.append(torch.cat([start.double() - p.detach().reshape(-1).double() for start, p in own]))
+        expected = zip(starts, replica.parameters, strict=True)
+        ways.append(torch.cat([start.double() - p.detach().reshape(-1).double() for start, p in expected]))
     return torch.stack(ways).mean(0)
 
 
@@ -184,22 +186,22 @@ def test_each_worker_counts_its_own_steps(name, begun):
     four.plan._most = steps
     four.fit()
     alike = getattr(four.sync, "workers_here", None) or four.sync._replicas
-    kept = [each.optimizer.state_dict()["state"] for each in alike]
-    assert [int(each["step"]) for state in kept for each in state.values()] == [steps] * 4 * len(kept[0])
+    kept = [replica.optimizer.state_dict()["state"] for replica in alike]
+    assert [int(tensor["step"]) for state in kept for tensor in state.values()] == [steps] * 4 * len(kept[0])
 
 
 def work(_rank: int, workers: int, folder: Path, former: str) -> dict[str, dict[str, Any]]:
     """In each worker: runs that write the checkpoint in their middle, or go on from so many processes'."""
-    found = {}
+    results = {}
     for name in IN_PROCESSES:
         spec = BASE | SYNCS[name] | {"workers": MERGING | {"count": workers}}
         saved = saved_by(folder / name / middle(name), int(former)) if int(former) else None
         run = trainer_of(spec, None if saved else folder / name, saved)
         run.plan._most = int(middle(name)) + (LATER if saved else 1)
         run.fit()
-        weights = {key: each.clone() for key, each in run.model.state_dict().items()}
-        found[name] = {"weights": weights, "sent": run.sync.totals.sent}
-    return found
+        weights = {key: tensor.clone() for key, tensor in run.model.state_dict().items()}
+        results[name] = {"weights": weights, "sent": run.sync.totals.sent}
+    return results
 
 
 @pytest.fixture(scope="module")

@@ -56,15 +56,15 @@ def gradients(workers: int, step: int) -> list[list[Tensor]]:
 def exchange(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> Outcome:
     averaging = Averaging(SimulatedRunner(len(patterns)), patterns, list(SIZES))
     averaging.done = step
-    return averaging.run([averaging.begin(local, own) for local, own in enumerate(given)])
+    return averaging.run([averaging.begin(local, gradients) for local, gradients in enumerate(given)])
 
 
 def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
     outcome = exchange(patterns, given, step)
     if isinstance(outcome.mean, RefusedUpdate):
         raise outcome.mean
-    for each in patterns:
-        each.commit()
+    for pattern in patterns:
+        pattern.commit()
     return outcome.mean, outcome.traffic
 
 
@@ -80,8 +80,8 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
     for step in range(1 if line == "none" else 6):
         given_ = gradients(workers, step)
         applied += synchronize(patterns, given_, step)[0].double() * workers
-        summed += torch.stack([torch.cat(own) for own in given_]).double().sum(0)
-    kept = sum(owed_by(each) for each in patterns)
+        summed += torch.stack([torch.cat(tensors) for tensors in given_]).double().sum(0)
+    kept = sum(owed_by(pattern) for pattern in patterns)
     torch.testing.assert_close(applied + kept, summed, rtol=0, atol=5e-5 * (workers + 1))
     assert ((applied - summed).abs().max() > 0.1) == (line != "none")
 
@@ -94,21 +94,21 @@ def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_s
     bad = gradients(workers, 1)
     bad[2][1][200] = torch.nan
     synchronize(patterns, good, 0)
-    before = [owed_by(each) for each in patterns]
+    before = [owed_by(pattern) for pattern in patterns]
     with pytest.raises(RefusedUpdate) as refusal:
         synchronize(patterns, bad, 1)
     assert refusal.value.ordinal == 1
     assert refusal.value.rank == 2
-    for each in patterns:
-        each.put_back()
-        each.put_back()
-    after = [owed_by(each) for each in patterns]
+    for pattern_ in patterns:
+        pattern_.put_back()
+        pattern_.put_back()
+    after = [owed_by(pattern) for pattern in patterns]
     for rank, (earlier, later) in enumerate(zip(before, after, strict=True)):
         gained = (later - earlier).numpy()
-        own = torch.cat(bad[rank]).double().nan_to_num(0.0).numpy()
+        gradient = torch.cat(bad[rank]).double().nan_to_num(0.0).numpy()
         if name != "ring":
-            np.testing.assert_allclose(gained, own, atol=1e-5)
-    assert all(torch.isfinite(each).all() for each in after)
+            np.testing.assert_allclose(gained, gradient, atol=1e-5)
+    assert all(torch.isfinite(tensor).all() for tensor in after)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -142,8 +142,8 @@ def test_between_sites_a_message_crosses_once_for_each_site():
     between = [AllGather(method, setting, sites) for setting in settings]
     for step in range(3):
         expected, all_links = synchronize(straight, gradients(6, step), step)
-        found, links = synchronize(between, gradients(6, step), step)
-        assert torch.equal(found, expected)
+        actual, links = synchronize(between, gradients(6, step), step)
+        assert torch.equal(actual, expected)
         lengths = all_links.link_bytes.max(axis=1)
         carried = np.zeros((6, 6), np.int64)
         for source, by, to in sites.hops:
@@ -161,8 +161,8 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
     for rms in (0.0, 15.0, 255.0):
         line = f"entropy(form='rms', floor={floor}, decay=0)"
         patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
-        for each in patterns:
-            each.rms = dict.fromkeys(SIZES, rms)
+        for pattern_ in patterns:
+            pattern_.rms = dict.fromkeys(SIZES, rms)
         _, traffic = synchronize(patterns, gradients(workers, 0), 0)
         sizes[rms] = traffic.sums.paper_bits
     compressed = workers + (name not in ("allgather", "hierarchical", "ring"))
@@ -180,18 +180,18 @@ def simulated(workers: int, mode: str) -> tuple[Synchronization, dict[str, Any]]
 
 @pytest.mark.parametrize("mode", ["ring", "weights"])
 def test_workers_states_are_taken_by_the_same_workers_alone(mode):
-    two, own = simulated(2, mode)
+    two, averaging = simulated(2, mode)
     shared = two.shared_state()
-    two.load(shared, own)
+    two.load(shared, averaging)
     _, threes = simulated(3, mode)
     with pytest.raises(ValueError, match=r"states of ranks \[0, 1, 2\] of 3 workers.* ranks \[0, 1\] of 2"):
         two.load(shared, threes)
-    unsent = own["patterns"] if mode == "ring" else own["local"]["fragments"][0]["unsent"]
+    unsent = averaging["patterns"] if mode == "ring" else averaging["local"]["fragments"][0]["unsent"]
     everybody = unsent["ranks"]
     unsent["ranks"] = {"1": everybody["1"]}
     with pytest.raises(ValueError, match=r"states of ranks \[1\] of 2 workers"):
-        two.load(shared, own)
+        two.load(shared, averaging)
     unsent["ranks"] = everybody
     del unsent["version"]
     with pytest.raises(ValueError, match="version None of workers' states; this program reads 4"):
-        two.load(shared, own)
+        two.load(shared, averaging)

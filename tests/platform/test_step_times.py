@@ -120,7 +120,7 @@ Found = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("times")
     (folder / "clock").write_bytes(bytes(16))
     ranks = run_group("test_step_times", "work", WORKERS, folder, timeout_s=240)
@@ -137,8 +137,8 @@ def middle(steps: list[dict[str, float]], what: str) -> float:
 
 
 @EVERY_MODE
-def test_a_late_worker_makes_the_other_one_wait(found, mode):
-    on_time, late = (rank["steps"] for rank in found[mode])
+def test_a_late_worker_makes_the_other_one_wait(runs, mode):
+    on_time, late = (rank["steps"] for rank in runs[mode])
     # In `weights` a worker comes late to each of the two steps that an exchange is made of.
     lateness = LATE_S * (2 if mode == "weights" else 1)
     assert middle(on_time, "wait") > 0.5 * lateness
@@ -148,8 +148,8 @@ def test_a_late_worker_makes_the_other_one_wait(found, mode):
 
 
 @EVERY_MODE
-def test_the_parts_of_a_step_add_up_to_it(found, mode):
-    logged = found[mode][0]["logged"]
+def test_the_parts_of_a_step_add_up_to_it(runs, mode):
+    logged = runs[mode][0]["logged"]
     assert len(logged) == ITERATIONS
     for metrics in logged:
         parts = [metrics[f"time/{part}_s"] for part in ("data", "compute", "compress", "wait", "decompress")]
@@ -159,8 +159,8 @@ def test_the_parts_of_a_step_add_up_to_it(found, mode):
 
 
 @EVERY_MODE
-def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(found, mode):
-    for metrics in found[mode][0]["logged"]:
+def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(runs, mode):
+    for metrics in runs[mode][0]["logged"]:
         if not metrics["comm/wire_bytes"]:
             assert "net/mbit_s" not in metrics
             continue
@@ -169,14 +169,14 @@ def test_bandwidth_is_what_was_handed_over_in_the_time_of_the_exchange(found, mo
         assert metrics["net/mbit_s"] == pytest.approx(bits / seconds / 1e6)
         received = 8 * metrics["comm/received_bytes"]
         assert metrics["net/received_mbit_s"] == pytest.approx(received / seconds / 1e6)
-    exchanges = sum("net/mbit_s" in metrics for metrics in found[mode][0]["logged"])
+    exchanges = sum("net/mbit_s" in metrics for metrics in runs[mode][0]["logged"])
     assert exchanges == (ITERATIONS // 2 if mode == "weights" else ITERATIONS)
 
 
 @EVERY_MODE
-def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(found, mode):
-    assert found[mode][0]["timeline"] == found[mode][1]["timeline"]
-    timeline = Timeline.from_json(found[mode][0]["timeline"])
+def test_the_timeline_shows_the_late_worker_sleep_and_the_other_one_wait(runs, mode):
+    assert runs[mode][0]["timeline"] == runs[mode][1]["timeline"]
+    timeline = Timeline.from_json(runs[mode][0]["timeline"])
     assert [number for number, _ in timeline.steps] == ["11", "12", "13"]
     for spans in timeline.workers:
         kinds = {span.name for span in spans}

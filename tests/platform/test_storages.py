@@ -157,7 +157,7 @@ def test_metrics_are_delivered_from_a_bucket(objects, tmp_path, new_store, capsy
     client = open_client()
     run_id = start_run(client, RunSpec(experiment="away"))
     records = [Record.now(step=1, metrics={"comm/fraction": 0.5}), Record.now(ended="FINISHED", run=run_id)]
-    text = "".join(each.to_line() for each in records)
+    text = "".join(record.to_line() for record in records)
     place = RunFolder.at(f"s3://{BUCKET}/runs", run_id).keep_text(UNDELIVERED, text)
     assert place == f"s3://{BUCKET}/runs/{run_id}/{UNDELIVERED}"
     assert cli.main(["deliver", place]) == OK

@@ -22,7 +22,7 @@ NUMBERS = Shape((3,), 2, "numbers")
 def evaluated(task: Task, outputs: torch.Tensor, targets: torch.Tensor, blocks: int) -> dict[str, float]:
     """As an evaluation does it: sums of blocks, added."""
     parts = zip(outputs.tensor_split(blocks), targets.tensor_split(blocks), strict=True)
-    sums = np.sum([[float(each) for each in task.sums(*part)] for part in parts], axis=0)
+    sums = np.sum([[float(value) for value in task.sums(*part)] for part in parts], axis=0)
     return dict(task.evaluation(sums.tolist(), len(targets)))
 
 
@@ -38,8 +38,8 @@ def test_classification_is_cross_entropy_and_the_share_of_right_answers():
     right = (outputs.numpy().argmax(1) == targets.numpy()).mean()
     assert task.loss(outputs, targets).item() == pytest.approx(nats.mean(), rel=1e-5)
     for blocks in (1, 4):
-        found = evaluated(task, outputs, targets, blocks)
-        assert found == {"accuracy": pytest.approx(right), "loss": pytest.approx(nats.mean(), rel=1e-5)}
+        result = evaluated(task, outputs, targets, blocks)
+        assert result == {"accuracy": pytest.approx(right), "loss": pytest.approx(nats.mean(), rel=1e-5)}
     assert task.metrics[0] is ACCURACY
 
 
@@ -49,13 +49,13 @@ def test_a_language_model_is_judged_by_nats_a_token_perplexity_and_bits_a_byte()
     logs = log_softmax(outputs.numpy())
     nats = -np.take_along_axis(logs, targets.numpy()[..., None], -1).mean()
     assert task.loss(outputs, targets).item() == pytest.approx(nats, rel=1e-5)
-    found = evaluated(task, outputs, targets, 3)
-    assert found["loss"] == pytest.approx(nats, rel=1e-6)
-    assert found["perplexity"] == pytest.approx(math.exp(nats), rel=1e-6)
-    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / 2.5, rel=1e-6)
+    result = evaluated(task, outputs, targets, 3)
+    assert result["loss"] == pytest.approx(nats, rel=1e-6)
+    assert result["perplexity"] == pytest.approx(math.exp(nats), rel=1e-6)
+    assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / 2.5, rel=1e-6)
     assert task.terms(targets) == 42
     assert "bits_per_byte" not in [
-        each.name for each in build_task(LanguageModel(), Shape.text(7, 11)).metrics
+        metric.name for metric in build_task(LanguageModel(), Shape.text(7, 11)).metrics
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_task_of_other_data_is_refused_with_the_one_that_fits(config, shape, s
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def user_task(tmp_path, monkeypatch):
     (tmp_path / "taugrad_user_tasks.py").write_text(
         "import torch\n"
         "from taugrad.platform.tasks import Metric, Task\n"
@@ -99,8 +99,8 @@ def own(tmp_path, monkeypatch):
     return "taugrad_user_tasks"
 
 
-def test_a_users_task_trains_and_its_metric_counts(own):
-    config = CustomTask(factory=f"{own}:TopTwo", arguments={"smooth": 0.1})
+def test_a_users_task_trains_and_its_metric_counts(user_task):
+    config = CustomTask(factory=f"{user_task}:TopTwo", arguments={"smooth": 0.1})
     task = build_task(config, IMAGES)
     outputs, targets = torch.randn(30, 5), torch.randint(5, (30,))
     best = np.argsort(outputs.numpy(), 1)[:, -2:]
@@ -121,8 +121,8 @@ def test_a_users_task_trains_and_its_metric_counts(own):
         ("Short", "its evaluation has no top2, which its metrics name"),
     ],
 )
-def test_a_users_task_that_cannot_be_used_is_named_before_workers_start(own, name, said):
-    config = CustomTask(factory=f"{own}:{name}")
+def test_a_users_task_that_cannot_be_used_is_named_before_workers_start(user_task, name, said):
+    config = CustomTask(factory=f"{user_task}:{name}")
     with refused(said, error=UserCodeError):
         task = build_task(config, IMAGES)
         try_task(config, task, torch.nn.Linear(4, 5), torch.randn(2, 4), torch.tensor([1, 4]))

@@ -28,10 +28,10 @@ def test_a_timeline_comes_back_from_its_text(workers):
     back = Timeline.from_json(timeline.to_json())
     assert len(back.workers) == len(workers)
     start = min(span.began for spans in workers for span in spans)
-    for spans, found in zip(workers, back.workers, strict=True):
-        assert len(found) == len(spans)
+    for spans, worker in zip(workers, back.workers, strict=True):
+        assert len(worker) == len(spans)
         expected = sorted((s.began - start, s.ended - start, s.name, s.lane, s.about) for s in spans)
-        for span, (began, ended, *words) in zip(sorted(found, key=_in_order), expected, strict=True):
+        for span, (began, ended, *words) in zip(sorted(worker, key=_in_order), expected, strict=True):
             assert (span.began, span.ended) == pytest.approx((began, ended), abs=2e-6)
             assert [span.name, span.lane, span.about] == words
 

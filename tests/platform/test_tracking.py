@@ -124,7 +124,7 @@ def test_a_deleted_experiment_says_how_to_restore_it(client):
 
 
 def test_a_server_decides_where_artifacts_lie_and_who_creates_an_experiment_first():
-    found = [None, SimpleNamespace(lifecycle_stage="active", experiment_id="7")]
+    results = [None, SimpleNamespace(lifecycle_stage="active", experiment_id="7")]
     asked: list[tuple[str, str | None]] = []
 
     def create(name: str, artifact_location: str | None) -> None:
@@ -133,7 +133,7 @@ def test_a_server_decides_where_artifacts_lie_and_who_creates_an_experiment_firs
 
     server: Any = SimpleNamespace(
         tracking_uri="http://server:5000",
-        get_experiment_by_name=lambda _: found.pop(0),
+        get_experiment_by_name=lambda _: results.pop(0),
         create_experiment=create,
     )
     assert store.open_experiment(server, "raced") == "7"

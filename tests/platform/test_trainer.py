@@ -56,12 +56,12 @@ WORKERS = 1, 3
 def work(rank: int, workers: int, folder: Path) -> dict[str, dict]:
     """In each worker: every training; of several also one that grows, and one resumed in an epoch."""
     specs = {"base": SPEC} | (SEEDS if workers == 1 else {"grown": GROWN})
-    found = {name: _outcome(*recorder.trained(spec)) for name, spec in specs.items()}
+    results = {name: _outcome(*recorder.trained(spec)) for name, spec in specs.items()}
     if workers > 1:
-        found["whole"] = _outcome(*recorder.trained(RESUMED, folder))
-        saved = recorder.saved_in(folder / str(found["whole"]["evaluations"][-2][0] + 1), rank)
-        found["resumed"] = _outcome(*recorder.trained(RESUMED, folder / "resumed", saved))
-    return found | {"evaluation": evaluation(rank, workers)}
+        results["whole"] = _outcome(*recorder.trained(RESUMED, folder))
+        saved = recorder.saved_in(folder / str(results["whole"]["evaluations"][-2][0] + 1), rank)
+        results["resumed"] = _outcome(*recorder.trained(RESUMED, folder / "resumed", saved))
+    return results | {"evaluation": evaluation(rank, workers)}
 
 
 def _outcome(trainer: Trainer, heard: recorder.Recorder) -> dict:
@@ -75,10 +75,10 @@ def evaluation(rank: int, workers: int) -> dict:
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 10))
     inputs, labels = 3 * torch.randn(1903, 20), torch.randint(10, (1903,))
     examples, device = Tensors(inputs, labels), torch.device("cpu")
-    found = evaluate(model, ClassificationTask(), examples, rank, workers, device)
+    result = evaluate(model, ClassificationTask(), examples, rank, workers, device)
     return {
-        "accuracy": found["accuracy"],
-        "loss": found["loss"],
+        "accuracy": result["accuracy"],
+        "loss": result["loss"],
         "training": model.training,
         "weights": dict(model.state_dict()),
         "inputs": inputs,
@@ -114,7 +114,7 @@ def plain():
 
 @pytest.fixture(params=WORKERS)
 def trained(request, results):
-    return [each["base"] for each in results(request.param)]
+    return [result["base"] for result in results(request.param)]
 
 
 def test_any_number_of_workers_trains_as_one_process_on_the_whole_batch(trained, plain):
@@ -129,28 +129,28 @@ def test_the_logged_loss_is_that_of_the_whole_batch(trained, plain):
 
 
 def test_the_evaluation_counts_every_test_example_once(trained, plain):
-    found = [m["eval/accuracy"] for _, m in trained[0]["evaluations"]]
-    assert found == pytest.approx(plain["accuracies"], abs=1 / 101 + 1e-9)
+    results = [m["eval/accuracy"] for _, m in trained[0]["evaluations"]]
+    assert results == pytest.approx(plain["accuracies"], abs=1 / 101 + 1e-9)
     assert [step for step, _ in trained[0]["evaluations"]] == [9, 18, 27]
     for other in trained[1:]:
-        assert [m["eval/accuracy"] for _, m in other["evaluations"]] == found
+        assert [m["eval/accuracy"] for _, m in other["evaluations"]] == results
 
 
 def test_no_bit_of_an_evaluation_depends_on_the_number_of_workers(results):
-    found = [each["evaluation"] for workers in WORKERS for each in results(workers)]
-    assert len(found) == sum(WORKERS)
-    assert len({(each["accuracy"], each["loss"]) for each in found}) == 1
-    assert all(each["training"] for each in found)
+    result = [result["evaluation"] for workers in WORKERS for result in results(workers)]
+    assert len(result) == sum(WORKERS)
+    assert len({(row["accuracy"], row["loss"]) for row in result}) == 1
+    assert all(row["training"] for row in result)
 
 
 def test_an_evaluation_is_that_of_the_formula_in_float64(results):
-    found = results(3)[1]["evaluation"]
-    w1, b1, w2, b2 = (each.double().numpy() for each in found["weights"].values())
-    scores = np.tanh(found["inputs"].double().numpy() @ w1.T + b1) @ w2.T + b2
-    truth = found["labels"].numpy()
+    result = results(3)[1]["evaluation"]
+    w1, b1, w2, b2 = (tensor.double().numpy() for tensor in result["weights"].values())
+    scores = np.tanh(result["inputs"].double().numpy() @ w1.T + b1) @ w2.T + b2
+    truth = result["labels"].numpy()
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(truth)), truth]
-    assert found["loss"] == pytest.approx(losses.mean(), rel=1e-6)
-    assert found["accuracy"] == (scores.argmax(1) == truth).mean()
+    assert result["loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    assert result["accuracy"] == (scores.argmax(1) == truth).mean()
 
 
 def test_only_worker_0_logs_and_all_write_checkpoints(trained):
@@ -160,8 +160,8 @@ def test_only_worker_0_logs_and_all_write_checkpoints(trained):
 
 
 def test_another_seed_trains_other_weights_and_the_same_seed_the_same(results, alone):
-    (found,) = results(1)
-    first, other = (found[f"seed {seed}"]["weights"] for seed in (7, 8))
+    (result,) = results(1)
+    first, other = (result[f"seed {seed}"]["weights"] for seed in (7, 8))
     again = recorder.trained(SEEDS["seed 7"])[0].model.state_dict()  # in another process
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
@@ -201,7 +201,7 @@ def plain_grown():
 
 @pytest.fixture
 def grown(results):
-    return [each["grown"] for each in results(3)]
+    return [result["grown"] for result in results(3)]
 
 
 def test_a_run_with_growing_batches_is_the_one_written_out(grown, plain_grown):
@@ -249,8 +249,8 @@ def test_slow_iterations_are_shown_before_they_are_averaged(sync, own_models, mo
     spec = small(240, 10, epochs=1, batch_size=10) | {"tracking": {"flush_interval": 1000}, "sync": sync}
     _, shown = recorder.trained(spec | {"workers": {"count": 2}})
     # Averages at checkpoints show some of them once more.
-    assert list(dict.fromkeys(each.iteration for each in shown.progresses)) == list(range(1, 25))
-    assert {each.own_models for each in shown.progresses} == {own_models}
+    assert list(dict.fromkeys(progress.iteration for progress in shown.progresses)) == list(range(1, 25))
+    assert {progress.own_models for progress in shown.progresses} == {own_models}
 
 
 def test_compiling_kernels_takes_no_training_time(monkeypatch, alone):

@@ -65,8 +65,8 @@ def written_out(spec: RunSpec) -> tuple[nn.Module, list[float]]:
 
     def before_step(model, examples):
         if training.loss_reduction == "sum":
-            for each in model.parameters():
-                each.grad *= examples
+            for parameter in model.parameters():
+                parameter.grad *= examples
         if training.clip.norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip.norm)
 
@@ -104,7 +104,7 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
     monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Exploding())
     options = TRAINING | {"precision": "fp16", "iterations": 20}
     trainer = trainer_of(BASE | {"training": options, "compressor": compressor})
-    first = {name: each.clone() for name, each in trainer.model.state_dict().items()}
+    first = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     steps = []
     step = trainer.sync.replica.step
 
@@ -119,7 +119,7 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
     assert len(steps) == 20 - skipped
     assert 0 not in steps, "the first step overflows"
     assert trainer.sync.replica.scale.factor == 2.0 ** (24 - skipped)
-    assert all(torch.isfinite(each).all() for each in trainer.model.parameters())
+    assert all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters())
     assert not torch.equal(trainer.model.state_dict()["fc.weight"], first["fc.weight"])
     if compressor != "none":
         sent = {
@@ -133,9 +133,9 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
 def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     spec = spec_of(iterations=200, evaluate_every=5, until={"accuracy": 0.9})
     trainer, recorder = trained(spec, tmp_path)
-    found = [metrics["eval/accuracy"] for _, metrics in recorder.evaluations]
-    assert found[-1] >= 0.9 > max(found[:-1])
-    assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(found) < 200
+    results = [metrics["eval/accuracy"] for _, metrics in recorder.evaluations]
+    assert results[-1] >= 0.9 > max(results[:-1])
+    assert trainer.totals()["total/iterations_to_target"] == trainer.done == 5 * len(results) < 200
     assert (tmp_path / str(trainer.done)).is_dir()
 
 
@@ -144,6 +144,6 @@ def test_a_parameter_without_a_gradient_is_recorded_as_zeros():
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     replica = Replica(model, ClassificationTask(), RunSpec().training, workers=1)
     model[1].weight.grad = torch.full((2, 3), 0.5)
-    found = replica.statistics()
-    assert found["1.weight"] == GradientStatistics(0.5, 0.5, 0.5, 0.5, rms=0.5, zeros=0.0)
-    assert found["0.weight"] == GradientStatistics(0, 0, 0, 0, rms=0.0, zeros=1.0)
+    result = replica.statistics()
+    assert result["1.weight"] == GradientStatistics(0.5, 0.5, 0.5, 0.5, rms=0.5, zeros=0.0)
+    assert result["0.weight"] == GradientStatistics(0, 0, 0, 0, rms=0.0, zeros=1.0)

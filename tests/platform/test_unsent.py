@@ -35,34 +35,34 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
     data = load(spec.data)
     torch.manual_seed(spec.seed)
     model = build(spec.model, data.shape)
-    agreed = [each.detach().numpy().copy() for each in model.parameters()]
-    residuals = [[np.zeros_like(each) for each in agreed] for _ in range(WORKERS)]
-    own = [[each.copy() for each in agreed] for _ in range(WORKERS)]
-    began = [[each.copy() for each in agreed] for _ in range(WORKERS)]
+    agreed = [parameter.detach().numpy().copy() for parameter in model.parameters()]
+    residuals = [[np.zeros_like(weight) for weight in agreed] for _ in range(WORKERS)]
+    copies = [[tensor.copy() for tensor in agreed] for _ in range(WORKERS)]
+    began = [[tensor.copy() for tensor in agreed] for _ in range(WORKERS)]
     for done in range(ITERATIONS):
         batches = EXAMPLES // BATCH
         batch = epoch_order(EXAMPLES, spec.seed, done // batches)[done % batches * BATCH :][:BATCH]
         for rank, chosen in enumerate(np.split(batch, WORKERS)):
-            for parameter, value in zip(model.parameters(), own[rank], strict=True):
+            for parameter, value in zip(model.parameters(), copies[rank], strict=True):
                 parameter.data = torch.from_numpy(value)
                 parameter.grad = None
             loss = nn.functional.cross_entropy(model(data.train_inputs[chosen]), data.train_labels[chosen])
             loss.backward()
             for i, parameter in enumerate(model.parameters()):
-                own[rank][i] = own[rank][i] - RATE * parameter.grad.numpy()
+                copies[rank][i] = copies[rank][i] - RATE * parameter.grad.numpy()
         if (done + 1) % EVERY and done + 1 < ITERATIONS:
             continue
-        sums = [np.zeros_like(each) for each in agreed]
+        sums = [np.zeros_like(weight) for weight in agreed]
         for rank in range(WORKERS):
             for i in range(len(agreed)):
-                wanted = residuals[rank][i] + (own[rank][i] - began[rank][i])
+                wanted = residuals[rank][i] + (copies[rank][i] - began[rank][i])
                 sent = np.where(np.abs(wanted) >= TAU, wanted, 0)
                 sums[i] += sent
                 residuals[rank][i] = wanted - sent
-        agreed = [each + total / WORKERS for each, total in zip(agreed, sums, strict=True)]
+        agreed = [weight + total / WORKERS for weight, total in zip(agreed, sums, strict=True)]
         for rank in range(WORKERS):
             began[rank] = [a + unsent * r for a, r in zip(agreed, residuals[rank], strict=True)]
-            own[rank] = [each.copy() for each in began[rank]]
+            copies[rank] = [tensor.copy() for tensor in began[rank]]
     return agreed, residuals
 
 
@@ -72,10 +72,10 @@ def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_
     back = {"back": "none"} if pattern == "parameter_server" else {}
     trainer, recorder = with_unsent(f"wgt({TAU})", unsent=unsent, pattern=pattern, **back)
     agreed, residuals = plain_loop(unsent)
-    for found, expected in zip(trainer.model.parameters(), agreed, strict=True):
-        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+    for parameter, expected in zip(trainer.model.parameters(), agreed, strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
     assert 0 < trainer.sync.totals.fraction * EVERY < 0.9  # something was sent, and something kept
-    squares = np.mean([sum(np.square(each).sum() for each in worker) for worker in residuals])
+    squares = np.mean([sum(np.square(residual).sum() for residual in worker) for worker in residuals])
     *_, rms = recorder.values("comm/residual_rms")
-    parameters = sum(each.numel() for each in trainer.model.parameters())
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     assert parameters * rms**2 == pytest.approx(float(squares), rel=1e-3)

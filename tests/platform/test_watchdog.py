@@ -33,16 +33,18 @@ def started():
 
         def marked() -> list[psutil.Process]:
             family = psutil.Process(process.pid).children(recursive=True)
-            found = [
-                each for each in family if each != other and "time.sleep(600)" in " ".join(each.cmdline())
+            results = [
+                process
+                for process in family
+                if process != other and "time.sleep(600)" in " ".join(process.cmdline())
             ]
-            return found if len(found) == 2 else []
+            return results if len(results) == 2 else []
 
-        found = until(marked)
-        yield process, other, found
-        for each in (other, *found):
+        result = until(marked)
+        yield process, other, result
+        for child in (other, *result):
             with suppress(psutil.NoSuchProcess):
-                each.kill()
+                child.kill()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])

@@ -46,17 +46,17 @@ def test_an_argument_is_what_yaml_says_of_it(read, monkeypatch):
     meant = {"quoted": "1e3", "double": "010", "float": 1000.0, "small": 1e-3, "int": 10}
     meant |= {"hex": 31, "octal": 15, "yes": "yes", "true": True, "half": 0.5, "commit": "61e9540"}
     meant |= {"day": "2026-11-25", "time": "1:30", "thousand": "1_000", "5": "five"}
-    own = "kind: custom, factory: 'a:b'"
+    fields = "kind: custom, factory: 'a:b'"
     monkeypatch.setenv("TAUGRAD_ALLOW_CUSTOM", "1")
     for spec in (
-        read(f"data: {{{own}, arguments: {arguments}}}"),
-        read(f"data: {{{own}}}", "--data.arguments", arguments),
-        read(f"data: {{{own}}}", f"--data={{{own}, arguments: {arguments}}}"),
+        read(f"data: {{{fields}, arguments: {arguments}}}"),
+        read(f"data: {{{fields}}}", "--data.arguments", arguments),
+        read(f"data: {{{fields}}}", f"--data={{{fields}, arguments: {arguments}}}"),
     ):
         assert repr(spec.data.arguments) == repr(meant)  # types, too
     monkeypatch.setenv("TAUGRAD_DATA__ARGUMENTS", arguments)
-    assert read(f"data: {{{own}}}").data.arguments == meant
-    assert read(f"data: {{{own}}}", "--data.arguments.int", "0x10").data.arguments == meant | {"int": 16}
+    assert read(f"data: {{{fields}}}").data.arguments == meant
+    assert read(f"data: {{{fields}}}", "--data.arguments.int", "0x10").data.arguments == meant | {"int": 16}
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ def test_only_the_same_computation_that_came_to_its_end_counts(uri):
     leave(client, digits(experiment="other"), metrics_of(0.4))
     assert finished(client, one, ACCURACY) is None
     run_id = leave(client, digits(), metrics_of(0.5))
-    found = finished(client, one, ACCURACY)
-    assert (found.run_id, found.value, found.wire_bytes) == (run_id, 0.5, 2e6)
+    result = finished(client, one, ACCURACY)
+    assert (result.run_id, result.value, result.wire_bytes) == (run_id, 0.5, 2e6)
 
 
 # The runs' specs
@@ -212,12 +212,12 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
 def test_a_law_replaces_the_number_and_nothing_else_of_its_own_method(a_law, kind):
     law, line = a_law(kind), {"kind": kind, "decay": 0.5, "reduction": "sum"}
     given_spec = digits(compressor=line | ({} if kind == "entropy" else {"tau": 0.1}), name="mine")
-    found = by_law(given_spec, law, 2.0)
-    assert getattr(found.compressor, law.looked_for) == law.of(given_spec, 2.0)
-    kept = found.compressor.model_dump(exclude={law.looked_for})
+    result = by_law(given_spec, law, 2.0)
+    assert getattr(result.compressor, law.looked_for) == law.of(given_spec, 2.0)
+    kept = result.compressor.model_dump(exclude={law.looked_for})
     assert kept == given_spec.compressor.model_dump(exclude={law.looked_for})
-    assert found.training == given_spec.training
-    assert found.name.startswith(f"mine: {kind}(")
+    assert result.training == given_spec.training
+    assert result.name.startswith(f"mine: {kind}(")
     assert by_law(digits(), law, 2.0).compressor.kind == kind  # in place of none
 
 
@@ -225,13 +225,13 @@ def test_where_the_laws_runs_had_momentum_in_the_compressor_it_goes_there(a_law)
     moving = a_law("strom", momentum_in="compressor")
     optimizer = {"kind": "sgd", "lr": 0.05, "momentum": 0.8, "weight_decay": 0.001}
     given_spec = digits(compressor="strom(0.1)", training={"optimizer": optimizer}, name="mine")
-    found = by_law(given_spec, moving, 2.0)
-    assert found.compressor.momentum == 0.8
-    changed = found.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
+    result = by_law(given_spec, moving, 2.0)
+    assert result.compressor.momentum == 0.8
+    changed = result.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
     assert changed == given_spec.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
-    assert (found.training.optimizer.momentum, found.training.optimizer.weight_decay) == (0, 0.005)
-    assert found.name.startswith("mine: strom(tau=law(")
+    assert (result.training.optimizer.momentum, result.training.optimizer.weight_decay) == (0, 0.005)
+    assert result.name.startswith("mine: strom(tau=law(")
     still = moving.of(given_spec, 2.0).constant  # of a run whose compressor has none
-    assert found.compressor.tau.constant == pytest.approx(still - math.log(0.2), rel=1e-3)
-    assert by_law(found, moving, 2.0) == found.model_copy(update={"name": by_law(found, moving, 2.0).name})
-    assert without_compression(found).fingerprint() == without_compression(given_spec).fingerprint()
+    assert result.compressor.tau.constant == pytest.approx(still - math.log(0.2), rel=1e-3)
+    assert by_law(result, moving, 2.0) == result.model_copy(update={"name": by_law(result, moving, 2.0).name})
+    assert without_compression(result).fingerprint() == without_compression(given_spec).fingerprint()

@@ -58,7 +58,7 @@ class Trainings:
         self.asked.append((one.fingerprint(), steps))
         worth = self.worths.get(one.fingerprint(), 1.0)
         done = tuple(range(0, steps + 1, every))
-        places = [worth(each) if callable(worth) else worth * each for each in done]
+        places = [worth(run) if callable(worth) else worth * run for run in done]
         return Curve(done, tuple(map(loss_after, places)))
 
 
@@ -113,9 +113,9 @@ def test_ways_fit_the_optimizer():
 
 
 def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
-    own = spec(compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "sharded"}})
-    (found,) = [way for way in ways_of(own) if way.family == OWN]
-    assert (str(found.spec.compressor), found.spec.sync) == ("wgt(tau=0.5)", ShardedSync())
+    base = spec(compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "sharded"}})
+    (alone,) = [way for way in ways_of(base) if way.family == OWN]
+    assert (str(alone.spec.compressor), alone.spec.sync) == ("wgt(tau=0.5)", ShardedSync())
     assert not [way for way in ways_of(spec()) if way.family == OWN]  # it is the all-reduce
     assert not [way for way in ways_of(spec(compressor="powersgd(4)")) if way.family == OWN]
 
@@ -139,7 +139,7 @@ def test_what_cannot_win_is_not_tried():
     exact, kept, dropped = sift(everything)
     assert exact is sharded
     assert kept == [sparser, dense, slow_local]  # with an outer momentum a step may be worth more
-    assert {id(each.prospect) for each in dropped} == {id(none), id(sparse), id(slow)}
+    assert {id(candidate.prospect) for candidate in dropped} == {id(none), id(sparse), id(slow)}
 
 
 # The choice
@@ -215,7 +215,7 @@ def test_on_a_fast_link_the_all_reduce_is_chosen(fields, worth, why):
 def test_what_learns_nothing_is_never_chosen_however_fast_it_is(worth):
     choice, _ = compared(SLOW, dict.fromkeys(("strom", "wgt", "linear", "chunked"), worth))
     assert choice.best is choice.exact
-    assert all(found.worth == 0 for found in choice.judged if found is not choice.exact)
+    assert all(judgement.worth == 0 for judgement in choice.judged if judgement is not choice.exact)
     half = half_all_reduce(CALIBRATION, SLOW, 4)
     assert "learned nothing" in words.reason(choice, SLOW, 4, half)
     assert {row[4] for row in words.rows_of(choice, half) if "strom" in row[0]} == {"0"}
@@ -247,8 +247,8 @@ def test_the_worth_of_a_step_is_estimated_within_a_few_percent(way):
     exact, fast = Prospect(SOME[0], step(100)), Prospect(way, step(0.01))
     for worth in np.geomspace(0.05, fast.most_worth, 100).tolist():
         trainings = Trainings({way.spec.fingerprint(): worth})
-        (found, _) = choose(RUN, exact, [fast], [], STEPS, trainings.take).judged
-        assert LEAST_ESTIMATE * worth <= found.worth <= MOST_ESTIMATE * worth
+        (result, _) = choose(RUN, exact, [fast], [], STEPS, trainings.take).judged
+        assert LEAST_ESTIMATE * worth <= result.worth <= MOST_ESTIMATE * worth
 
 
 @settings(max_examples=60)
@@ -288,9 +288,9 @@ def test_a_head_start_counts_less_than_how_it_goes_on():
     worths = {first.way.spec.fingerprint(): lambda s: 80 + s / 2 if s else 0}
     worths[second.way.spec.fingerprint()] = 0.9
     choice = choose(RUN, exact, [first, second], [], STEPS, Trainings(worths).take)
-    found = {id(judged.prospect): judged for judged in choice.judged}
-    assert found[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
-    assert choice.best is found[id(second)]
+    results = {id(judged.prospect): judged for judged in choice.judged}
+    assert results[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
+    assert choice.best is results[id(second)]
 
 
 class Slowed(Trainings):
@@ -325,15 +325,15 @@ def test_the_probe_ends_when_its_seconds_are_spent_whatever_the_machine_does(slo
     trainings = Slowed(0.01 * slower, 20)
     choice = choose(RUN, exact, kept, [*dropped, *more], steps, trainings.take, late=trainings.late)
     assert trainings.now <= 20 + trainings.step_s
-    probed = [found for found in choice.judged if found.steps]
-    for found in probed:
-        least = 5 if found.prospect.way.has_outer_momentum else 3
-        assert found.steps >= least * found.prospect.way.every
-        assert found.steps <= trainings.done[found.prospect.way.spec.fingerprint()]
+    probed = [judgement for judgement in choice.judged if judgement.steps]
+    for result in probed:
+        least = 5 if result.prospect.way.has_outer_momentum else 3
+        assert result.steps >= least * result.prospect.way.every
+        assert result.steps <= trainings.done[result.prospect.way.spec.fingerprint()]
     said = words.reason(choice, SLOW, 4, exact.step)
     assert bool(probed) == (slower <= 3) == ("could not compare: raise --probe-seconds" not in said)
-    everything = [each.prospect for each in (*choice.judged, *choice.dropped)]
-    assert len(everything) == len({id(each) for each in everything})
+    everything = [candidate.prospect for candidate in (*choice.judged, *choice.dropped)]
+    assert len(everything) == len({id(prospect) for prospect in everything})
 
 
 @pytest.mark.parametrize("fields", [{}, ADAMW])
@@ -344,12 +344,12 @@ def test_what_is_advised_yields_to_what_loses_nothing_only_where_the_probe_has_j
     first = by_advice(exact, kept)[0]
     assert first is not exact
     kept, more, steps = shortlist(RUN, exact, kept, 0.01, 20)
-    everything = {each.way.spec.fingerprint(): worth for each in kept}
+    everything = {state.way.spec.fingerprint(): worth for state in kept}
     problems = set()
     for slower in np.geomspace(1, 30, 60).tolist():
         trainings = Slowed(0.01 * slower, 20, everything)
         choice = choose(RUN, exact, kept, [*dropped, *more], steps, trainings.take, late=trainings.late)
-        known = [found for found in choice.judged if found.prospect is first and found.steps]
+        known = [judgement for judgement in choice.judged if judgement.prospect is first and judgement.steps]
         if not known:
             assert choice.problem
             assert choice.best.prospect is first
@@ -367,18 +367,20 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     assert tuned.training.optimizer.lr == pytest.approx(0.002)  # the root of 4 workers
     run = Run(reference, 2400, 100, tuned=tuned)
     exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(one), SLOW, 4))
-    usual = next(each for each in kept if each.way.usual)
+    usual = next(state for state in kept if state.way.usual)
     gain = 1.5 if better == "tuned" else 0.8
     worths = {tuned.fingerprint(): gain, usual.way.spec.fingerprint(): 0.9 * max(gain, 1)}
     choice = choose(run, exact, [usual], dropped, STEPS, Trainings(worths).take)
-    (found,) = [each for each in choice.judged if each.prospect is usual]
-    assert found.worth == pytest.approx(0.9, rel=0.05)  # and not 1.35
+    (judgement,) = [judgement for judgement in choice.judged if judgement.prospect is usual]
+    assert judgement.worth == pytest.approx(0.9, rel=0.05)  # and not 1.35
     rate = 0.002 if better == "tuned" else 0.001
     assert choice.exact.prospect.way.spec.training.optimizer.lr == pytest.approx(rate)
     assert f"had lr {rate:g}" in words.reason(choice, SLOW, 4, exact.step)
     # A spec of local steps has their rate; that of steps with the mean gradient is smaller.
     local = RunSpec.model_validate(usual.way.spec.model_dump(mode="json"))
-    assert [each.training.optimizer.lr for each in tuned_references(local)] == pytest.approx([0.002, 0.001])
+    assert [
+        tuned_reference.training.optimizer.lr for tuned_reference in tuned_references(local)
+    ] == pytest.approx([0.002, 0.001])
     assert len(tuned_references(spec())) == 1
 
 
@@ -388,8 +390,8 @@ def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
     longest = {}
     for fingerprint, steps in trainings.asked:
         longest[fingerprint] = max(steps, longest.get(fingerprint, 0))
-    given_up = [found for found in choice.judged if found.given_up]
+    given_up = [judgement for judgement in choice.judged if judgement.given_up]
     assert given_up
-    for found in given_up:
-        assert longest[found.prospect.way.spec.fingerprint()] <= STEPS / 2
+    for result in given_up:
+        assert longest[result.prospect.way.spec.fingerprint()] <= STEPS / 2
     assert longest[choice.best.prospect.way.spec.fingerprint()] == STEPS

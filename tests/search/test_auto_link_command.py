@@ -87,13 +87,13 @@ def test_a_plan_alone_leaves_a_spec_that_can_be_trained(file, calibration, tmp_p
     arguments += ["--probe-seconds", "1e6"]  # however slow the machine
     assert cli.main(["auto", file, *arguments, "--plan-only", "-o", str(chosen)]) == OK
     printed = capsys.readouterr().out
-    found = read_spec(chosen)
-    assert found.training.until == {"loss": 0.3}
-    assert isinstance(found.sync, SimulatedSync)
-    assert f"{found.compressor}" in printed
+    spec = read_spec(chosen)
+    assert spec.training.until == {"loss": 0.3}
+    assert isinstance(spec.sync, SimulatedSync)
+    assert f"{spec.compressor}" in printed
     assert "times faster than a 16-bit all-reduce" in printed
     assert "chosen" in printed
-    assert found.sync.of.mode == "weights"
+    assert spec.sync.of.mode == "weights"
 
 
 # With a stub in place of training
@@ -116,7 +116,9 @@ def test_the_chosen_way_is_trained_until_the_target(uri, calibration, capsys):
     printed = capsys.readouterr().out
     assert "after 100 steps; predicted: " in printed
     (_artifact,) = [
-        each.path for each in trained.client.list_artifacts(trained.run_id) if each.path == ARTIFACT
+        artifact.path
+        for artifact in trained.client.list_artifacts(trained.run_id)
+        if artifact.path == ARTIFACT
     ]
     text = Path(trained.client.download_artifacts(trained.run_id, ARTIFACT)).read_text()
     assert str(one.compressor).replace("|", "\\|") in text

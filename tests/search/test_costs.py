@@ -32,9 +32,9 @@ densities = st.floats(math.log(SPARSEST), math.log(DENSEST)).map(math.exp)
 @given(costs, densities)
 def test_a_budget_leads_to_the_density_that_takes_it(cost, density):
     budget = cost.wire_bytes(density) * (1 + 1e-9)
-    found = cost.density(budget)
-    assert cost.wire_bytes(found) <= budget
-    assert found == DENSEST or cost.wire_bytes(found * 1.0001) > budget * (1 - 1e-6)
+    result = cost.density(budget)
+    assert cost.wire_bytes(result) <= budget
+    assert result == DENSEST or cost.wire_bytes(result * 1.0001) > budget * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("density", [1e-3, 1e-2, 0.1])

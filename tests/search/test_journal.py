@@ -59,7 +59,7 @@ def test_a_journal_is_read_back(path):
     (ended,), (interrupted,) = record.ended, record.interrupted
     assert ended.params == EVENTS[1].params
     assert ended.course == {1: Outcome(0.5, 10), 2: Outcome(0.5, 25)}
-    assert [each.run_id for each in ended.trainings] == ["r"]
+    assert [training.run_id for training in ended.trainings] == ["r"]
     assert interrupted.number == 1
     assert record.spent_bytes == 29
     assert record.trainings["f"].value == 0.9

@@ -44,12 +44,12 @@ RELATION = {
 CONSTANT = 2.0
 
 
-def settings_of(families: int, each: int, seed: int = 0) -> list[PastSetting]:
+def settings_of(families: int, count: int, seed: int = 0) -> list[PastSetting]:
     """Settings of several models, whose features and circumstances differ."""
     rng = np.random.default_rng(seed)
     made = []
     for family in range(families):
-        for _ in range(each):
+        for _ in range(count):
             params = {
                 "model.kind": f"m{family}",
                 BATCH: str(2 ** int(rng.integers(4, 9))),
@@ -71,7 +71,11 @@ def value_of(setting: PastSetting, tolerance: float, relation: dict[str, float] 
 
 
 def examples_of(settings: list[PastSetting], value: Callable[[PastSetting, float], float]) -> list[Example]:
-    return [Example(each, tolerance, value(each, tolerance)) for each in settings for tolerance in TOLERANCES]
+    return [
+        Example(setting, tolerance, value(setting, tolerance))
+        for setting in settings
+        for tolerance in TOLERANCES
+    ]
 
 
 def said_by(law: FittedLaw, setting: PastSetting, tolerance: float) -> float:
@@ -89,36 +93,38 @@ def said_by(law: FittedLaw, setting: PastSetting, tolerance: float) -> float:
 def test_a_relation_with_a_little_noise_is_found_and_holds_for_a_family_that_was_not_seen():
     rng = np.random.default_rng(1)
     noisy = examples_of(
-        settings_of(6, 4), lambda each, points: math.exp(value_of(each, points) + rng.normal(0, 0.01))
+        settings_of(6, 4), lambda setting, points: math.exp(value_of(setting, points) + rng.normal(0, 0.01))
     )
     law, judged = fit("strom", noisy)
     assert (law.kind, law.looked_for, law.optimizers, law.settings) == ("strom", "tau", ("sgd",), 24)
     for name, weight in RELATION.items():
         assert law.weights[name] == pytest.approx(weight, abs=0.05)
     assert 0.005 < law.error < 0.05
-    assert [each.best for each in judged] == [each.best for each in noisy]
+    assert [judgement.best for judgement in judged] == [setting.best for setting in noisy]
     for unseen in settings_of(7, 3, seed=2)[-3:]:
         for tolerance in TOLERANCES:
             assert said_by(law, unseen, tolerance) == pytest.approx(value_of(unseen, tolerance), abs=0.05)
 
 
 def with_momentum(made: list[PastSetting], where: str, momentum: float) -> None:
-    for each in made:
-        each.params = {**each.params, where: str(momentum)}
+    for setting in made:
+        setting.params = {**setting.params, where: str(momentum)}
 
 
 def test_a_tau_after_momentum_is_that_much_larger():
     made = settings_of(6, 4)
-    for i, each in enumerate(made):
-        with_momentum([each], OWN_MOMENTUM, (0.0, 0.5, 0.9)[i % 3])
+    for i, setting in enumerate(made):
+        with_momentum([setting], OWN_MOMENTUM, (0.0, 0.5, 0.9)[i % 3])
     law, judged = fit(
         "strom",
-        examples_of(made, lambda each, points: math.exp(value_of(each, points)) / (1 - each.own_momentum)),
+        examples_of(
+            made, lambda setting, points: math.exp(value_of(setting, points)) / (1 - setting.own_momentum)
+        ),
     )
     assert law.momentum_in == "compressor"
     assert law.describe().startswith("ln(tau (1 - momentum)) = ")
     assert law.error < 0.02
-    assert all(abs(each.missed) < 0.1 for each in judged)
+    assert all(abs(judgement.missed) < 0.1 for judgement in judged)
     (unseen,) = settings_of(1, 1, seed=7)
     for momentum in (0.0, 0.8):
         tree = {"compressor": f"strom(1, momentum={momentum})", "sync": {"mode": "simulated"}}
@@ -195,8 +201,8 @@ def test_a_file_with_a_wrong_field_is_refused(tmp_path, line, instead, problem):
     path = tmp_path / "law.yaml"
     write_law(a_law(), path, "")
     lines = path.read_text().splitlines()
-    assert sum(each.startswith(line) for each in lines) == 1
-    path.write_text("\n".join(instead if each.startswith(line) else each for each in lines))
+    assert sum(text.startswith(line) for text in lines) == 1
+    path.write_text("\n".join(instead if text.startswith(line) else text for text in lines))
     with pytest.raises(SpecError, match=f"^{path}: {problem}"):
         read_law(path)
 
@@ -232,10 +238,10 @@ def setting(runs: list[Run], baselines: tuple[float, ...] = ()) -> PastSetting:
 )
 def test_a_smoothed_value_is_a_mean_weighted_by_a_normal_density(pairs, width):
     places, values = [place for place, _ in pairs], [value for _, value in pairs]
-    for here, found in zip(places, smoothed(places, values, width), strict=True):
+    for here, result in zip(places, smoothed(places, values, width), strict=True):
         density = [math.exp(-((there - here) ** 2) / (2 * width**2)) for there in places]
-        mean = sum(each * value for each, value in zip(density, values, strict=True)) / sum(density)
-        assert found == pytest.approx(mean, rel=1e-9, abs=1e-12)
+        mean = sum(weight * value for weight, value in zip(density, values, strict=True)) / sum(density)
+        assert result == pytest.approx(mean, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))

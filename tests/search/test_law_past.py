@@ -47,10 +47,10 @@ def leave(
     seen = {
         step: {
             layer_metric(layer, what): value
-            for layer, values in each.items()
+            for layer, values in statistics.items()
             for what, value in zip(_QUANTITIES, values, strict=True)
         }
-        for step, each in (layers or {}).items()
+        for step, statistics in (layers or {}).items()
     }
     spec = digits(**{"experiment": "past", "compressor": line, "training": {}} | fields)
     return finished.leave(client, spec, final, status, seen, **(tags or {}))
@@ -67,7 +67,7 @@ def runs(uri):
     client = open_client(uri)
     trial = {names.TAG_TRIAL: "3", "mlflow.parentRunId": "0"}
     batch = {"training": {"batch_size": 128}}
-    found = {
+    results = {
         "bare": leave(client, "none", 0.95, 90, layers={2: LATER}),
         "bare, other seed": leave(client, "none", 0.93, 90, seed=1),
         "low": leave(client, "strom(0.01)", 0.94, 3),
@@ -109,7 +109,7 @@ def runs(uri):
         leave(client, "strom(1)", 0.1 if lost else 0.95, **few)
     client.create_experiment("empty")
     client.delete_experiment(client.create_experiment("deleted"))
-    return found
+    return results
 
 
 @pytest.fixture
@@ -129,13 +129,13 @@ def test_runs_that_differ_in_the_value_the_seed_and_where_they_ran_are_one_setti
 
 
 def test_baselines_are_those_of_the_same_run_without_compression(settings):
-    accuracies = [[each.value for each in setting.baselines] for setting in settings]
+    accuracies = [[baseline.value for baseline in setting.baselines] for setting in settings]
     assert accuracies == [[0.95, 0.93], [], [0.95, 0.93], [0.95, 0.93]]
     assert settings[0].baselines[0].wire_bytes == pytest.approx(90e6)
 
 
 def test_features_are_those_of_the_first_iteration_of_any_run_around(settings):
-    by_hand = features([LayerStatistics(*each) for each in FIRST.values()])
+    by_hand = features([LayerStatistics(*arguments) for arguments in FIRST.values()])
     assert settings[0].features == settings[2].features == by_hand
     assert settings[1].features is None  # what was recorded of it is of a later iteration
     total = 1024 * 0.02**2 + 10 * 0.3**2
@@ -161,7 +161,7 @@ def test_a_law_is_fitted_shown_and_written(tmp_path, capsys):
     # Within 2 points: 0.01, at most 1; within 4 and 8: the learning rate; within 16: a hundred times that.
     for rate in ("0.1", "0.2", "0.4"):
         row = next(line for line in out.splitlines() if f"lr {rate}," in line)
-        best = [float(each) for each in re.findall(r"([\d.]+) / ", row)]
+        best = [float(match) for match in re.findall(r"([\d.]+) / ", row)]
         assert best == [0.01, float(rate), float(rate), 100 * float(rate)]
     # All that varies besides the tolerance is the learning rate, and tau rises with both.
     assert law.weights["tolerance"] > 0
@@ -200,6 +200,6 @@ def test_without_enough_runs_nothing_is_written(tmp_path, experiments, kind, pro
     with pytest.raises(SpecError) as refused:
         run_law(experiments, kind, path)
     assert len(refused.value.problems) == len(problems)
-    for found, problem in zip(refused.value.problems, problems, strict=True):
-        assert re.search(problem, found)
+    for result, problem in zip(refused.value.problems, problems, strict=True):
+        assert re.search(problem, result)
     assert not path.exists()

@@ -78,8 +78,8 @@ def test_a_training_by_iterations_reports_its_loss_at_each_evaluation(context):
     task = Task(number=0, label="trial 0", specs=[spec.model_dump_json()])
     reports: list[dict] = []
     run_task(task, context, reports.append)
-    assert [each["evaluation"] for each in reports] == [1, 2, 3, 0]
-    assert [each["share"] for each in reports] == [0.4, 0.8, 1.0, 1.0]
+    assert [report["evaluation"] for report in reports] == [1, 2, 3, 0]
+    assert [report["share"] for report in reports] == [0.4, 0.8, 1.0, 1.0]
     first, last = reports[0], reports[-1]
     assert first["objective_2"] == pytest.approx(math.log10(first["wire_bytes"] / 0.4))
     client = open_client(context.tracking_uri)

@@ -27,9 +27,9 @@ def given(folder: Path) -> str:
         "wgt(tau=0.001)": work(1e4, 0.001),
         str(read_config(SPARSE)): work(2e4, 0.001),
     }
-    found = calibration(methods, 250_000, 0.04, batch=32, compute_s=0.05, optimizer_s=0.01)
+    result = calibration(methods, 250_000, 0.04, batch=32, compute_s=0.05, optimizer_s=0.01)
     path = folder / "calibration.json"
-    path.write_text(found.model_dump_json())
+    path.write_text(result.model_dump_json())
     return str(path)
 
 
@@ -46,8 +46,8 @@ def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
     printed = capsys.readouterr().out
     # 4 workers: 3 messages of 10,008 bytes at 10 Mbit/s less headers, 5 ms, the model and compressing
     by_hand = 0.05 + 0.001 + 3 * 10_008 * 8 / 9.5e6 + 0.005
-    found = re.search(r"At 10mbit,5ms, 4 workers: wgt\(tau=0\.001\), ([\d.]+) s a step \(", printed)
-    assert float(found[1]) == pytest.approx(by_hand, rel=0.01)
+    match = re.search(r"At 10mbit,5ms, 4 workers: wgt\(tau=0\.001\), ([\d.]+) s a step \(", printed)
+    assert float(match[1]) == pytest.approx(by_hand, rel=0.01)
     assert "At 100gbit,0ms, 16 workers compression does not pay: " in printed
     assert "not what it learns" in printed
     assert (tmp_path / "out" / "plan.png").read_bytes().startswith(b"\x89PNG")
@@ -110,11 +110,11 @@ def test_a_link_is_measured_between_two_ends():
     other = threading.Thread(target=answer, args=(0, ready), kwargs={"once": True}, daemon=True)
     other.start()
     assert listening.wait(10)
-    found = measure("127.0.0.1", ports[0])
+    result = measure("127.0.0.1", ports[0])
     other.join(10)
     assert not other.is_alive()
-    assert found.rate > 1e7
-    assert 0 < found.delay < 1
-    assert found.headers == 0
-    far = found.model_copy(update={"delay": 1.0})
-    assert slowest([found, far]) == far
+    assert result.rate > 1e7
+    assert 0 < result.delay < 1
+    assert result.headers == 0
+    far = result.model_copy(update={"delay": 1.0})
+    assert slowest([result, far]) == far

@@ -49,11 +49,11 @@ def simulated_ring(workers: int, nbytes: float, rate: float, delay: float) -> fl
 def test_an_all_reduce_takes_what_its_messages_take(workers):
     for nbytes, rate, delay in itertools.product((4e4, 3e6, 3e7), (1e6, 1.2e7, 1.2e8), (0.0, 1e-3, 0.05)):
         link = Link(rate=8 * rate, delay=delay, headers=0.0)
-        found = model.all_reduce(link, workers, nbytes)
+        seconds = model.all_reduce(link, workers, nbytes)
         case = f"{nbytes:g} bytes, {link}"
-        assert found.seconds == pytest.approx(simulated_ring(workers, nbytes, rate, delay), rel=1e-9), case
-        assert found.link_s == pytest.approx(2 * (workers - 1) / workers * nbytes / rate), case
-        assert found.received == pytest.approx(2 * (workers - 1) / workers * nbytes), case
+        assert seconds.seconds == pytest.approx(simulated_ring(workers, nbytes, rate, delay), rel=1e-9), case
+        assert seconds.link_s == pytest.approx(2 * (workers - 1) / workers * nbytes / rate), case
+        assert seconds.received == pytest.approx(2 * (workers - 1) / workers * nbytes), case
 
 
 TRUNK = Link(rate=8e5, delay=0.05, headers=0.0)
@@ -90,8 +90,8 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", BY_HAND)
 def test_an_exchange_takes_what_it_takes_by_hand(name):
-    found, seconds = BY_HAND[name]
-    assert found.seconds == pytest.approx(seconds, rel=2e-3)
+    result, seconds = BY_HAND[name]
+    assert result.seconds == pytest.approx(seconds, rel=2e-3)
 
 
 EXCHANGES = {

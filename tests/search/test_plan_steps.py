@@ -35,7 +35,7 @@ SPARSE = "strom(density(0.01)) | golomb_rice"
 def work(*buckets, **fields):
     keys = ("compress_s", "read_s", "fill_s", "nbytes")
     return MethodWork(
-        buckets=tuple(BucketWork(**dict(zip(keys, each, strict=True))) for each in buckets), **fields
+        buckets=tuple(BucketWork(**dict(zip(keys, bucket, strict=True))) for bucket in buckets), **fields
     )
 
 
@@ -86,21 +86,21 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("method", "sync", "link", "workers", "expected"), BY_HAND)
 def test_a_step_takes_what_its_timeline_by_hand_takes(method, sync, link, workers, expected):
-    found = step_time(CALIBRATION, method, sync, link, workers)
-    assert found.seconds == pytest.approx(expected, abs=1e-3)
-    assert found.utilization == pytest.approx(0.5 / expected, abs=1e-2)
+    actual = step_time(CALIBRATION, method, sync, link, workers)
+    assert actual.seconds == pytest.approx(expected, abs=1e-3)
+    assert actual.utilization == pytest.approx(0.5 / expected, abs=1e-2)
     if method is FEW and sync == AllGatherSync():
-        assert found.received == pytest.approx(2 * 3e4)
+        assert actual.received == pytest.approx(2 * 3e4)
 
 
 def test_islands_exchange_shards_of_what_is_reduced_inside():
     # 2 islands of 2: half of the work for each. Compressed at 0.305, 5 kB to 0.31; compressed at 0.415, 10 kB
     # to 0.425; read in half of 0.003 + 2 * 0.004; half of the optimizer.
     pairs = AllGatherSync(island=2)
-    found = step_time(CALIBRATION, FEW, pairs, MEGABYTE_A_SECOND, 4)
-    assert found.seconds == pytest.approx(0.425 + 0.0055 + 0.05, abs=1e-4)
-    assert found.utilization == pytest.approx(0.45 / found.seconds)
-    assert found.received == pytest.approx(1.5e4)
+    result = step_time(CALIBRATION, FEW, pairs, MEGABYTE_A_SECOND, 4)
+    assert result.seconds == pytest.approx(0.425 + 0.0055 + 0.05, abs=1e-4)
+    assert result.utilization == pytest.approx(0.45 / result.seconds)
+    assert result.received == pytest.approx(1.5e4)
     # Inside, a bucket of 400 kB takes 20 ms at 10 MB/s: all before the forward pass, each before the backward
     # pass and after it. 2 shards share 1 MB/s between sites. Compressed at 0.385 and 0.535; 20 kB come at
     # 0.555.
@@ -118,24 +118,28 @@ def test_islands_exchange_shards_of_what_is_reduced_inside():
 
 def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     def islands(spec, **fields):
-        return {each.method: each for each in candidates_of(spec, **fields) if "islands" in each.mode}
+        return {
+            candidate.method: candidate
+            for candidate in candidates_of(spec, **fields)
+            if "islands" in candidate.mode
+        }
 
     plain = RunSpec(compressor="linear(8)", workers={"count": 4})
     assert not islands(plain)
-    found = islands(plain, sites=True)
-    assert {"none", "linear", "linear(bits=4)"} <= found.keys()
-    assert {each.mode for each in found.values()} == {"islands by host"}
-    assert not found["none"].compresses
-    own = RunSpec.model_validate({**plain.model_dump(), "sync": {"mode": "allgather", "island": 2}})
-    pairs = islands(own, methods=["linear(bits=4)"])
-    assert {str(each) for each in pairs.values()} == {
+    result = islands(plain, sites=True)
+    assert {"none", "linear", "linear(bits=4)"} <= result.keys()
+    assert {candidate.mode for candidate in result.values()} == {"islands by host"}
+    assert not result["none"].compresses
+    with_islands = RunSpec.model_validate({**plain.model_dump(), "sync": {"mode": "allgather", "island": 2}})
+    pairs = islands(with_islands, methods=["linear(bits=4)"])
+    assert {str(pair) for pair in pairs.values()} == {
         *("none (islands of 2)", "linear (islands of 2)", "linear(bits=4) (islands of 2)")
     }
     given = CALIBRATION.model_copy(
         update={"methods": {**CALIBRATION.methods, "linear": FEW, "linear(bits=4)": FEW}}
     )
-    rows = plan(given, candidates_of(own, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
-    counts = [sum("islands" in row.candidate.mode for row in each.predictions) for each in rows]
+    rows = plan(given, candidates_of(with_islands, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
+    counts = [sum("islands" in row.candidate.mode for row in comparison.predictions) for comparison in rows]
     assert counts == [0, 0, 3]  # one island of 2; 3 are no islands
     memory = {str(row.candidate): row.memory for row in rows[2].predictions}
     assert (
@@ -157,9 +161,9 @@ def test_a_delay_hides_what_computing_takes(rate, delay, waited):
     """Two fragments in turn, each every 4 steps, which arrive a step later."""
     link = Link(rate=rate, delay=delay, headers=0.0)
     late = seconds(FEW, link, 2, WeightsSync(every=4, fragments=2, delay_steps=1))
-    own = (0.03 + 2 * 0.006 + 0.004) / 4
-    assert late == pytest.approx(0.5 + own + waited / 2, abs=1e-2)
-    whole, halves = (seconds(FEW, link, 2, WeightsSync(every=4, fragments=each)) for each in (1, 2))
+    compute_s = (0.03 + 2 * 0.006 + 0.004) / 4
+    assert late == pytest.approx(0.5 + compute_s + waited / 2, abs=1e-2)
+    whole, halves = (seconds(FEW, link, 2, WeightsSync(every=4, fragments=value)) for value in (1, 2))
     assert halves - whole == pytest.approx(delay / 4, abs=1e-2)  # two delays in place of one
 
 
@@ -175,16 +179,20 @@ def test_between_sites_messages_cross_once():
     # 4 x 4 workers: of each site 4 messages of 30 kB go to 4 workers over there, or to one
     assert seconds(FEW, link, 8) - seconds(FEW, link, 8, once) == pytest.approx(16 * 3 - 4 * 3, rel=0.01)
     local = [WeightsSync(every=4, pattern=pattern) for pattern in ("allgather", "hierarchical")]
-    straight, by_site = (seconds(FEW, link, 8, each) for each in local)
+    straight, by_site = (seconds(FEW, link, 8, candidate) for candidate in local)
     assert straight - by_site == pytest.approx((16 * 3 - 4 * 3) / 4, rel=0.01)
     candidates = candidates_of(RunSpec(), [SPARSE], sites=True)
     sparse = candidates[-1].method
-    modes = [each.mode for each in candidates if each.method == sparse]
+    modes = [candidate.mode for candidate in candidates if candidate.method == sparse]
     assert modes == ["allgather", "hierarchical", "islands by host"]
     known = CALIBRATION.model_copy(update={"methods": {**CALIBRATION.methods, sparse: FEW}})
     (comparison,) = plan(known, candidates, [link], [8])
-    found = [each.candidate.mode for each in comparison.predictions if each.candidate.method == sparse]
-    assert found == modes[::-1]
+    results = [
+        prediction.candidate.mode
+        for prediction in comparison.predictions
+        if prediction.candidate.method == sparse
+    ]
+    assert results == modes[::-1]
     assert comparison.best.candidate.mode == "islands by host"
     assert "At 8mbit,0ms; 2 sites, 80kbit,0ms between, 8 workers: " in table.sentence(comparison)
 
@@ -233,23 +241,25 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
     comparisons = plan(CALIBRATION, ways, links, [2, 8])
     needed = bandwidth_tables(CALIBRATION, comparisons)
     assert len(needed) == 4  # two delays, or two rates of the workers' own links beside the trunk
-    for each in needed:
-        assert [way for way, _ in each.rows] == [
+    for method in needed:
+        assert [way for way, _ in method.rows] == [
             prediction.candidate
             for prediction in next(
-                found for found in comparisons if (found.link, found.workers) == (each.link, each.workers)
+                comparison
+                for comparison in comparisons
+                if (comparison.link, comparison.workers) == (method.link, method.workers)
             ).predictions
         ]
-        for way, rates in each.rows:
+        for way, rates in method.rows:
             reached = [rate for rate in rates if rate is not None]
             assert reached == sorted(reached) != []
             assert rates[: len(reached)] == tuple(reached)  # what is out of reach stays so
             for share, rate in zip(SHARES, reached, strict=False):
-                link = each.link.model_copy(update={"rate": rate})
+                link = method.link.model_copy(update={"rate": rate})
                 if trunk is not None:
                     between = trunk.link.model_copy(update={"rate": rate})
-                    link = each.link.model_copy(update={"trunk": Trunk(link=between)})
-                step = step_time(CALIBRATION, CALIBRATION.methods[way.method], way.sync, link, each.workers)
+                    link = method.link.model_copy(update={"trunk": Trunk(link=between)})
+                step = step_time(CALIBRATION, CALIBRATION.methods[way.method], way.sync, link, method.workers)
                 assert step.utilization == pytest.approx(share, rel=1e-6)
     # Each step's delay of 1 ms and the time to compress leave less than 99%, however fast the link is.
     assert any(None in rates for _, rates in needed[0].rows)
@@ -260,18 +270,18 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
 
 def test_candidates_are_the_specs_own_both_all_reduces_and_others():
     spec = RunSpec.model_validate({"compressor": "wgt(0.001)", "sync": {"mode": "sharded"}})
-    found = candidates_of(spec)
-    assert [(each.method, each.mode) for each in found[:3]] == [
+    result = candidates_of(spec)
+    assert [(candidate.method, candidate.mode) for candidate in result[:3]] == [
         ("wgt(tau=0.001)", "sharded"),
         ("none", "all-reduce"),
         (HALF, "all-reduce"),
     ]
-    assert len(set(map(str, found))) == len(found)
-    local = {each.sync.every for each in found if isinstance(each.sync, WeightsSync)}
-    assert local == {each.every for each in SETTINGS if each.every}
+    assert len(set(map(str, result))) == len(result)
+    local = {candidate.sync.every for candidate in result if isinstance(candidate.sync, WeightsSync)}
+    assert local == {setting.every for setting in SETTINGS if setting.every}
     assert {2, 4, 10} <= local
-    assert "chunked_topk | chunked (weights every 4 steps, allgather)" in map(str, found)  # SparseLoCo's
-    assert [each.method for each in candidates_of(RunSpec(), ["bgt(0.01)"])] == [
+    assert "chunked_topk | chunked (weights every 4 steps, allgather)" in map(str, result)  # SparseLoCo's
+    assert [candidate.method for candidate in candidates_of(RunSpec(), ["bgt(0.01)"])] == [
         "none",
         HALF,
         "bgt(tau=0.01)",
@@ -289,10 +299,10 @@ def measured(candidates, density_bytes):
     """Messages of so many bytes at a density of 1; others send every element in a byte."""
 
     def size(line):
-        found = re.search(r"target=([0-9.]+)", line)
-        return density_bytes * float(found[1]) if found else 4e5
+        match = re.search(r"target=([0-9.]+)", line)
+        return density_bytes * float(match[1]) if match else 4e5
 
-    halves = {each.method: (0, 0, 0, size(each.method) / 2) for each in candidates}
+    halves = {candidate.method: (0, 0, 0, size(candidate.method) / 2) for candidate in candidates}
     works = {line: work(half, half) for line, half in halves.items()}
     return CALIBRATION.model_copy(update={"methods": works | {"none": DENSE, HALF: NARROW}})
 
@@ -301,15 +311,15 @@ def measured(candidates, density_bytes):
 def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer):
     """4 workers, 100 Mbit, 30 ms: as docs/choose.md has it, with this spec's rate and workers."""
     spec = gpt(training={"batch_per_worker": 8, "optimizer": {"kind": optimizer, "lr": 0.003}})
-    found = candidates_of(spec)
-    (comparison,) = plan(measured(found, 1e5), found, [Link(rate=1e8, delay=0.03)], [16])
+    result = candidates_of(spec)
+    (comparison,) = plan(measured(result, 1e5), result, [Link(rate=1e8, delay=0.03)], [16])
     best = comparison.best.candidate
     assert best.usual
-    (way,) = [each for each in ways_of(spec, 16) if str(each) == str(best)]
+    (way,) = [way_ for way_ in ways_of(spec, 16) if str(way_) == str(best)]
     said = yaml.safe_load("\n".join(changes(spec, way.spec)))
     assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
     name = "sgd" if optimizer == "sgd" else "adaptive optimizer"
-    box = next(each.fields for each in METHODS if each.name == name)  # filled in for 4 workers
+    box = next(method.fields for method in METHODS if method.name == name)  # filled in for 4 workers
     assert said["sync"] | {"unsent": 0.25} == box["sync"]
     assert read_config(said["compressor"]) == read_config(box["compressor"]) == read_config(USUAL.line)
     assert said.keys() == box.keys()

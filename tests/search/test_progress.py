@@ -54,7 +54,7 @@ def test_what_is_trained_is_not_trained_again(start):
     (fingerprint,) = [spec.fingerprint() for spec in progress.search.seeds(progress.search.spec(point(0.01)))]
     report(progress, task.number, [0.9], 5, fingerprint=fingerprint, run_id="r")
     known = start().begin(point(0.01)).known
-    assert {each: found.run_id for each, found in known.items()} == {fingerprint: "r"}
+    assert {key: run.run_id for key, run in known.items()} == {fingerprint: "r"}
 
 
 def test_budgets_count_every_start(start):

@@ -39,7 +39,7 @@ def read(tmp_path):
 
 
 def names(search):
-    return [each.name for each in dimensions(search.tree)]
+    return [dimension.name for dimension in dimensions(search.tree)]
 
 
 def test_a_point_is_a_spec(read):
@@ -49,7 +49,7 @@ def test_a_point_is_a_spec(read):
     spec = search.spec({"compressor.tau": 0.25})
     assert str(spec.compressor) == "wgt(tau=0.25)"
     assert spec.data.kind == "digits"
-    assert [each.compressor.tau for each in corner_specs(search)[1:]] == [1e-5, 0.1]
+    assert [corner_spec.compressor.tau for corner_spec in corner_specs(search)[1:]] == [1e-5, 0.1]
 
 
 def test_the_command_line_gives_ranges_and_takes_them_away(read):
@@ -57,7 +57,7 @@ def test_the_command_line_gives_ranges_and_takes_them_away(read):
     assert names(search) == ["training.batch_size"]
     assert search.spec({"training.batch_size": 32}).compressor.tau == 0.5
     search = read(SPEC, "--compressor.tau", "{log: [1e-3, 1e-2]}", "--search.trials", "3")
-    assert [each.low for each in dimensions(search.tree)] == [1e-3]
+    assert [dimension.low for dimension in dimensions(search.tree)] == [1e-3]
     assert search.settings.trials == 3
     search = read("", "--compressor", "{choice: [none, 'bgt(0.1)']}")
     assert names(search) == ["compressor"]

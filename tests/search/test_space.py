@@ -40,7 +40,7 @@ def test_ranges_become_dimensions():
 
 def test_whole_methods_are_alternatives_with_dimensions_of_their_own():
     tree = read(METHODS)
-    names = [each.name for each in dimensions(tree)]
+    names = [dimension.name for dimension in dimensions(tree)]
     assert names == [
         "compressor",
         "compressor.tau [wgt]",
@@ -49,7 +49,7 @@ def test_whole_methods_are_alternatives_with_dimensions_of_their_own():
         "training.batch_size",
     ]
     strom = {"compressor": "strom", "compressor.tau [strom]": 0.01, "training.batch_size": "64"}
-    assert [each.name for each in active(tree, strom)] == list(strom)
+    assert [setting.name for setting in active(tree, strom)] == list(strom)
     assert at(tree, strom) == {
         "compressor": {"kind": "strom", "tau": 0.01, "codec": "golomb_rice"},
         "training": {"batch_size": 64},
@@ -69,15 +69,15 @@ def test_a_layers_own_tau_is_a_dimension(compressor):
     tree = read(f"compressor: {compressor}")
     (tau,) = dimensions(tree)
     assert tau == Interval("compressor.tau.patterns.1.*", 0.001, 0.1, log=True, whole=False)
-    found = at(tree, {tau.name: 0.02})["compressor"]["tau"]
-    assert found == {"kind": "layers", "default": 0.001, "patterns": {"1.*": 0.02}}
+    result = at(tree, {tau.name: 0.02})["compressor"]["tau"]
+    assert result == {"kind": "layers", "default": 0.001, "patterns": {"1.*": 0.02}}
 
 
 @given(st.integers(0, 2**32))
 def test_a_point_is_found_again_by_its_active_dimensions_alone(seed):
     tree, draw, params = read(METHODS), random.Random(seed), {}
-    for each in dimensions(tree):
-        labels = getattr(each, "alternatives", None)
-        params[each.name] = draw.choice(list(labels)) if labels else each.low
-    counted = {each.name: params[each.name] for each in active(tree, params)}
+    for dimension in dimensions(tree):
+        labels = getattr(dimension, "alternatives", None)
+        params[dimension.name] = draw.choice(list(labels)) if labels else dimension.low
+    counted = {setting.name: params[setting.name] for setting in active(tree, params)}
     assert at(tree, counted) == at(tree, params)

@@ -33,10 +33,10 @@ def task(seeds=(0, 1), **more) -> Task:
 def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
     reports = []
     run_task(task(), here, reports.append)
-    assert [each["evaluation"] for each in reports] == [1, 2, 0, 0, 0, 0]
-    assert [each["full"] for each in reports] == [False] * 5 + [True]
-    assert [each["spent_bytes"] for each in reports] == [1000, 2000, 2000, 3000, 4000, 4000]
-    assert [each["wire_bytes"] for each in reports[:2]] == [1000, 2000]
+    assert [report["evaluation"] for report in reports] == [1, 2, 0, 0, 0, 0]
+    assert [report["full"] for report in reports] == [False] * 5 + [True]
+    assert [report["spent_bytes"] for report in reports] == [1000, 2000, 2000, 3000, 4000, 4000]
+    assert [report["wire_bytes"] for report in reports[:2]] == [1000, 2000]
     assert reports[0]["objective_2"] == reports[1]["objective_2"] == pytest.approx(3.30103)
     last = reports[-1]
     assert last["objective_1"] == pytest.approx(0.205 - 0.005)  # two seeds: mean - |difference| / 2
@@ -55,4 +55,4 @@ def test_known_trainings_are_taken_over(here):
     run_task(task(known=known), here, reports.append)
     assert reports[0]["training"]["run_id"] == "earlier"
     assert reports[0]["spent_bytes"] == 0
-    assert [each["evaluation"] for each in reports] == [0] * 4
+    assert [report["evaluation"] for report in reports] == [0] * 4

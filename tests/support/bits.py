@@ -11,7 +11,7 @@ def same(one: object, other: object) -> bool:
         return (
             isinstance(other, dict)
             and one.keys() == other.keys()
-            and all(same(each, other[key]) for key, each in one.items())
+            and all(same(value, other[key]) for key, value in one.items())
         )
     if isinstance(one, list | tuple):
         return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same, one, other))

@@ -82,7 +82,7 @@ def in_turn(
             )
             run_all(calls, subtests)
 
-        left = [each for name, each in signature.parameters.items() if name not in taken]
+        left = [parameter for name, parameter in signature.parameters.items() if name not in taken]
         left.append(inspect.Parameter("subtests", inspect.Parameter.KEYWORD_ONLY))
         folded.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         folded.pytestmark = list(getattr(test, "pytestmark", []))  # type: ignore[attr-defined]

@@ -62,5 +62,7 @@ class EmulatedGpu(CudaOps):
         return array
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        words = [each.pointer if isinstance(each, DeviceArray) else int(each) for each in arguments]
+        words = [
+            argument.pointer if isinstance(argument, DeviceArray) else int(argument) for argument in arguments
+        ]
         emulate(source, kernel, blocks, threads, words)

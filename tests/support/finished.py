@@ -23,7 +23,7 @@ def leave(
     points = [(99, metrics), *(more or {}).items()]
     client.log_batch(
         run_id,
-        [Metric(name, value, step, step) for step, found in points for name, value in found.items()],
+        [Metric(name, value, step, step) for step, result in points for name, value in result.items()],
     )
     if status != "RUNNING":
         finish_run(client, run_id, status)

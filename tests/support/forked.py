@@ -27,7 +27,7 @@ def _start(
 ) -> BaseProcess:
     process = _FORKED.Process(
         target=_work,
-        args=(str(script), [str(each) for each in arguments], str(out), str(errors)),
+        args=(str(script), [str(argument) for argument in arguments], str(out), str(errors)),
         kwargs=more,
         daemon=daemon,
     )
@@ -82,7 +82,7 @@ def run_workers(
                 processes.append(start(script, arguments(rank), log, log, environment))
             deadline = monotonic() + timeout_s
             while any(process.is_alive() for process in processes) and monotonic() < deadline:
-                if any(each.exitcode not in (None, dues[rank]) for rank, each in enumerate(processes)):
+                if any(process.exitcode not in (None, dues[rank]) for rank, process in enumerate(processes)):
                     break
                 sleep(0.05)
             codes = [process.exitcode for process in processes]

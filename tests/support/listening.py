@@ -9,8 +9,8 @@ LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 def listeners(family: list[psutil.Process]) -> set[str]:
     """The addresses on which processes listen."""
-    found: set[str] = set()
+    results: set[str] = set()
     for process in family:
         with suppress(psutil.Error):
-            found |= {c.laddr.ip for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    return found
+            results |= {c.laddr.ip for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return results

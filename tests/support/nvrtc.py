@@ -13,8 +13,8 @@ def library() -> ctypes.CDLL | None:
     """libnvrtc from NVIDIA's package; None where that is not installed."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or [] if spec else []:
-        for found in sorted(Path(folder).glob("**/libnvrtc.so.*")):
-            return ctypes.CDLL(str(found))
+        for path in sorted(Path(folder).glob("**/libnvrtc.so.*")):
+            return ctypes.CDLL(str(path))
     return None
 
 

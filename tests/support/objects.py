@@ -66,8 +66,8 @@ class Objects:
 
     def names(self, prefix: str) -> list[str]:
         """Of the objects below a folder, without the empty ones that stand for folders."""
-        found = self.client().list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
-        return [each["Key"] for each in found if not each["Key"].endswith("/")]
+        result = self.client().list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
+        return [row["Key"] for row in result if not row["Key"].endswith("/")]
 
     def read(self, name: str) -> bytes:
         """An object."""

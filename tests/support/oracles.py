@@ -38,9 +38,9 @@ class Sent(NamedTuple):
     @property
     def dense(self) -> Floats:
         """What was sent at each position, and zero elsewhere."""
-        found = np.zeros(self.residual.size, F32)
-        found[self.positions] = self.amounts
-        return found
+        result = np.zeros(self.residual.size, F32)
+        result[self.positions] = self.amounts
+        return result
 
 
 def _sums(residual: Floats, gradient: Floats) -> tuple[Floats, NDArray[np.bool_]]:
@@ -125,7 +125,7 @@ def quantile(a: Floats, bits: int) -> Quantized:
         inside = scaled[symbols == j]
         mean = F32(np.float64(sum(inside)) / np.float64(inside.size) * 2.0**-fraction)
         means[j] = np.clip(mean, F32(-32752), F32(32752))
-    values = np.array([math.ldexp(float(each), exponent) for each in means], F32)[symbols]
+    values = np.array([math.ldexp(float(mean), exponent) for mean in means], F32)[symbols]
     return Quantized(symbols, (np.array([exponent], np.int8), means.view(np.uint16)), values)
 
 
@@ -160,6 +160,6 @@ def half(a: Floats, kind: str) -> Quantized:
 
 def exact_sum_of_squares(values: Floats) -> float:
     """As `Ops.exact_sum_of_squares` says it, number by number."""
-    squares = [float(each) * float(each) for each in values]
+    squares = [float(value) * float(value) for value in values]
     up = 62 - len(squares).bit_length() - math.frexp(max(squares))[1]
-    return math.ldexp(sum(int(math.ldexp(each, up)) for each in squares), -up)
+    return math.ldexp(sum(int(math.ldexp(square, up)) for square in squares), -up)

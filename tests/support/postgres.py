@@ -21,8 +21,8 @@ _TIMEOUT_S = 60
 def _program(name: str) -> str:
     """A program of PostgreSQL's server, which Debian keeps off the path."""
     places = [os.environ.get("PATH", ""), *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))]
-    found = shutil.which(name, path=os.pathsep.join(places))
-    return found or missing(f"no {name} here; Debian has it in postgresql")
+    result = shutil.which(name, path=os.pathsep.join(places))
+    return result or missing(f"no {name} here; Debian has it in postgresql")
 
 
 def _as_nobody() -> list[str]:

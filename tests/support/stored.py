@@ -14,8 +14,10 @@ def client_of(folder: Path) -> MlflowClient:
 
 def all_runs(client: MlflowClient, experiment: str) -> list[Run]:
     """An experiment's runs; none where it is not there."""
-    found = client.get_experiment_by_name(experiment)
-    return [] if found is None else list(client.search_runs([found.experiment_id], max_results=1000))
+    experiment_ = client.get_experiment_by_name(experiment)
+    return (
+        [] if experiment_ is None else list(client.search_runs([experiment_.experiment_id], max_results=1000))
+    )
 
 
 def named_runs(client: MlflowClient, experiment: str) -> dict[str, Run]:

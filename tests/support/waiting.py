@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 
 def until(
-    found: Callable[[], Found],
+    condition: Callable[[], Found],
     said: Callable[[], object] = str,
     *,
     goes_on: Callable[[], bool] = lambda: True,
@@ -35,7 +35,7 @@ def until(
     deadline = time.monotonic() + timeout_s
     while True:
         may_come = goes_on() and time.monotonic() < deadline
-        if answer := found():
+        if answer := condition():
             return answer
         assert may_come, said()
         time.sleep(0.05)
@@ -72,6 +72,6 @@ def program(source: str, *arguments: object, **options: Any) -> Iterator[subproc
     finally:
         process.kill()
         process.wait()
-        for each in filter(None, (process.stdin, process.stdout, process.stderr)):
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
             with suppress(OSError):  # what it has not read
-                each.close()
+                stream.close()

@@ -61,7 +61,7 @@ class Step:
     @property
     def refused(self) -> list[int]:
         """Ordinals that refusals name, of the buckets that were refused."""
-        return [each.ordinal for each in self.incoming if isinstance(each, NonFinite)]
+        return [message.ordinal for message in self.incoming if isinstance(message, NonFinite)]
 
 
 class Worker:
@@ -86,7 +86,7 @@ class Worker:
         self.context = Context()
         rule, config = self.compressor.rule, self.config
         exempt = config.exempt
-        whole = [is_exempt(exempt, *each) for each in zip(self.names, sizes, strict=True)]
+        whole = [is_exempt(exempt, *arguments) for arguments in zip(self.names, sizes, strict=True)]
         kept = rule.needs_residual or config.decay > 0
         self.residuals = [
             torch.zeros(size, device=self.device) if kept and not out else None
@@ -111,7 +111,7 @@ class Worker:
     def state(self) -> tuple[list[bytes | None], dict[str, PolicyMemory]]:
         """Residuals and velocities as bytes, and what policies remember."""
         kept = [*self.residuals, *self.velocities]
-        return [None if each is None else each.cpu().numpy().tobytes() for each in kept], self.memories
+        return [None if tensor is None else tensor.cpu().numpy().tobytes() for tensor in kept], self.memories
 
     def step(self, gradients: Sequence[Floats], *, hold_back_zeros: bool = False) -> Step:
         """Compresses and reads every bucket, and counts the iteration."""

@@ -53,10 +53,10 @@ _Callback = ctypes.CFUNCTYPE(
 
 def loaded() -> ctypes.CDLL:
     """The library; raises SpeechError where it is not installed, OSError where it cannot be loaded."""
-    found = ctypes.util.find_library("espeak-ng")
-    if found is None:
+    path = ctypes.util.find_library("espeak-ng")
+    if path is None:
         raise SpeechError(f"libespeak-ng is missing; on Debian: apt-get install {PACKAGES}")
-    library = ctypes.CDLL(found)
+    library = ctypes.CDLL(path)
     library.espeak_Info.restype = ctypes.c_char_p
     return library
 

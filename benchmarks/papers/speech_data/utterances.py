@@ -38,9 +38,9 @@ _SPELLINGS = (
     *("i@ i@3", "e@", "U@", "A@", "O@ o@", "aI@"),
 )
 """The names of espeak-ng 1.51 for each class: accents have spellings of their own, and lengths."""
-CLASSES: tuple[str, ...] = ("silence", *(own.split()[0] for own in _SPELLINGS[1:]))
+CLASSES: tuple[str, ...] = ("silence", *(spellings.split()[0] for spellings in _SPELLINGS[1:]))
 """Their order is part of the format."""
-_NUMBERS = {spelling: number for number, own in enumerate(_SPELLINGS) for spelling in own.split()}
+_NUMBERS = {spelling: number for number, spellings in enumerate(_SPELLINGS) for spelling in spellings.split()}
 _MARKS = "0123456789#:;-[]^"
 """What an accent may add to a phoneme's name."""
 
@@ -59,7 +59,7 @@ def speak_block(part: str, seed: int, block: int) -> list[Frames]:
         ValueError: it uses a phoneme that is not known.
     """
     speaker, sentences, place = Speaker(), Sentences(part), list(PARTS).index(part)
-    voices = [f"{accent}+{each}" for accent in _ACCENTS.split() for each in _VARIANTS[part].split()]
+    voices = [f"{accent}+{variant}" for accent in _ACCENTS.split() for variant in _VARIANTS[part].split()]
     return [
         _utterance(speaker, sentences, voices, np.random.default_rng([seed, place, number]))
         for number in range(block * _BLOCK, (block + 1) * _BLOCK)

@@ -54,7 +54,7 @@ class Undisturbed:
     """From its first sign of work to its end."""
 
     @cached_property
-    def found(self) -> dict[str, list[Outcome]]:
+    def outcomes(self) -> dict[str, list[Outcome]]:
         """Its runs."""
         return outcomes(open_client(self.uri), self.experiment, self.storage)
 
@@ -131,11 +131,11 @@ def strike(
         commands = bring_to_end(place, command)
         starts = len(commands)
         _deliver(place, commands)
-        found = outcomes(place.client(), place.experiment, place.storage)
-        twice = [each for each, several in found.items() if len(several) != 1]
+        outcomes_ = outcomes(place.client(), place.experiment, place.storage)
+        twice = [name for name, several in outcomes_.items() if len(several) != 1]
         different = [
-            *(f"{len(found[each])} finished runs of one spec" for each in twice),
-            *differences(found, whole.found),
+            *(f"{len(outcomes_[name])} finished runs of one spec" for name in twice),
+            *differences(outcomes_, whole.outcomes),
             *differences(files_of(place.storage), files_of(whole.storage)),
         ]
         lost = "; ".join(different[:3]) + (f"; and {len(different) - 3} more" if len(different) > 3 else "")
@@ -183,7 +183,7 @@ def going_on(place: Place, command: Command) -> list[str]:
     if place.scenario.kind in ("search", "auto"):
         return place.first()
     told = _GOES_ON.findall(command.said)
-    runs = [each.name for each in place.storage.glob("*") if re.fullmatch(r"[0-9a-f]{32}", each.name)]
+    runs = [path.name for path in place.storage.glob("*") if re.fullmatch(r"[0-9a-f]{32}", path.name)]
     if not told and not runs:
         return place.first()
     return ["train", "--resume", told[-1] if told else runs[0]]
@@ -191,7 +191,7 @@ def going_on(place: Place, command: Command) -> list[str]:
 
 def _deliver(place: Place, commands: Sequence[Command]) -> None:
     """Metrics and checkpoints that were not stored in time, as the commands say."""
-    files = [each.rstrip(".,") for command in commands for each in _DELIVER.findall(command.said)]
+    files = [match.rstrip(".,") for command in commands for match in _DELIVER.findall(command.said)]
     for file in dict.fromkeys(files):
         if Path(file).exists():
             place.start(["deliver", file]).wait()
@@ -199,9 +199,9 @@ def _deliver(place: Place, commands: Sequence[Command]) -> None:
 
 def files_of(storage: Path) -> dict[str, str]:
     """A search's front, but for columns of times and of the runs' ids."""
-    found = {}
+    wholes = {}
     for path in sorted(storage.glob("searches/*/*/front.csv")):
         rows = [line.split(",") for line in path.read_text().splitlines()]
         kept = [i for i, name in enumerate(rows[0]) if not re.search("second|minute|run", name)]
-        found[path.name] = "\n".join(",".join(row[i] for i in kept) for row in rows)
-    return found
+        wholes[path.name] = "\n".join(",".join(row[i] for i in kept) for row in rows)
+    return wholes

@@ -38,19 +38,19 @@ def family(pid: int) -> list[psutil.Process]:
 
 def named(processes: Sequence[psutil.Process], part: str) -> list[psutil.Process]:
     """Those whose command line, which Ray's processes write anew, has a part."""
-    found = []
-    for each in processes:
+    running = []
+    for process in processes:
         with suppress(psutil.Error):
-            if part in (" ".join(each.cmdline()) or each.name()):
-                found.append(each)
-    return found
+            if part in (" ".join(process.cmdline()) or process.name()):
+                running.append(process)
+    return running
 
 
 def end(processes: Sequence[psutil.Process]) -> None:
     """Kills processes and waits for their end; those that are stopped end, too."""
-    for each in processes:
+    for process in processes:
         with suppress(psutil.Error):
-            each.kill()
+            process.kill()
     psutil.wait_procs(processes, timeout=30)
 
 
@@ -223,8 +223,8 @@ class HostedCommand(Command):
     @property
     def code(self) -> int | None:
         """See `Command.code`."""
-        found = re.search(r"^exit (\d+)$", self.said, re.MULTILINE)
-        return self.process.poll() if found is None else int(found[1])
+        match = re.search(r"^exit (\d+)$", self.said, re.MULTILINE)
+        return self.process.poll() if match is None else int(match[1])
 
     def kill(self) -> None:
         """Ends the Ray too where the command still runs."""

@@ -31,26 +31,26 @@ def outcome_of(client: MlflowClient, run: Run, storage: Path) -> Outcome:
         for key in run.data.metrics
         if not key.startswith(_TIMES) and key not in _TIMED
     }
-    found: Outcome = {"status": run.info.status, "metrics": metrics}
+    outcome: Outcome = {"status": run.info.status, "metrics": metrics}
     checkpoints = sorted(storage.glob(f"{run_id}/iteration_*"))
     if checkpoints:
-        own = sorted(checkpoints[-1].glob("worker_*.pt"))
-        found["shared"] = torch.load(checkpoints[-1] / "shared.pt", weights_only=True)
-        found["workers"] = [torch.load(each, weights_only=True) for each in own]
-    return found
+        files = sorted(checkpoints[-1].glob("worker_*.pt"))
+        outcome["shared"] = torch.load(checkpoints[-1] / "shared.pt", weights_only=True)
+        outcome["workers"] = [torch.load(file, weights_only=True) for file in files]
+    return outcome
 
 
 def outcomes(client: MlflowClient, experiment: str, storage: Path) -> dict[str, list[Outcome]]:
     """The finished runs of an experiment, by what each of them computed; a search's own run is left out."""
-    found: dict[str, list[Outcome]] = {}
+    outcomes_: dict[str, list[Outcome]] = {}
     there = client.get_experiment_by_name(experiment)
     if there is None:
-        return found
+        return outcomes_
     for run in client.search_runs([there.experiment_id], "attributes.status = 'FINISHED'", max_results=1000):
         computed = run.data.tags.get(names.TAG_SPEC_HASH)
         if computed is not None:
-            found.setdefault(computed, []).append(outcome_of(client, run, storage))
-    return found
+            outcomes_.setdefault(computed, []).append(outcome_of(client, run, storage))
+    return outcomes_
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:

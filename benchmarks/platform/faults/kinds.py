@@ -54,10 +54,10 @@ class Fault(ABC):
     def trains(self, command: Command) -> psutil.Process:
         """A process that trains, by chance."""
         everything = self.place.processes(command)
-        found = named(everything, _TRAINS) or named(everything, _TRIES)
-        if not found:
+        processes = named(everything, _TRAINS) or named(everything, _TRIES)
+        if not processes:
             raise TooLate
-        return self.chance.choice(sorted(found, key=lambda each: each.pid))
+        return self.chance.choice(sorted(processes, key=lambda process: process.pid))
 
 
 class WorkerKilled(Fault):
@@ -82,9 +82,9 @@ class DriverKilled(Fault):
         driver = command.process.pid
         if isinstance(self.place, OnHead):
             jobs = [
-                each
-                for each in named(self.place.processes(command)[1:], "taugrad train")
-                if each.pid != driver and each.name() not in ("sh", "bash")  # the shell that started it
+                process
+                for process in named(self.place.processes(command)[1:], "taugrad train")
+                if process.pid != driver and process.name() not in ("sh", "bash")  # the shell that started it
             ]
             if not jobs:
                 raise TooLate
@@ -105,7 +105,7 @@ class NodeKilled(Fault):
                 raise TooLate
             self.place.machines.kill_second()
             return "SIGKILL to all on the second machine"
-        raylets = [each for each in self.place.processes(command) if each.name() == "raylet"]
+        raylets = [process for process in self.place.processes(command) if process.name() == "raylet"]
         if not raylets:
             raise TooLate
         raylets[0].kill()
@@ -223,7 +223,7 @@ class CheckpointDamaged(Fault):
             if not command.runs or time.monotonic() > deadline:
                 raise TooLate
             time.sleep(0.05)
-        newest = max(whole, key=lambda each: each.parent.name).parent
+        newest = max(whole, key=lambda path: path.parent.name).parent
         path = self.chance.choice(sorted(newest.iterdir()))
         how = damage(path, self.chance)
         driver = self.chance.random() < 0.5 and not isinstance(self.place, SharedRay)

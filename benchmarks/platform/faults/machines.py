@@ -46,24 +46,24 @@ class Machines:
 
     def start_second(self) -> None:
         """Has the second machine join, unless it is there."""
-        if any(each.name() == "raylet" for each in self.processes(1)):
+        if any(process.name() == "raylet" for process in self.processes(1)):
             return
         self.kill_second()
         self._start(1, f"{_START}{self.second.address} --address={self.address}")
 
     def kill_second(self) -> None:
         """SIGKILL to all that runs on the second machine."""
-        for each in self.processes(1):
+        for process in self.processes(1):
             with suppress(psutil.Error):
-                each.send_signal(signal.SIGKILL)
+                process.send_signal(signal.SIGKILL)
 
     def processes(self, number: int) -> list[psutil.Process]:
         """All that run on a machine."""
-        found = []
+        members = []
         for pid in ip(f"netns pids {self.network.hosts[number].namespace}").split():
             with suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(int(pid)))
-        return found
+                members.append(psutil.Process(int(pid)))
+        return members
 
     def close(self) -> None:
         """Removes them, with all that runs there."""

@@ -172,15 +172,15 @@ class Adapter:
 
     def own_state(self) -> dict[str, Any]:
         """What only this worker has measured, as plain numbers."""
-        return {"compute_s": list(self._compute_s), "seen": [list(each) for each in self._seen]}
+        return {"compute_s": list(self._compute_s), "seen": [list(window) for window in self._seen]}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         """Takes over both; the share of elements stands in the states of residuals, too."""
         self.choice = Adaptation(float(shared["density"]), int(shared["local_steps"]))
         self._link.load_state_dict(shared["link"])
         self._steps, self._heard, self._told = int(shared["steps"]), shared["heard"], None
-        self._compute_s = [float(each) for each in own["compute_s"]]
-        self._seen = [Measured(*map(float, each)) for each in own["seen"]]
+        self._compute_s = [float(seconds) for seconds in local_state["compute_s"]]
+        self._seen = [Measured(*map(float, window)) for window in local_state["seen"]]
 
 
 def adapter_for(
@@ -208,7 +208,7 @@ def typical(seen: Sequence[Measured]) -> list[float]:
     Of whole exchanges: what bytes and seconds have to do with one another stays.
     """
     left_out = len(seen) // 5
-    middle = sorted(seen, key=lambda each: each.exchange_s)[left_out : len(seen) - left_out]
+    middle = sorted(seen, key=lambda window: window.exchange_s)[left_out : len(seen) - left_out]
     return [sum(values) / len(middle) for values in zip(*middle, strict=True)]
 
 
@@ -218,14 +218,14 @@ def window_of(rows: Rows) -> Window:
     A worker that is done sooner waits for the slowest one first, and for the link then.
     """
     workers = [Measured(*row) for row in rows]
-    compute_s = max(each.seconds for each in workers)
-    ahead = [compute_s - each.seconds for each in workers]
-    waits = [max(0.0, each.wait_s - early) for each, early in zip(workers, ahead, strict=True)]
+    compute_s = max(worker.seconds for worker in workers)
+    ahead = [compute_s - worker.seconds for worker in workers]
+    waits = [max(0.0, worker.wait_s - early) for worker, early in zip(workers, ahead, strict=True)]
     exchanges = [
-        max(_SHORTEST_S, each.exchange_s - early) for each, early in zip(workers, ahead, strict=True)
+        max(_SHORTEST_S, worker.exchange_s - early) for worker, early in zip(workers, ahead, strict=True)
     ]
     exchange_s = max(exchanges)
-    nbytes = max(each.nbytes for each in workers)
+    nbytes = max(worker.nbytes for worker in workers)
     return Window(nbytes, exchange_s, min(max(waits), exchange_s), max(compute_s, _SHORTEST_S))
 
 

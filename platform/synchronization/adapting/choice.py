@@ -55,9 +55,9 @@ class Chooser:
 
         The link is as the latest windows show it, the last of them with `now`.
         """
-        nbytes = link.mean(lambda each: each.nbytes)
-        compute_s = link.mean(lambda each: each.compute_s)
-        hidden_s = link.mean(lambda each: each.hidden_s)
+        nbytes = link.mean(lambda window: window.nbytes)
+        compute_s = link.mean(lambda window: window.compute_s)
+        hidden_s = link.mean(lambda window: window.hidden_s)
         steps = self._local_steps(link, now, nbytes, compute_s, hidden_s)
         # What is hidden stays so: another second of exchange is another second of waiting.
         room_s = self._waits * compute_s * steps + hidden_s - link.delay_s

@@ -76,15 +76,15 @@ class LinkEstimate:
     def mean(self, of: Callable[[Window], float]) -> float:
         """The mean of windows with about as many bytes as the latest, which counts most."""
         latest = self._windows[-1].nbytes
-        alike = [each for each in self._windows if latest / SPREAD < each.nbytes < latest * SPREAD]
-        return _weighted([of(each) for each in alike])
+        alike = [window for window in self._windows if latest / SPREAD < window.nbytes < latest * SPREAD]
+        return _weighted([of(window) for window in alike])
 
     def _is_of_another_link(self, window: Window) -> bool:
-        expected, found = self.expected(window.nbytes), window.exchange_s
-        if CHANCE * expected >= abs(found - expected):
+        expected, exchange_s = self.expected(window.nbytes), window.exchange_s
+        if CHANCE * expected >= abs(exchange_s - expected):
             return False
         for known in (0.0, self.delay_s):
-            if not (expected - known) / JUMP <= found - known <= (expected - known) * JUMP:
+            if not (expected - known) / JUMP <= exchange_s - known <= (expected - known) * JUMP:
                 return True
         return False
 
@@ -112,12 +112,14 @@ class LinkEstimate:
     def _fit(self) -> None:
         """A straight line through the windows, by least squares."""
         windows = self._windows
-        shortest = MOST_DELAY * min(each.exchange_s for each in windows)
-        nbytes = _weighted([each.nbytes for each in windows])
-        seconds = _weighted([each.exchange_s for each in windows])
+        shortest = MOST_DELAY * min(window.exchange_s for window in windows)
+        nbytes = _weighted([window.nbytes for window in windows])
+        seconds = _weighted([window.exchange_s for window in windows])
         if max(windows).nbytes > SPREAD * min(windows).nbytes:
-            variance = _weighted([(each.nbytes - nbytes) * (each.nbytes - nbytes) for each in windows])
-            covariance = _weighted([(each.nbytes - nbytes) * (each.exchange_s - seconds) for each in windows])
+            variance = _weighted([(window.nbytes - nbytes) * (window.nbytes - nbytes) for window in windows])
+            covariance = _weighted(
+                [(window.nbytes - nbytes) * (window.exchange_s - seconds) for window in windows]
+            )
             slope = covariance / variance
             differs_s = slope * (max(windows).nbytes - min(windows).nbytes)
             if differs_s > CHANCE * seconds or not self.delay_s:
@@ -130,14 +132,14 @@ class LinkEstimate:
         return {
             "delay_s": self.delay_s,
             "rate": self.rate,
-            "windows": [list(each) for each in self._windows],
+            "windows": [list(window) for window in self._windows],
             "mixed": self._mixed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave."""
         self.delay_s, self.rate = float(state["delay_s"]), float(state["rate"])
-        self._windows = [Window(*map(float, each)) for each in state["windows"]]
+        self._windows = [Window(*map(float, window)) for window in state["windows"]]
         self._mixed = bool(state["mixed"])
 
 

@@ -86,7 +86,7 @@ class Accumulator:
 
         Raises ValueError: it is of another model or of another number of workers.
         """
-        units, messages = state["units"].numpy(), [int(each) for each in state["messages"]]
+        units, messages = state["units"].numpy(), [int(count) for count in state["messages"]]
         if units.shape != self._units.shape or units.dtype != np.int64:
             raise ValueError(f"{units.dtype} weights {units.shape}, this run has int64 {self._units.shape}")
         if len(messages) != len(self.messages):
@@ -103,7 +103,9 @@ class Accumulator:
         if last > self._units.size:
             raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
         amounts = _units(update.amounts(CPU), factor)
-        return [(where, _checked(self._units[where] + amounts[own])) for where, own in update.places()]
+        return [
+            (where, _checked(self._units[where] + amounts[section])) for where, section in update.places()
+        ]
 
 
 def _units(values: NDArray[np.float32], factor: float) -> NDArray[np.int64]:

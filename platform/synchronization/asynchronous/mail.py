@@ -45,7 +45,7 @@ class Mail:
         The schedule says from here on what is applied when; without it, whatever has arrived.
         """
         self._first, self._schedule = step, schedule
-        self._arrived = [max(each, step) for each in self._arrived]
+        self._arrived = [max(arrival, step) for arrival in self._arrived]
 
     def send(self, message: Message) -> None:
         """Starts to send a message to all other workers; does not wait."""
@@ -91,16 +91,16 @@ class Mail:
     def _wait(self, bounds: Callable[[], tuple[Sequence[int], Sequence[int]]]) -> list[Message] | None:
         began = perf_counter()
         self._sort(0)
-        while (found := self._due(*bounds())) is None and self._waits:
+        while (message := self._due(*bounds())) is None and self._waits:
             self._sort(None)
         if self._waits:
             RECORDER.add("wait", "compute", began, perf_counter())
-        return found
+        return message
 
     def _due(self, needed: Sequence[int], taken: Sequence[int]) -> list[Message] | None:
         for problem in self._arrivals.lost.values():
             # A worker that refuses its gradient says so before it ends.
-            refusals = [each for each in self._take(self._arrived) if is_refusal(each.payload)]
+            refusals = [message for message in self._take(self._arrived) if is_refusal(message.payload)]
             if not refusals:
                 raise problem
             return refusals[:1]
@@ -117,9 +117,9 @@ class Mail:
 
     def _sort(self, wait_s: float | None) -> None:
         for sender, arrived in self._arrivals.take(wait_s):
-            found = read(sender, arrived, self._carrier.workers)
-            if isinstance(found, Message):
-                self._arrived[sender] = found.number + 1
-                self._kept[sender].append(found)
+            message = read(sender, arrived, self._carrier.workers)
+            if isinstance(message, Message):
+                self._arrived[sender] = message.number + 1
+                self._kept[sender].append(message)
             else:
-                self._ended[sender] = found
+                self._ended[sender] = message

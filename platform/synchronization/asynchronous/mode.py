@@ -63,7 +63,7 @@ class AsynchronousTraining(Synchronization):
         for worker in workers:
             worker.begin_from_model()
         self._names = workers[0].replica.names
-        elements = sum(each.numel() for each in workers[0].replica.parameters)
+        elements = sum(parameter.numel() for parameter in workers[0].replica.parameters)
         self.ledger = Ledger(runner.gather, len(workers), self.workers, elements, _NOTES)
         self._waiting: list[deque[tuple[Batch, Moment]]] = [deque() for _ in workers]
         self._begin()
@@ -146,7 +146,7 @@ class AsynchronousTraining(Synchronization):
         self._advance()
         assert not any(self._waiting), "what a step waits for was sent before"
         for local, worker in enumerate(self.workers_here):
-            while any(each < done for each in worker.received.messages):
+            while any(message < done for message in worker.received.messages):
                 with self.ledger.waiting():
                     messages = self._mails[local].drain(done)
                 assert messages is not None, "simulated workers have sent everything"
@@ -158,9 +158,9 @@ class AsynchronousTraining(Synchronization):
             notes = self.ledger.flush(self._complete)
         if self.workers <= SHOWN_WORKERS:
             # By worker only from time to time: workers differ in speed, but hardly from step to step.
-            for rank, own in enumerate(notes):
-                if applied := own["applied"].sum():
-                    staleness = float(own["ages"].sum() / applied)
+            for rank, note in enumerate(notes):
+                if applied := note["applied"].sum():
+                    staleness = float(note["ages"].sum() / applied)
                     last.metrics[names.worker_metric(rank, "staleness")] = staleness
         last.closing_s = (perf_counter() - began) / len(self.ranks)
         self._begin()
@@ -186,8 +186,8 @@ class AsynchronousTraining(Synchronization):
         self._runner.broadcast(buffers)
         for worker in self.workers_here:
             worker.show()
-            for own, agreed in zip(worker.buffers(), buffers, strict=True):
-                own.copy_(agreed)
+            for buffer, agreed in zip(worker.buffers(), buffers, strict=True):
+                buffer.copy_(agreed)
 
     def links(self) -> Links:
         """See `Synchronization.links`; every process knows all of them."""
@@ -206,11 +206,11 @@ class AsynchronousTraining(Synchronization):
         states = {str(worker.rank): worker.state_dict() for worker in self.workers_here}
         return {"version": _STATE_VERSION, "workers": self.workers, "ranks": states}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        require_own(own, self.ranks, self.workers, _STATE_VERSION)
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
+        require_own(local_state, self.ranks, self.workers, _STATE_VERSION)
         for worker in self.workers_here:
             worker.replica.model.load_state_dict(shared["model"])
-            worker.load_state_dict(own["ranks"][str(worker.rank)], shared["received"])
+            worker.load_state_dict(local_state["ranks"][str(worker.rank)], shared["received"])
         self.ledger.load(shared["totals"])
         self.ledger.traffic.load_state_dict(shared["traffic"])
         self._begin()

@@ -75,13 +75,13 @@ class AsyncWorker:
         )
         # Sums are kept in the CPU's memory, even if the model is on a GPU.
         self._reader = compressor_for(config, torch.device("cpu"), threads)
-        self._layout = self._reader.layout(replica.names, [each.numel() for each in like])
+        self._layout = self._reader.layout(replica.names, [tensor.numel() for tensor in like])
         self.received = Accumulator(np.zeros(0, np.float32), workers)
         self.begin_from_model()
 
     def begin_from_model(self) -> None:
         """Starts from the model's weights, which are the same on all workers."""
-        start = torch.cat([each.float().cpu() for each in self.replica.weights()]).numpy()
+        start = torch.cat([weight.float().cpu() for weight in self.replica.weights()]).numpy()
         self.received = Accumulator(start, self._workers)
         self._shown = False
         self.show()
@@ -96,10 +96,10 @@ class AsyncWorker:
         """Puts the weights into the model."""
         if self._shown:
             return
-        sizes = [each.numel() for each in self.replica.parameters]
+        sizes = [parameter.numel() for parameter in self.replica.parameters]
         weights = torch.split(torch.from_numpy(self.received.weights()), sizes)
-        for parameter, own in zip(self.replica.parameters, weights, strict=True):
-            parameter.copy_(own.view_as(parameter))
+        for parameter, weight in zip(self.replica.parameters, weights, strict=True):
+            parameter.copy_(weight.view_as(parameter))
         self._shown = True
 
     def apply(self, messages: Sequence[Message], note: np.void) -> None:

@@ -50,7 +50,7 @@ class PendingReceive:
 
     label: str
     sent_at: float
-    own: Tensor
+    local: Tensor
     """Its own part, as the others receive it."""
     shapes: Sequence[Sequence[int]]
     """Of what each worker sends, by rank."""
@@ -87,20 +87,20 @@ class Exchange:
         return duration(union(self._under_way))
 
     def to_all(
-        self, label: str, own: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
+        self, label: str, local: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
     ) -> PendingReceive:
         """Starts to send a tensor to all other workers, as all do; `shapes` are each worker's, by rank.
 
         `values`: whether it is activations or their gradients, not labels or numbers.
         """
-        sent = own.to(self._values) if values else own
+        sent = local.to(self._values) if values else local
         assert tuple(sent.shape) == tuple(shapes[self.rank]), "the others expect another shape"
         sizes = np.array([prod(shape) for shape in shapes], np.int64) * sent.element_size()
         lengths = np.repeat(sizes[:, None], len(shapes), axis=1)
         np.fill_diagonal(lengths, 0)
         self._count(lengths, handed_over=lengths.max(axis=1), values=values)
         payloads = dict.fromkeys(self._carrier.others, to_bytes([sent]))
-        return self._send(label, payloads, lengths, sent.to(own.dtype), shapes, sent.dtype)
+        return self._send(label, payloads, lengths, sent.to(local.dtype), shapes, sent.dtype)
 
     def to_owners(self, label: str, parts: Sequence[Tensor]) -> PendingReceive:
         """Starts to send each other worker its part of a sum, as all do. Timelines have the label.
@@ -108,28 +108,28 @@ class Exchange:
         A receiver's part has the same shape on all workers.
         """
         sent = [part.to(self._values) for part in parts]
-        lengths = np.repeat(np.array([[each.nbytes for each in sent]]), len(parts), axis=0)
+        lengths = np.repeat(np.array([[tensor.nbytes for tensor in sent]]), len(parts), axis=0)
         np.fill_diagonal(lengths, 0)
         self._count(lengths, handed_over=lengths.sum(axis=1), values=True)
-        own = sent[self.rank].to(parts[self.rank].dtype)
+        sent_here = sent[self.rank].to(parts[self.rank].dtype)
         payloads = {other: to_bytes([sent[other]]) for other in self._carrier.others}
-        return self._send(label, payloads, lengths, own, [own.shape] * len(parts), self._values)
+        return self._send(label, payloads, lengths, sent_here, [sent_here.shape] * len(parts), self._values)
 
     def _send(
         self,
         label: str,
         payloads: Mapping[int, Payload],
         lengths: NDArray[np.int64],
-        own: Tensor,
+        local: Tensor,
         shapes: Sequence[Sequence[int]],
         dtype: torch.dtype,
     ) -> PendingReceive:
         for other in self._carrier.others:
             if lengths[self.rank, other]:
                 self._carrier.send(other, label, payloads[other])
-        senders = [each for each in self._carrier.others if lengths[each, self.rank]]
+        senders = [other for other in self._carrier.others if lengths[other, self.rank]]
         messages = {sender: self._carrier.receive(sender, label) for sender in senders}
-        return PendingReceive(label, perf_counter(), own, shapes, dtype, messages)
+        return PendingReceive(label, perf_counter(), local, shapes, dtype, messages)
 
     def _count(self, lengths: NDArray[np.int64], handed_over: NDArray[np.int64], *, values: bool) -> None:
         """Counts what this worker sends and receives; what goes to all is handed over once."""
@@ -156,13 +156,13 @@ class Exchange:
             self._under_way.append((pending.sent_at, now))
             RECORDER.add("exchange", "wire", pending.sent_at, now, pending.label)
             RECORDER.add("wait", "compute", asked, now)
-        found = {self.rank: pending.own}
+        tensors = {self.rank: pending.local}
         for rank in self._carrier.others:
             received = torch.empty(tuple(pending.shapes[rank]), dtype=pending.dtype)
             if rank in arrived:
                 copy_bytes(arrived[rank], [received])
-            found[rank] = received.to(pending.own.device, pending.own.dtype)
-        return [found[rank] for rank in range(len(found))]
+            tensors[rank] = received.to(pending.local.device, pending.local.dtype)
+        return [tensors[rank] for rank in range(len(tensors))]
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:

@@ -62,8 +62,8 @@ def learn(
         mean = task.loss(scores, targets)
         torch.autograd.backward(factor * mean)
         assert scores.grad is not None
-        own = layers[-1].own
-        gradient = scores.grad[:, own.start : own.stop]
+        held = layers[-1].held
+        gradient = scores.grad[:, held.start : held.stop]
     while True:
         with RECORDER.computing("backward", "fc"):
             torch.autograd.backward(outputs.pop(), gradient)

@@ -50,14 +50,14 @@ class Layer(nn.Module):
         super().__init__()
         self.name, self.inputs, self.neurons = name, whole.in_features, whole.out_features
         self.dealt = deal(whole.out_features, workers)
-        self.own = self.dealt[rank]
+        self.held = self.dealt[rank]
         self._before, self._after = tuple(before), tuple(after)
         self.weight = self._share(whole.weight)
         self.bias = None if whole.bias is None else self._share(whole.bias)
 
     def _share(self, whole: Tensor) -> nn.Parameter:
-        own = whole.detach()[self.own.start : self.own.stop].clone()
-        return nn.Parameter(own, requires_grad=whole.requires_grad)
+        weight = whole.detach()[self.held.start : self.held.stop].clone()
+        return nn.Parameter(weight, requires_grad=whole.requires_grad)
 
     def forward(self, inputs: Tensor, examples: ExampleRows) -> Tensor:
         """The outputs of this worker's neurons, [m, own neurons].
@@ -65,30 +65,32 @@ class Layer(nn.Module):
         `inputs`, [m, inputs], are the outputs of all neurons of the layer before for these examples.
         """
         width = range(self.inputs)
-        for each in self._before:
-            inputs = _applied(each, inputs, examples, width, training=self.training)
+        for function in self._before:
+            inputs = _applied(function, inputs, examples, width, training=self.training)
         outputs = nn.functional.linear(inputs, self.weight, self.bias)
-        for each in self._after:
-            outputs = _applied(each, outputs, examples, self.own, training=self.training)
+        for function in self._after:
+            outputs = _applied(function, outputs, examples, self.held, training=self.training)
         return outputs
 
     @torch.no_grad()
     def take_from(self, whole: nn.Linear) -> None:
         """Copies this worker's neurons from the whole layer."""
-        self.weight.copy_(whole.weight[self.own.start : self.own.stop])
+        self.weight.copy_(whole.weight[self.held.start : self.held.stop])
         if self.bias is not None:
-            self.bias.copy_(whole.bias[self.own.start : self.own.stop])
+            self.bias.copy_(whole.bias[self.held.start : self.held.stop])
 
 
 def _applied(
-    each: Function, values: Tensor, examples: ExampleRows, neurons: range, *, training: bool
+    function: Function, values: Tensor, examples: ExampleRows, neurons: range, *, training: bool
 ) -> Tensor:
-    if not isinstance(each, _Dropout):
-        result: Tensor = each(values)
+    if not isinstance(function, _Dropout):
+        result: Tensor = function(values)
         return result
-    if not training or not each.p:
+    if not training or not function.p:
         return values
-    return dropped(values, examples.kept(each.number, each.p, neurons.start, neurons.stop), each.p)
+    return dropped(
+        values, examples.kept(function.number, function.p, neurons.start, neurons.stop), function.p
+    )
 
 
 def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, workers: int) -> nn.ModuleList:
@@ -96,14 +98,14 @@ def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, worker
 
     Functions belong to the linear layer before them, or to the first one if there is none before them.
     """
-    linear = [place for place, (_, each) in enumerate(fully_connected) if isinstance(each, nn.Linear)]
+    linear = [place for place, (_, module) in enumerate(fully_connected) if isinstance(module, nn.Linear)]
     functions: dict[int, Function] = {}
-    for place, (_, each) in enumerate(fully_connected):
-        if isinstance(each, nn.Dropout):
-            functions[place] = _Dropout(sum(isinstance(f, _Dropout) for f in functions.values()), each.p)
-        elif not isinstance(each, nn.Linear):
-            functions[place] = deepcopy(each)
-            if hasattr(each, "inplace"):
+    for place, (_, module) in enumerate(fully_connected):
+        if isinstance(module, nn.Dropout):
+            functions[place] = _Dropout(sum(isinstance(f, _Dropout) for f in functions.values()), module.p)
+        elif not isinstance(module, nn.Linear):
+            functions[place] = deepcopy(module)
+            if hasattr(module, "inplace"):
                 functions[place].inplace = False  # type: ignore[union-attr]
     layers = nn.ModuleList()
     for place, end in pairwise([*linear, len(fully_connected)]):
@@ -124,9 +126,9 @@ def cut_optimizer(
     `fresh` the state of its optimizer, of which the settings are taken.
     """
     state: dict[int, Any] = {}
-    for number, neurons in enumerate(layer.own for layer in layers for _ in layer.parameters()):
-        kept = [each["state"].get(number, {}) for each in former]
-        cut = {key: _rows([each[key] for each in kept], neurons) for key in kept[0]}
+    for number, neurons in enumerate(layer.held for layer in layers for _ in layer.parameters()):
+        kept = [state["state"].get(number, {}) for state in former]
+        cut = {key: _rows([state[key] for state in kept], neurons) for key in kept[0]}
         if cut:
             state[number] = cut
     return {**fresh, "state": state}

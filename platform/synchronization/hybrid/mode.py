@@ -53,8 +53,8 @@ class HybridTraining(GradientsInRounds):
         `model` is the whole, of the same weights on every worker; the replica has its convolutional part.
         `refuses`: whether a gradient that is not finite ends the run.
         """
-        self._layers = [name for name, each in parts.fully_connected if isinstance(each, nn.Linear)]
-        layers = [cast(Layer, each) for each in workers[0].layers]
+        self._layers = [name for name, module in parts.fully_connected if isinstance(module, nn.Linear)]
+        layers = [cast(Layer, layer) for layer in workers[0].layers]
         others = [f"{layer.name}.{name}" for layer in layers for name, _ in layer.named_parameters()]
         super().__init__(
             runner,
@@ -67,7 +67,7 @@ class HybridTraining(GradientsInRounds):
             others=others,
         )
         self._parts, self.workers_here, self._config = parts, list(workers), workers[0].config
-        self._elements = sum(each.numel() for each in self._whole_parameters())
+        self._elements = sum(whole_parameter.numel() for whole_parameter in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
         self._deal_out()
@@ -88,7 +88,7 @@ class HybridTraining(GradientsInRounds):
             for worker, batch, exchange in zip(self.workers_here, batches, exchanges, strict=True)
         ]
         computed = run_lockstep(coroutines)
-        losses = [each.loss for each in computed]
+        losses = [result.loss for result in computed]
         buffers = computed[0].buffers  # worker 0's, as DDP has it
         pending = []
         for local, rank in enumerate(self.ranks):
@@ -129,8 +129,8 @@ class HybridTraining(GradientsInRounds):
         step = self.ledger.now.step
         self.ledger.traffic.add(traffic)
         step.add(traffic.sums)
-        step.exchange_s += sum(each.exchange_s for each in exchanges) / len(exchanges)
-        step.blocked_s += sum(each.blocked_s for each in exchanges) / len(exchanges)
+        step.exchange_s += sum(exchange.exchange_s for exchange in exchanges) / len(exchanges)
+        step.blocked_s += sum(exchange.blocked_s for exchange in exchanges) / len(exchanges)
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`: puts the workers' shares together. It is not in the ledgers."""
@@ -138,7 +138,7 @@ class HybridTraining(GradientsInRounds):
             return
         self._runner.broadcast(list(self._parts.convolutional.buffers()))
         here = zip(self.workers_here, self._exchanges(Traffic(self.workers)), strict=True)
-        shares = run_lockstep([_all_shares(*each) for each in here])[0]
+        shares = run_lockstep([_all_shares(*arguments) for arguments in here])[0]
         for whole, share in zip(self._whole_parameters(), shares, strict=True):
             whole.data = share
         self._is_whole = True
@@ -151,7 +151,9 @@ class HybridTraining(GradientsInRounds):
 
     def _whole_parameters(self) -> list[nn.Parameter]:
         """Of the fully connected part of the model, as workers have them: weight and bias of each layer."""
-        return [own for name in self._layers for own in self.model.get_submodule(name).parameters()]
+        return [
+            parameter for name in self._layers for parameter in self.model.get_submodule(name).parameters()
+        ]
 
     def _deal_out(self) -> None:
         """Gives each worker here its neurons of the whole fully connected part."""
@@ -164,28 +166,28 @@ class HybridTraining(GradientsInRounds):
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
         return {**super().own_state(), "optimizers": optimizers}
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        super().load(shared, own)
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
+        super().load(shared, local_state)
         for rank, worker in zip(self.ranks, self.workers_here, strict=True):
-            worker.optimizer.load_state_dict(own["optimizers"][str(rank)])
+            worker.optimizer.load_state_dict(local_state["optimizers"][str(rank)])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`.
 
         The fully connected part is cut again, with its optimizers' state. Links are counted anew.
         """
-        patterns = [each["patterns"] for each in workers]
+        patterns = [worker["patterns"] for worker in workers]
         former = ranks_together(
-            [each["optimizers"] for each in workers], [each["workers"] for each in patterns]
+            [worker["optimizers"] for worker in workers], [pattern["workers"] for pattern in patterns]
         )
         super().reshard(shared, workers)
         for worker in self.workers_here:
-            layers = [cast(Layer, each) for each in worker.layers]
+            layers = [cast(Layer, layer) for layer in worker.layers]
             state = cut_optimizer(former, layers, worker.optimizer.state_dict())
             worker.optimizer.load_state_dict(state)
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
-        shapes = {name: each.shape for name, each in shared["model"].items()}
+        shapes = {name: tensor.shape for name, tensor in shared["model"].items()}
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if not self._is_whole and name in shapes:
@@ -202,9 +204,9 @@ def _alone(randomness: Randomness, rank: int) -> Any:
 def _all_shares(worker: HybridWorker, exchange: Exchange) -> Coroutine[list[Tensor]]:
     """The whole of each parameter of the fully connected part: every worker sends its rows."""
     wholes: list[Tensor] = []
-    for layer in (cast(Layer, each) for each in worker.layers):
-        for own in layer.parameters():
-            shapes = [(len(neurons), *own.shape[1:]) for neurons in layer.dealt]
-            pending = exchange.to_all("weights", own.detach(), shapes, values=False)
+    for layer in (cast(Layer, layer) for layer in worker.layers):
+        for parameter in layer.parameters():
+            shapes = [(len(neurons), *parameter.shape[1:]) for neurons in layer.dealt]
+            pending = exchange.to_all("weights", parameter.detach(), shapes, values=False)
             wholes.append(torch.cat((yield from exchange.taken(pending))))
     return wholes

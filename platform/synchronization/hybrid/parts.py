@@ -54,12 +54,12 @@ def two_parts(model: nn.Module) -> ModelParts:
     place = names.index(FLATTEN)
     children = list(model.named_children())
     convolutional = nn.Sequential(OrderedDict(children[: place + 1]))
-    fully_connected = tuple(each for child in children[place + 1 :] for each in _leaves(*child))
-    if not any(each.requires_grad for each in convolutional.parameters()):
+    fully_connected = tuple(leaf for child in children[place + 1 :] for leaf in _leaves(*child))
+    if not any(parameter.requires_grad for parameter in convolutional.parameters()):
         raise ValueError(f"nothing before {FLATTEN} is trained: there is no convolutional part; {_NAMING}")
     if not any(isinstance(layer, nn.Linear) for _, layer in fully_connected):
         raise ValueError(f"no layer after {FLATTEN} is an nn.Linear: nothing can be sharded; {_NAMING}")
-    seen = {id(each) for each in convolutional.parameters()}
+    seen = {id(parameter) for parameter in convolutional.parameters()}
     for name, layer in fully_connected:
         _check(name, layer)
         for parameter in layer.parameters():
@@ -73,8 +73,8 @@ def two_parts(model: nn.Module) -> ModelParts:
 
 def _leaves(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     if isinstance(layer, nn.Sequential):
-        for inner, each in layer.named_children():
-            yield from _leaves(f"{name}.{inner}", each)
+        for inner, module in layer.named_children():
+            yield from _leaves(f"{name}.{inner}", module)
     else:
         yield name, layer
 
@@ -82,7 +82,7 @@ def _leaves(name: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _check(name: str, layer: nn.Module) -> None:
     # Exact types: a subclass may do anything.
     if type(layer) not in (nn.Linear, nn.Dropout, *ELEMENTWISE):
-        known = ", ".join(each.__name__ for each in (nn.Linear, nn.Dropout, *ELEMENTWISE))
+        known = ", ".join(kind.__name__ for kind in (nn.Linear, nn.Dropout, *ELEMENTWISE))
         raise ValueError(
             f"{name} is a {type(layer).__name__}: after {FLATTEN}, each neuron must depend on the "
             f"layer before it only; allowed are {known}"

@@ -99,23 +99,23 @@ class HybridWorker:
 
         `alone` is a context that is entered where random numbers of this worker are drawn.
         """
-        own = len(batch) if batch.weight else 0
-        counting = exchange.to_all("counts", torch.tensor([own]), [(1,)] * self.workers, values=False)
-        buffers = [(name, each.clone()) for name, each in self._convolutional.named_buffers()]
+        size = len(batch) if batch.weight else 0
+        counting = exchange.to_all("counts", torch.tensor([size]), [(1,)] * self.workers, values=False)
+        buffers = [(name, buffer.clone()) for name, buffer in self._convolutional.named_buffers()]
         features: Tensor | None = None
-        if own:
+        if size:
             with RECORDER.computing("forward", "conv"), alone(), self._autocast():
                 features = functional_call(self._convolutional, dict(buffers), (batch.inputs,))
-        counts = [int(each) for each in (yield from exchange.taken(counting))]
-        shapes = [(each, *batch.targets.shape[1:]) for each in counts]
-        labels = exchange.to_all("targets", batch.targets[:own], shapes, values=False)
+        counts = [int(tensor) for tensor in (yield from exchange.taken(counting))]
+        shapes = [(count, *batch.targets.shape[1:]) for count in counts]
+        labels = exchange.to_all("targets", batch.targets[:size], shapes, values=False)
         targets = yield from exchange.taken(labels)
         like, width = next(self.layers.parameters()), cast(Layer, self.layers[0]).inputs
         mine = like.new_zeros(0, width) if features is None else features.detach().to(like.dtype)
         self._refused = None
         loss, gradient = yield from self._turns(mine, targets, counts, position, exchange)
         self._look_at_gradients()
-        return Computed(loss, features, gradient, [each for _, each in buffers], self._refused)
+        return Computed(loss, features, gradient, [buffer for _, buffer in buffers], self._refused)
 
     def step(self, position: Position) -> None:
         """Applies the gradients of the worker's layers, and drops them.
@@ -139,8 +139,8 @@ class HybridWorker:
 
     def _look_at_gradients(self) -> None:
         """Notes the first parameter whose gradient holds NaN or Inf."""
-        for ordinal, each in enumerate(self.layers.parameters()):
-            if self._refused is None and each.grad is not None and not is_finite(each.grad):
+        for ordinal, parameter in enumerate(self.layers.parameters()):
+            if self._refused is None and parameter.grad is not None and not is_finite(parameter.grad):
                 self._refused = ordinal
 
     def _turns(
@@ -157,13 +157,13 @@ class HybridWorker:
         """
         turns, whole = turns_of(self.config.scheme, counts), sum(counts)
         firsts = list(accumulate(counts, initial=0))  # of each worker's examples in the whole batch
-        layers = [cast(Layer, each) for each in self.layers]
+        layers = [cast(Layer, layer) for layer in self.layers]
         gradient = torch.zeros_like(mine)
         loss = 0.0
 
         def send_features(turn: Turn) -> PendingReceive:
-            own, shapes = turn[self.rank], [(len(rows), mine.shape[1]) for rows in turn]
-            return exchange.to_all("features", mine[own.start : own.stop], shapes)
+            rows_here, shapes = turn[self.rank], [(len(rows), mine.shape[1]) for rows in turn]
+            return exchange.to_all("features", mine[rows_here.start : rows_here.stop], shapes)
 
         def take_gradient(turn: Turn, factor: float, pending: PendingReceive) -> Coroutine[None]:
             """Adds up what workers send of a turn's gradient, for this worker's rows of it."""
@@ -177,7 +177,9 @@ class HybridWorker:
             for following in turns[number + 1 : number + 2]:
                 arriving = send_features(following)
             features = torch.cat((yield from exchange.taken(pending)))
-            wanted = torch.cat([own[rows.start : rows.stop] for own, rows in zip(targets, turn, strict=True)])
+            wanted = torch.cat(
+                [target[rows.start : rows.stop] for target, rows in zip(targets, turn, strict=True)]
+            )
             places = [
                 first + np.arange(rows.start, rows.stop) for first, rows in zip(firsts, turn, strict=False)
             ]

@@ -16,10 +16,10 @@ class AgreedState:
         self._outer = outer
         (group,) = outer.param_groups
         self._trained: list[Tensor] = group["params"]
-        self._buffers = [each for each in model.buffers() if each.numel()]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         self._moves = bool(group["momentum"])
-        self.buffer_bytes = sum(each.nbytes for each in self._buffers)
-        trained = sum(each.nbytes for each in self._trained)
+        self.buffer_bytes = sum(buffer.nbytes for buffer in self._buffers)
+        trained = sum(parameter.nbytes for parameter in self._trained)
         self.nbytes = trained * (2 if self._moves else 1) + self.buffer_bytes
         """Number of bytes of everything, after the first round."""
 
@@ -40,4 +40,4 @@ class AgreedState:
         copy_bytes(data, self._buffers)
 
     def _momenta(self) -> list[Tensor]:
-        return [self._outer.state[each][_MOMENTUM] for each in self._trained] if self._moves else []
+        return [self._outer.state[parameter][_MOMENTUM] for parameter in self._trained] if self._moves else []

@@ -25,17 +25,19 @@ class FreeRounds(QuorumTraining):
     others, or takes over the agreed weights if some of these are missing.
     """
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers, inbox: Inbox, needed: int, decide: Decide) -> None:
+    def __init__(
+        self, sync: WeightsSync, workers: OwnWorkers, inbox: Inbox, needed: int, decide: Decide
+    ) -> None:
         """Takes charge; see `QuorumTraining`.
 
         Args:
             sync: the mode.
-            own: this process's worker.
+            workers: this process's worker.
             inbox: its.
             needed: how many workers close a round, more than half of all.
             decide: the authority that closes rounds.
         """
-        super().__init__(sync, own)
+        super().__init__(sync, workers)
         self._inbox, self._needed, self._rank = inbox, needed, inbox.rank
         self._decide = decide
         self._deadline = sync.deadline or Deadline()

@@ -84,9 +84,9 @@ class Inbox:
 
         That is int64 [2, workers], bytes and messages.
         """
-        found = self._wire_bytes, self._sent
+        counts = self._wire_bytes, self._sent
         self._wire_bytes, self._sent = 0, np.zeros_like(self._sent)
-        return found
+        return counts
 
     def _sort(self, arrived: Received) -> None:
         sender, number, workers = arrived.sender, arrived.number, self.workers
@@ -110,7 +110,7 @@ class Inbox:
 
     def forget(self, before: int) -> None:
         """Drops the offers for rounds that are over."""
-        for number in [each for each in self.offers if each < before]:
+        for number in [offer for offer in self.offers if offer < before]:
             del self.offers[number]
 
     def offer(self, number: int, body: Payload) -> None:
@@ -131,10 +131,10 @@ class Inbox:
 
     def asked(self, knows: int) -> list[tuple[int, int]]:
         """Takes out (worker, round) of those that can be answered with the weights after `knows` rounds."""
-        found = [(sender, number) for sender, number in self._asks.items() if number <= knows]
-        for sender, _ in found:
+        answerable = [(sender, number) for sender, number in self._asks.items() if number <= knows]
+        for sender, _ in answerable:
             del self._asks[sender]
-        return found
+        return answerable
 
     def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedState) -> None:
         """Sends the agreed weights after this number of rounds."""

@@ -73,7 +73,7 @@ def members_to_bytes(members: Collection[int], workers: int) -> bytes:
 
 def members_from_bytes(bits: Payload, workers: int) -> frozenset[int]:
     """Reads members' bits; raises CorruptMessage."""
-    found = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
-    if bits.size != mask_bytes(workers) or not found.size or (found >= workers).any():
+    indices = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    if bits.size != mask_bytes(workers) or not indices.size or (indices >= workers).any():
         raise CorruptMessage(f"a round's members in {bits.size} bytes are not some of {workers} workers")
-    return frozenset(found.tolist())
+    return frozenset(indices.tolist())

@@ -18,11 +18,11 @@ _OFFER, _AGREED = "offer", "agreed"
 class ScheduledRounds(QuorumTraining):
     """Rounds whose members all workers know in advance, over the carriers of the workers here."""
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers, schedule: Drawn) -> None:
+    def __init__(self, sync: WeightsSync, workers: OwnWorkers, schedule: Drawn) -> None:
         """Takes charge; the schedule says who is late, away or lost when."""
-        super().__init__(sync, own)
+        super().__init__(sync, workers)
         self._schedule = schedule
-        self._carriers = {carrier.rank: carrier for carrier in own.runner.carriers}
+        self._carriers = {carrier.rank: carrier for carrier in workers.runner.carriers}
         self._begin_anew()
 
     def _prepare(self, number: int, step: int) -> None:
@@ -46,7 +46,7 @@ class ScheduledRounds(QuorumTraining):
             note, event = self.ledger.note(local), events[rank]
             if event.kind is Presence.PRESENT:
                 body = self._offer(local, number, may_fail=False)
-                receivers = [each for each in hearing if each != rank]
+                receivers = [receiver for receiver in hearing if receiver != rank]
                 self._send(rank, receivers, _OFFER, body)
                 offers[rank] = body
                 note["wire_bytes"] += body.size if receivers else 0
@@ -94,8 +94,8 @@ class ScheduledRounds(QuorumTraining):
             local = self.ranks.index(rank)
             self._go_on_knowing(local, rounds)
             note = self.ledger.note(local)
-            for each in ("wire_bytes", "received_bytes", "caught_up_bytes"):
-                note[each] += self._agreed_state.nbytes
+            for name in ("wire_bytes", "received_bytes", "caught_up_bytes"):
+                note[name] += self._agreed_state.nbytes
             note["messages"] += 1
 
     def _send(self, rank: int, receivers: Collection[int], tag: str, payload: Payload) -> None:

@@ -62,11 +62,11 @@ class QuorumTraining(LocalTraining):
     whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
     what a lost worker had not sent."""
 
-    def __init__(self, sync: WeightsSync, own: OwnWorkers) -> None:
+    def __init__(self, sync: WeightsSync, workers: OwnWorkers) -> None:
         """Takes charge of this process's workers, whose runner does what all do together."""
-        super().__init__(sync, own)
-        replicas = own.replicas
-        (self._fragment,) = own.fragments
+        super().__init__(sync, workers)
+        replicas = workers.replicas
+        (self._fragment,) = workers.fragments
         self._members = [Member() for _ in replicas]
         self._fresh = [
             (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
@@ -125,14 +125,14 @@ class QuorumTraining(LocalTraining):
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
         began = perf_counter()
         assert isinstance(pattern, AllGather)
-        outgoing = pattern.compress([each.clone() for each in update], number, ExchangeRecord())
+        outgoing = pattern.compress([tensor.clone() for tensor in update], number, ExchangeRecord())
         step, note = self.ledger.now.step, self.ledger.note(local)
         step.compress_s += (perf_counter() - began) / len(self.ranks)
         note["sent"] = sum(tally.sent for tally in outgoing.tallies)
         note["paper_bits"] = sum(tally.paper_bits for tally in outgoing.tallies)
         if not local:
             step.layers = list(outgoing.tallies)
-        buffers = [each for each in self._replicas[local].model.buffers() if each.numel()]
+        buffers = [buffer for buffer in self._replicas[local].model.buffers() if buffer.numel()]
         member.offer = Offer(update, kept)
         return np.concatenate([outgoing.payload, to_bytes(buffers)])
 
@@ -170,11 +170,11 @@ class QuorumTraining(LocalTraining):
         member, note = self._members[local], self.ledger.note(local)
         lost = self._patterns[local].unsent()
         if member.moved or member.pending is not None:
-            lost = [kept + own for kept, own in zip(lost, self._update(local), strict=True)]
-        whole = [each.double() for each in lost]
+            lost = [kept + update for kept, update in zip(lost, self._update(local), strict=True)]
+        whole = [tensor.double() for tensor in lost]
         note["lost"] = 1
-        note["lost_sum"] = sum(float(each.sum()) for each in whole)
-        note["lost_squares"] = sum(float(each.square().sum()) for each in whole)
+        note["lost_sum"] = sum(float(tensor.sum()) for tensor in whole)
+        note["lost_squares"] = sum(float(tensor.square().sum()) for tensor in whole)
         replica, pattern = self._fresh[local]
         self._replicas[local].load_state_dict(deepcopy(replica))
         self._patterns[local].load_state_dict(deepcopy(pattern))
@@ -222,8 +222,8 @@ class QuorumTraining(LocalTraining):
         with self.ledger.waiting():
             notes = self.ledger.flush(self._complete)
         if self.workers <= SHOWN_WORKERS:
-            for rank, own in enumerate(notes):
-                last.metrics[names.worker_metric(rank, "left_out")] = float(own["left_out"].sum())
+            for rank, note in enumerate(notes):
+                last.metrics[names.worker_metric(rank, "left_out")] = float(note["left_out"].sum())
         last.closing_s = (perf_counter() - began) / len(self.ranks)
 
     @abstractmethod
@@ -272,13 +272,13 @@ class QuorumTraining(LocalTraining):
         self._iterations, self._ended = int(shared["iterations"]), int(shared["ended"])
         self.lost_sum = float(shared["lost_sum"])
 
-    def load(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
-        super().load(shared, own)
+    def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
+        super().load(shared, local_state)
         for local, rank in enumerate(self.ranks):
-            saved, like = own["replicas"][str(rank)], self.local.agreed
+            saved, like = local_state["replicas"][str(rank)], self.local.agreed
             pending = saved["pending"]
             if pending is not None:
-                pending = [each.to(own_.device) for each, own_ in zip(pending, like, strict=True)]
+                pending = [tensor.to(weight.device) for tensor, weight in zip(pending, like, strict=True)]
             self._members[local] = Member(pending, bool(saved["moved"]), knows=self._ended)
         self._begin_anew()
 
