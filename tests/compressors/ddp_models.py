@@ -172,13 +172,13 @@ def a_copy_shares_nothing_and_training_goes_on_with_the_same_bits(method: str) -
             {} if made is None else made.state_dict()["residuals"],
             run.state.state_dict()["residuals"],
         )
-        kept = {n: copy.clone() for n, copy in copies.items()}
-        assert all(torch.equal(state, now[n]) for n, state in kept.items())
+        kept = {n: tensor.clone() for n, tensor in copies.items()}
+        assert all(torch.equal(tensor, now[n]) for n, tensor in kept.items())
         assert run.steps(2).digests == never
         if name == "save":
             continue
         assert len(kept) == (6 if method.startswith("wgt") else 0)
-        assert all(torch.equal(state, copies[n]) for n, state in kept.items())
+        assert all(torch.equal(tensor, copies[n]) for n, tensor in kept.items())
         refused = "CompressionError: a copy of a CompressionState has no process group"
         assert refused in refusal(lambda made=made: made.synchronize(None))
         other = Run(made.config)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.mark.parametrize(
-    ("script", "own"),
+    ("script", "checkpoint"),
     [
         ("train", "train.pt"),
         # Local steps that are cut and go on are in tests/compressors/ddp_adapters.py, too.
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ray
     ],
 )
 def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_losses(
-    script, plain_run, one_ray
+    script, checkpoint, one_ray
 ):
     code, said = one_ray(str(Path(__file__).with_name("ray_train_process.py")), f"{script}.py")
     assert code == 0, said
@@ -27,5 +27,5 @@ def test_a_function_that_fails_goes_on_from_its_checkpoint_with_the_plain_loops_
         assert len(plain) == 48
         assert ours == plain[:30] + plain[24:]
     files, metrics = ast.literal_eval((folder / "result.txt").read_text())
-    assert {"taugrad-rank0.pt", "taugrad-rank1.pt", plain_run} <= set(files)
+    assert {"taugrad-rank0.pt", "taugrad-rank1.pt", checkpoint} <= set(files)
     assert metrics["comm/wire_bytes"] > 0
