@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 VARIABLE = "MLFLOW_TRACKING_URI"
-_FIRST_S, _SECOND_S = 2.0, 3.0
+_ALIVE_S, _ANSWER_S = 2.0, 15.0
+"""For a first sign, and for an answer of a store that has given one: it may be slow, on a busy machine."""
 _ROOM = 2**20
 _DATABASES = {"postgresql", "mysql", "mssql"}
 """Database servers that MLflow can use directly, by the beginning of their addresses."""
@@ -34,7 +35,7 @@ _LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_T
 def answering_client(*, writes: bool = True) -> "MlflowClient":
     """A client of the tracking store, once the store has answered. `writes`: whether anything will be stored.
 
-    Raises SpecError: the store cannot be used. This takes 5 s at most, plus the time to import MLflow.
+    Raises SpecError: the store cannot be used. A store that gives no sign of life is refused within 2 s.
     """
     uri = tracking_uri()
     probe(uri, writes=writes)
@@ -47,7 +48,7 @@ def answering_client(*, writes: bool = True) -> "MlflowClient":
 
     try:
         # A local database may have to be created or migrated first; nothing else can keep it from answering.
-        return ask() if sqlite_path(uri) is not None else in_time(_SECOND_S, ask)
+        return ask() if sqlite_path(uri) is not None else in_time(_ANSWER_S, ask)
     except Exception as error:
         # MLflow and its databases raise many types of errors; for the user they all mean this.
         raise _away(uri, _reason(error)) from None
@@ -63,7 +64,7 @@ def probe(uri: str, *, writes: bool = True) -> None:
         _check_folder(path, writes=writes)
     elif uri.startswith(("http://", "https://")):
         try:
-            in_time(_FIRST_S, lambda: _ask_server(uri))
+            in_time(_ALIVE_S, lambda: _ask_server(uri))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise _away(uri, _reason(error)) from None
     elif _kind(uri) in _DATABASES:
@@ -90,7 +91,7 @@ def _check_database(uri: str) -> None:
     from sqlalchemy.pool import NullPool  # noqa: PLC0415
 
     try:
-        in_time(_FIRST_S, lambda: create_engine(uri, poolclass=NullPool).connect().close())
+        in_time(_ALIVE_S, lambda: create_engine(uri, poolclass=NullPool).connect().close())
     except ImportError as error:
         install = _INSTALL.get(error.name or "", error.name)
         problem = f"needs {error.name}, which is not installed; pip install '{install}'"
@@ -104,7 +105,7 @@ def _check_database(uri: str) -> None:
 def _ask_server(uri: str) -> None:
     """Accepts any answer of a working server; MLflow checks permissions itself."""
     try:
-        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=2 * _FIRST_S).close()
+        urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=2 * _ALIVE_S).close()
     except urllib.error.HTTPError as error:
         if error.code >= 500:
             raise
