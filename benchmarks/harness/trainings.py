@@ -108,7 +108,7 @@ class Trainings:
         if not todo:
             return
         ordered = sorted(todo.values(), key=lambda spec: -self._work(spec))
-        with ProcessPoolExecutor(TOGETHER, forking(), initializer=_begin) as pool:
+        with ProcessPoolExecutor(TOGETHER, forking(), initializer=begin) as pool:
             running: dict[Future[dict[str, float]], RunSpec] = {
                 pool.submit(self._train, spec.model_dump_json()): spec for spec in ordered
             }
@@ -131,6 +131,6 @@ class Trainings:
         self._kept.add(entry)
 
 
-def _begin() -> None:
+def begin() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -3,8 +3,9 @@
 claims.yaml has the claims. A figure in it is an address: {benchmark: table: row: column} in the newest page
 of docs/results/ (`benchmarks.harness.pages`), {benchmark: /pattern/} for what a page says outside its tables,
 or {PAPER.jsonl: part: case: value} in benchmarks/papers/records, which has a line a seed; it is shown as
-the mean with its 95% interval (Student's t). [[...]] is computed from figures. `holds` lists comparisons: all
-true: held, none: did not, else: in part. Without `holds`: not measured yet.
+the mean with its 95% interval (Student's t); `case - another` is their difference, seed by seed. [[...]] is
+computed from figures. `holds` lists comparisons: all true: held, none: did not, else: in part. Without
+`holds`, or without its records: not measured yet.
 """
 
 import ast
@@ -29,6 +30,7 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 PAGE = RESULTS.parent / "papers.md"
 RECORDS = FOLDER / "records"
+UNMEASURED = "not measured yet"
 COLUMNS = ("claim", "the paper", "here", "seeds", "verdict", "why", "measured by")
 _ADDRESS = re.compile(r"\{(?P<source>[\w.]+): (?P<rest>[^{}]+)\}(?P<end>\.(?:low|high))?")
 _NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)"
@@ -36,6 +38,10 @@ _OPERATORS: Mapping[type[ast.AST], Any] = {
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
     **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
 }
+
+
+class NotMeasured(LookupError):
+    """A record that `python -m benchmarks.papers PAPER` has still to make."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +74,10 @@ class Figure:
 
 @cache
 def records(paper: str) -> tuple[dict[str, Any], ...]:
-    """The lines of a paper's records, each of one seed.
-
-    Raises:
-        LookupError: there are none.
-    """
+    """The lines of a paper's records, each of one seed; none where there is no such file."""
     path = RECORDS / paper
-    if not path.is_file():
-        raise LookupError(f"{path.relative_to(ROOT)} is not there")
-    return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return tuple(json.loads(line) for line in text.splitlines())
 
 
 def figure(source: str, rest: str) -> Figure:
@@ -94,10 +95,15 @@ def figure(source: str, rest: str) -> Figure:
     row, _, column = inner.rpartition(": ")
     if not source.endswith(".jsonl"):
         return Figure.read(cell(source, row, column, table))
-    values = [line[column] for line in records(source) if (line["part"], line["case"]) == (table, row)]
-    if not values:
-        raise LookupError(f"{source}: no {column!r} of {row!r} in {table!r}")
-    return Figure.over(values)
+    of_part = [line for line in records(source) if line["part"] == table]
+    columns = [
+        {line["seed"]: line[column] for line in of_part if line["case"] == case} for case in row.split(" - ")
+    ]
+    seeds = [seed for seed in columns[0] if all(seed in values for values in columns)]
+    if not seeds:
+        raise NotMeasured(f"{source}: no {column!r} of {row!r} in {table!r}")
+    first, *others = columns
+    return Figure.over([first[seed] - sum(values[seed] for values in others) for seed in seeds])
 
 
 def evaluate(expression: str) -> float | bool:
@@ -140,7 +146,7 @@ def verdict(claim: Mapping[str, Any]) -> str:
     """Held, did not, in part or not measured yet."""
     true = [bool(evaluate(comparison)) for comparison in claim.get("holds", ())]
     if not true:
-        return "not measured yet"
+        return UNMEASURED
     return "**held**" if all(true) else "in part" if any(true) else "**did not**"
 
 
@@ -160,10 +166,14 @@ def _seeds(claim: Mapping[str, Any], source: str) -> str:
     return str(len(seeds)) if seeds else ""
 
 
+def _command(records_name: str) -> str:
+    return f"python -m benchmarks.papers {records_name.removesuffix('.jsonl')}"
+
+
 def _measured_by(source: str) -> str:
     """The command and the date of a page or of records, with a link."""
     if source.endswith(".jsonl"):
-        return f"`python -m benchmarks.papers {source.removesuffix('.jsonl')}`, {records(source)[-1]['date']}"
+        return f"`{_command(source)}`, {max(line['date'] for line in records(source))}"
     path = results_of(source)
     said = re.search(r"- Command: `([^`]+)`", path.read_text(encoding="utf-8"))
     command = said[1].replace(" --write", "") if said else ""
@@ -181,10 +191,15 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
     """
     try:
         sources = _sources(claim)
-        measured = "<br>".join(map(_measured_by, sources)) or f"`{claim['command']}`"
-        here, why = filled(claim.get("here", "")), filled(claim.get("why", ""))
-        seeds = _seeds(claim, sources[0]) if sources else ""
+        if not claim.get("holds"):
+            raise NotMeasured
+        here, why = filled(claim["here"]), filled(claim["why"])
+        measured = "<br>".join(map(_measured_by, sources))
+        seeds = _seeds(claim, sources[0])
         return (claim["claim"], claim["paper"], here, seeds, verdict(claim), why, measured)
+    except NotMeasured:
+        command = claim.get("command") or _command(next(name for name in sources if name.endswith(".jsonl")))
+        return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", f"`{command}`")
     except LookupError as problem:
         raise LookupError(f"{claim['claim']}: {problem.args[0]}") from problem
 
@@ -206,8 +221,9 @@ def _lines() -> Iterator[str]:
         "",
         "A table for each paper, a line for each claim. Verdicts are computed from the figures by the",
         "comparisons in `benchmarks/papers/claims.yaml`; *in part*: some of them are true. Intervals are 95%",
-        "intervals over seeds (Student's t). The linked results have machine, date and settings. Models and",
-        "data are those that two cores train in minutes, mostly much smaller than the papers'.",
+        "intervals over seeds (Student's t). The linked results have machine, date and settings, and so has",
+        "each line of `benchmarks/papers/records/`. Models and data are those that two cores train in",
+        "minutes, mostly much smaller than the papers'.",
         "",
         "`make papers` writes this page; `make papers PAPERS=strom` first measures what is missing of a",
         "paper, and can be continued.",

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 
 import pytest
 from benchmarks.harness import pages
-from benchmarks.papers import claims
+from benchmarks.papers import claims, measure
 
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 """Of 95%, by degrees of freedom."""
@@ -45,6 +45,47 @@ def test_records_are_shown_as_means_with_their_intervals():
 
 
 def test_a_figure_that_is_not_there_is_named_with_its_claim():
-    claim = {"claim": "A claim", "paper": "", "here": "{strom_speech: Thresholds: 5: than float32}"}
+    figure = "{strom_speech: Thresholds: 5: than float32}"
+    claim = {"claim": "A claim", "paper": "", "here": figure, "holds": [f"{figure} > 1"], "why": ""}
     with pytest.raises(LookupError, match=re.escape("A claim: 2026-11-23-strom_speech.md: no row '5'")):
         claims.row(claim)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("alone")
+def test_a_reduced_form_has_the_order_of_the_methods():
+    runs = {
+        line: measure.accuracy(measure.digits(1, line, epochs=2))
+        for line in ("none", "wgt(0.02)", "qgt(0.01)", "bgt(0.1)")
+    }
+    assert runs["none"]["accuracy"] > 85
+    per_byte = {line.partition("(")[0]: run["accuracy"] / run["paper"] for line, run in runs.items()}
+    assert per_byte["none"] < per_byte["wgt"] < per_byte["qgt"] < per_byte["bgt"]  # Anoosheh, section 5
+    slow = [measure.step_on("ResNet-50", method, "10mbit", None)["seconds"] for method in measure.METHODS]
+    whole, half, linear, quantile, much, little, both, strom = slow
+    assert strom < both < little < linear < quantile < half < much < whole  # Rae's techniques
+
+
+def test_a_measurement_continues_where_it_was_stopped(tmp_path, monkeypatch):
+    asked = []
+
+    def measured(seed):
+        asked.append(seed)
+        if asked == [1, 2]:
+            raise KeyboardInterrupt
+        return {"value": float(seed)}
+
+    monkeypatch.setattr(measure, "begin", lambda: None)
+    monkeypatch.setattr(measure, "RECORDS", tmp_path)
+    monkeypatch.setattr(measure, "PAPERS", {"some": {"part": measure.Part({"case": measured})}})
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure("some")
+    measure.measure("some")
+    assert asked == [1, 2, 2, 3]
+    monkeypatch.setattr(claims, "RECORDS", tmp_path)
+    claims.records.cache_clear()
+    assert claims.figure("some.jsonl", "part: case: value").text == "2 (-0.4841 to 4.484)"
+    assert claims.figure("some.jsonl", "part: case - case: value").mean == 0
+    with pytest.raises(claims.NotMeasured):
+        claims.figure("some.jsonl", "part: another: value")
+    claims.records.cache_clear()
