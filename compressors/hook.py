@@ -24,7 +24,7 @@ def compress_gradients(
     *,
     scaler: GradScaler | None = None,
     threads: int | None = None,
-    pattern: PatternName = "allgather",
+    pattern: PatternName | None = None,
     sites: Sequence[Sequence[int]] | None = None,
     key: bytes | None = None,
 ) -> CompressionState:

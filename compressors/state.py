@@ -49,7 +49,7 @@ class CompressionState(WorkerState):
         config: Method | Mapping[str, Any] | str,
         *,
         threads: int | None = None,
-        pattern: PatternName = "allgather",
+        pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,
         key: bytes | None = None,
         scaler: GradScaler | None = None,
@@ -65,6 +65,9 @@ class CompressionState(WorkerState):
                 over links between sites once per site, with the same result. sharded and parameter_server:
                 to the workers that reduce a part each, or to worker 0, which send the compressed sum to all;
                 ring: from worker to worker, compressed at each hop. docs/synchronization.md compares them.
+                collective: as sharded, by torch's collectives, where the size of messages does not depend on
+                gradients (fp16, bf16, fp8, linear and quantile of 4 or 8 bits): they stay on the device. None
+                takes it on GPUs with NCCL; otherwise allgather.
             sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers
                 on one host form a site.
             key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections

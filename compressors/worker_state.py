@@ -14,6 +14,7 @@ from torch.futures import Future
 from .bucket.feedback import Feedback, memories_of, recut
 from .bucket.ledger import Step, Totals, Traffic
 from .errors import CompressionError, PeerLost
+from .exchange.addresses import backends_of
 from .exchange.agreement import flattened, require_agreement
 from .exchange.patterns import PatternName, require_fitting
 from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
@@ -54,7 +55,7 @@ class WorkerState:
         config: Method,
         group: dist.ProcessGroup,
         *,
-        pattern: PatternName = "allgather",
+        pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,
         key: bytes | None = None,
         known: Mapping[str, Tensor],
@@ -69,7 +70,9 @@ class WorkerState:
         Args:
             config: the method.
             group: the workers'.
-            pattern: who sends what to whom; of a method that sends messages.
+            pattern: who sends what to whom; of a method that sends messages. None: collective where messages
+                have a fixed size, parameters are on GPUs and the group has NCCL, without a key; otherwise
+                allgather.
             sites: for hierarchical, the ranks of each site.
             key: that all workers share, if messages are to be encrypted and authenticated.
             known: by name, all of the model: what a state has of those that are not synchronized is kept.
@@ -86,7 +89,15 @@ class WorkerState:
         self.config = config
         if problems := unmatched_patterns(config, list(known)):
             raise ValueError("; ".join(problems))
+        if pattern is None:
+            on_nccl = {backends_of(group).get(tensor.device.type) for tensor in parameters.values()} == {
+                "nccl"
+            }
+            by_collectives = on_nccl and config.has_fixed_size and sites is None and key is None
+            pattern = "collective" if by_collectives else "allgather"
         require_fitting(pattern, config, sites)
+        if key is not None and pattern == "collective":
+            raise ValueError("a key with pattern = collective: torch's collectives do not encrypt")
         if key is not None and not isinstance(config, CompressedMethod) and dist.get_world_size(group) > 1:
             raise ValueError(
                 f"a key with {config.kind}: it goes through torch's own all-reduce, without messages"

@@ -1,7 +1,7 @@
 """Turns one bucket of gradients into messages, and messages back into a bucket."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
@@ -11,16 +11,17 @@ from torch import Tensor
 
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
-from ..ops.array import Bytes, host
+from ..ops.array import Array, host
 from ..ops.interface import Flags, Ops, ops_for
-from ..ops.readback import Readback
+from ..ops.readback import Pending, Readback
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import Update
 from .adding import Received, add_update, put_back, sum_all
-from .layout import Layout, Part, Parts, PartTally, Tallies, lay_out
+from .fixed_size import FixedSize
+from .layout import Layout, Part, Parts, Tallies, lay_out
 
 Incoming: TypeAlias = Received | NonFinite
 """What one worker sent, or why it sent nothing."""
@@ -30,12 +31,15 @@ Incoming: TypeAlias = Received | NonFinite
 class Outgoing:
     """What a worker sends for one bucket."""
 
-    payload: Bytes
-    """uint8, the messages one after the other; in the CPU's memory."""
+    payload: Array
+    """uint8, the messages one after the other, in the CPU's memory; or one of fixed size, on the device."""
     layout: Layout
     """What they are about."""
-    tallies: Sequence[PartTally]
+    tallies: Tallies
     """Of every parameter, in order."""
+    refused: Pending[Sequence[int]] = list
+    """Of a message of fixed size, once `Context.readback` was fetched: completes the tallies, and returns the
+    ordinals of parameters that were not finite somewhere; nothing of the message means anything then."""
 
 
 class Compressor:
@@ -67,15 +71,24 @@ class Compressor:
         assert isinstance(method, CompressedMethod)
         return Compressor(method, self.ops, self.threads)
 
-    def layout(self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = ()) -> Layout:
+    def layout(
+        self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = (), *, fixed: bool = False
+    ) -> Layout:
         """What the messages of a bucket of these parameters are about.
 
-        Sizes are elements of each in the bucket; those in the model, by default the same, decide what is
-        exempt.
+        Args:
+            names: of the parameters.
+            sizes: elements of each in the bucket.
+            whole: those in the model, by default the same; they decide what is exempt.
+            fixed: whether messages are of fixed size, and stay on the device.
         """
         pairs = zip(names, whole or sizes, strict=True)
         exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
-        return lay_out(sizes, exempt)
+        layout = lay_out(sizes, exempt)
+        if not fixed:
+            return layout
+        block, bits = getattr(self.config, "block", 0), int(getattr(self.config, "value_bits", 0))
+        return replace(layout, fixed=FixedSize(self.form, bits, block, layout.sent, layout.whole))
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
         """Runs the rule over a bucket's parameters and writes what is sent.
@@ -89,7 +102,7 @@ class Compressor:
             if kept:
                 torch._foreach_mul_(kept, self.config.decay)
         parts = parts if isinstance(parts, Parts) else Parts(parts)
-        readback, tallies = Readback(ops), Tallies.of(parts)
+        readback, tallies = context.readback or Readback(ops), Tallies.of(parts)
         updates = []
         if len(layout.whole):
             gradients = [parts[ordinal].gradient for ordinal in layout.whole.ordinals]
@@ -105,13 +118,17 @@ class Compressor:
             output = self.rule.run(given)
             positions = "auto" if output.update.words is None else self.config.position_codec
             updates.insert(0, (output.update, positions))
+
+        def not_finite() -> list[int]:
+            whole: list[int] = layout.whole.places[broken()].tolist() if len(layout.whole) else []
+            return whole if output is None else [*output.refused(), *whole]
+
+        if layout.fixed is not None:
+            payload = layout.fixed.write([update for update, _ in updates], ops)
+            return Outgoing(payload, layout, tallies, not_finite)
         arrays = readback.fetch_with([array for update, _ in updates for array in update.arrays()])
-        refused = [] if output is None else list(output.refused())
-        leaving_out = tuple(refused)
-        if len(layout.whole):
-            refused += layout.whole.places[broken()].tolist()
-        if refused:
-            return self._refuse(min(refused), output, leaving_out, parts, layout)
+        if refused := not_finite():
+            return self._refuse(refused, output, parts, layout)
         updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
         payload = message.write_all(updates, self.config.symbol_codec, self.threads)
         return Outgoing(payload, layout, tallies)
@@ -124,28 +141,29 @@ class Compressor:
 
     def _refuse(
         self,
-        refused: int,
+        refused: Sequence[int],
         output: RuleOutput | None,
-        leaving_out: Sequence[int],
         parts: Parts,
         layout: Layout,
     ) -> Outgoing:
         """What is sent instead of updates, which go back to where they came from."""
         if output is not None:
             # A pass that sends parameters whole has quantized nothing where a sum was not finite.
-            put_back(output.update, parts, self.ops, leaving_out if output.update.words is None else ())
+            put_back(output.update, parts, self.ops, refused if output.update.words is None else ())
         readback, tallies = Readback(self.ops), Tallies.of(parts)
         kept = self.ops.squares([part.residual for part in parts], readback)
-        payload = message.write_nonfinite(NonFinite(self.form, layout.bucket_elements, refused))
+        payload = message.write_nonfinite(NonFinite(self.form, layout.bucket_elements, min(refused)))
         readback.fetch()
         tallies.residual_squares[:] = kept()
         return Outgoing(payload, layout, tallies)
 
-    def read(self, payload: Bytes, layout: Layout) -> Incoming:
+    def read(self, payload: Array, layout: Layout) -> Incoming:
         """What another worker sent for a bucket of the same layout.
 
         Raises CorruptMessage where a message is damaged, of another method, or does not fit the layout.
         """
+        if layout.fixed is not None:
+            return layout.fixed.read(payload, self.ops)
         if message.is_refusal(payload):
             refusal = message.read_nonfinite(payload, layout.bucket_elements)
             self._check_form(refusal.form)
@@ -164,7 +182,7 @@ class Compressor:
             raise CorruptMessage(f"{payload.size} bytes follow the last message")
         return updates
 
-    def read_all(self, payloads: Mapping[int, Bytes], layout: Layout) -> list[Incoming]:
+    def read_all(self, payloads: Mapping[int, Array], layout: Layout) -> list[Incoming]:
         """What workers sent for a bucket of the same layout; errors of `read` name the worker."""
         read = []
         for rank, payload in payloads.items():
@@ -182,12 +200,16 @@ class Compressor:
         """Adds what was taken out for a step that is left out to the residuals it came from."""
         sent = self.read(outgoing.payload, outgoing.layout)
         if not isinstance(sent, NonFinite):
+            refused = outgoing.refused()
             for update in self._here(sent):
-                put_back(update, parts, self.ops)
+                put_back(update, parts, self.ops, refused)
 
     def _here(self, received: Received) -> Received:
         """Updates on the device of the gradients. Does not wait."""
-        placed = self.ops.place_all([host(array) for update in received for array in update.arrays()])
+        arrays = [array for update in received for array in update.arrays()]
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            return received
+        placed = self.ops.place_all([host(array) for array in arrays])
         return [update.with_arrays(placed) for update in received]
 
     def total(self, incoming: Sequence[Incoming], divisor: int, total: Tensor) -> None:

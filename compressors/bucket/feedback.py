@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..method.methods import CompressedMethod, Method
-from ..ops.array import Bytes
+from ..ops.array import Array
 from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, PolicyMemory
@@ -196,6 +196,7 @@ class FeedbackCompressor:
         feedback: Feedback | None = None,
         slices: Sequence[ParameterSlice] | None = None,
         shard: int | None = None,
+        readback: Readback | None = None,
     ) -> None:
         """Prepares for a fixed list of tensors.
 
@@ -209,14 +210,16 @@ class FeedbackCompressor:
             feedback: what is kept, perhaps with that of other parameters; by default a new one.
             slices: for each tensor, the elements of its parameter that it has; by default all.
             shard: the number under which thresholds are remembered, where parameters are cut into shards.
+            readback: see `Context`; messages are then of fixed size, and stay on the device.
         """
         device = like[0].device if like else torch.device("cpu")
         self.compressor = compressor_for(config, device, threads)
         self.feedback = Feedback(config) if feedback is None else feedback
         self._names, self._like = list(names), dict(zip(names, like, strict=True))
         self._slices, self._shard = slices, shard
-        self.layout = self.compressor.layout(self._names, [tensor.numel() for tensor in like], whole)
-        self._context = Context(hold_back_zeros=hold_back_zeros)
+        sizes, fixed = [tensor.numel() for tensor in like], readback is not None
+        self.layout = self.compressor.layout(self._names, sizes, whole, fixed=fixed)
+        self._context = Context(hold_back_zeros=hold_back_zeros, readback=readback)
         self._taken: list[tuple[Outgoing, list[Part], list[list[Tensor]] | None]] = []
         """What was taken out of residuals since the last `commit`; with copies of what they were before."""
 
@@ -284,7 +287,12 @@ class FeedbackCompressor:
         readback.fetch()
         return float(sum(found().tolist()))
 
-    def read(self, payload: Bytes) -> Incoming:
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a message of fixed size; 0 where messages have others."""
+        return 0 if self.layout.fixed is None else self.layout.fixed.nbytes
+
+    def read(self, payload: Array) -> Incoming:
         """What another worker sent for the same parameters; raises CorruptMessage."""
         return self.compressor.read(payload, self.layout)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..ops.segments import Numbers, Segments
+from .fixed_size import FixedSize
 
 
 @dataclass(slots=True)
@@ -140,6 +141,8 @@ class Layout:
     whole: Segments
     """Parameters that are exempt: another message behind it, if there are any."""
     bucket_elements: int
+    fixed: FixedSize | None = None
+    """Of messages of fixed size, which stay on the device: what stands where."""
 
 
 def lay_out(sizes: Sequence[int], exempt: Sequence[bool]) -> Layout:

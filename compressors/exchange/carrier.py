@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock
 from time import monotonic
@@ -22,6 +23,22 @@ Payload = NDArray[np.uint8]
 
 _Key = tuple[int, str]
 """Who sent a message, and its tag."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one worker sends in one round, and from whom it receives; each sends what another receives."""
+
+    sends: Sequence[tuple[Payload, Sequence[int]]] = ()
+    """Payloads, and the ranks of their receivers."""
+    senders: Sequence[int] = ()
+    """For each payload that arrives, its sender's rank; those of one sender are in the order of sending."""
+    all_reduced_bytes: int | None = None
+    """In place of the payloads, an all-reduce of so many bytes is counted, which this round simulates."""
+    sizes: Sequence[int] = ()
+    """Bytes of each payload that arrives, where messages have fixed sizes."""
+    is_gather: bool = False
+    """Whether each worker sends one payload, or none, to all others."""
 
 
 class Carrier(ABC):
@@ -69,6 +86,13 @@ class Carrier(ABC):
             self._announce_loss(lost)
             received.set_exception(lost)
         return received
+
+    def exchange(self, this: Round, tag: str) -> list[Future[Payload]]:
+        """Sends a worker's messages of a round; futures of those that arrive, by `senders`."""
+        for payload, receivers in this.sends:
+            for receiver in receivers:
+                self.send(receiver, tag, payload)
+        return [self.receive(sender, tag) for sender in this.senders]
 
     @property
     def lost(self) -> dict[int, PeerLost]:

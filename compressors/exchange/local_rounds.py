@@ -501,7 +501,7 @@ class LocalRounds:
         for former in counts or ():
             traffic.add_sums(former)
         mean = saved["mean"].to(self.agreed[fragment.ordinals[0]].device, copy=True)
-        records = [ExchangeRecord([PartTally(*tally) for tally in tallies]) for tallies in saved["tallies"]]
+        records = [ExchangeRecord([[PartTally(*tally) for tally in tallies]]) for tallies in saved["tallies"]]
         arrived = _Arrived(Outcome(mean, traffic, 0.0, records), saved["examples"], saved["buffers"])
         return _InFlight(int(saved["merge_at"]), lambda: arrived)
 

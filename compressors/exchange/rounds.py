@@ -10,35 +10,41 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
+from typing import Protocol
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Traffic
 from ..spans import Interval
-from .carrier import Carrier, Payload
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one worker sends in one round, and from whom it receives; each sends what another receives."""
-
-    sends: Sequence[tuple[Payload, Sequence[int]]] = ()
-    """Payloads, and the ranks of their receivers."""
-    senders: Sequence[int] = ()
-    """For each payload that arrives, its sender's rank; those of one sender are in the order of sending."""
-    all_reduced_bytes: int | None = None
-    """In place of the payloads, an all-reduce of so many bytes is counted, which this round simulates."""
+from .carrier import Payload, Round
 
 
 @dataclass
 class ExchangeRecord:
     """What a worker compressed and decoded in the rounds of one exchange; patterns fill it in."""
 
-    tallies: list[PartTally] = field(default_factory=list)
-    """What it sent of its own gradient; a parameter may occur more than once."""
+    columns: list[Sequence[PartTally]] = field(default_factory=list)
+    """What it sent of its own gradient, by message; a parameter may occur in more than one."""
     paper_bits: int = 0
     """Value bits that it sent, also of sums."""
+    refused: list[Callable[[], list[int]]] = field(default_factory=list)
+    """Of messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
     compressing: list[Interval] = field(default_factory=list)
     decoding: list[Interval] = field(default_factory=list)
+
+    @property
+    def tallies(self) -> list[PartTally]:
+        """The tallies of all messages."""
+        return [tally for column in self.columns for tally in column]
+
+
+class RoundCarrier(Protocol):
+    """What exchanges the messages of rounds: a `Carrier`, or torch's collectives."""
+
+    rank: int
+    workers: int
+
+    def exchange(self, this: Round, tag: str) -> Sequence[Future[Payload]]:
+        """Sends one worker's messages of a round; futures of those that arrive, by `senders`."""
 
 
 Payloads = Mapping[int, Payload]
@@ -53,13 +59,14 @@ class PendingRounds:
     Attributes:
         payloads: what the rounds return; PeerLost or CorruptMessage where they cannot be finished.
         record: what the rounds have noted so far.
+        traffic: where messages are counted.
     """
 
     def __init__(
         self,
         rounds: Rounds,
         record: ExchangeRecord,
-        carrier: Carrier,
+        carrier: RoundCarrier,
         tag: str,
         traffic: Traffic,
         schedule: Callable[[Callable[[], None]], object],
@@ -77,8 +84,8 @@ class PendingRounds:
         """
         self.payloads: Future[Payloads] = Future()
         self.record = record
-        self._rounds, self._carrier, self._tag = rounds, carrier, tag
-        self._traffic, self._schedule = traffic, schedule
+        self.traffic = traffic
+        self._rounds, self._carrier, self._tag, self._schedule = rounds, carrier, tag, schedule
 
     def begin(self) -> None:
         """Compresses in this thread, and sends the first round's messages; raises what compressing raises."""
@@ -91,15 +98,13 @@ class PendingRounds:
         except StopIteration as end:
             self.payloads.set_result(end.value)
             return
-        carrier, sums = self._carrier, self._traffic.sums
-        for payload, receivers in this.sends:
-            for receiver in receivers:
-                carrier.send(receiver, self._tag, payload)
-            if this.all_reduced_bytes is None:
-                self._traffic.count_sent(carrier.rank, payload.size, receivers)
+        carrier, sums = self._carrier, self.traffic.sums
         if this.all_reduced_bytes is not None:
             sums.add_all_reduce(this.all_reduced_bytes, carrier.rank, carrier.workers)
-        arriving = [carrier.receive(sender, self._tag) for sender in this.senders]
+        else:
+            for payload, receivers in this.sends:
+                self.traffic.count_sent(carrier.rank, payload.size, receivers)
+        arriving = carrier.exchange(this, self._tag)
         go_on = partial(self._go_on, arriving, counts=this.all_reduced_bytes is None)
         when_done(arriving, lambda: self._schedule(go_on))
 
@@ -111,7 +116,7 @@ class PendingRounds:
                     message.result()  # raises what is known, without waiting for others
             payloads = [message.result() for message in arrived]
             if counts:
-                self._traffic.sums.received_bytes += sum(payload.size for payload in payloads)
+                self.traffic.sums.received_bytes += sum(payload.size for payload in payloads)
             self._advance(payloads)
         except Exception as problem:
             self.payloads.set_exception(problem)

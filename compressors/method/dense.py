@@ -7,13 +7,18 @@ from pydantic import ConfigDict, Field
 
 from .base import Symbols
 from .methods import CompressedMethod
-from .quantizers import BFloat16, Entropy, Float8, Float16, Floor, Linear, Quantile, Quantizer
+from .quantizers import FIXED_BITS, BFloat16, Entropy, Float8, Float16, Floor, Linear, Quantile, Quantizer
 
 
 class DenseMethod(CompressedMethod, Quantizer):
     """Every element is sent, in fewer bits: each parameter is quantized."""
 
     rule = "taugrad.compressors.rules.dense:DenseRule"
+
+    @property
+    def has_fixed_size(self) -> bool:
+        widths = (4, 8) if self.has_symbols else (16,)
+        return self.quantizes == FIXED_BITS and self.symbol_codec != "huffman" and self.value_bits in widths
 
 
 class _WithSymbols(DenseMethod):

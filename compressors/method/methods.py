@@ -57,6 +57,11 @@ class Method(Settings):
         """The factor of momentum correction; 0: none."""
         return float(getattr(self, "momentum", 0.0))
 
+    @property
+    def has_fixed_size(self) -> bool:
+        """Whether the size of a message does not depend on gradients, so that collectives can exchange it."""
+        return False
+
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:
         """The reason why no quantizer can follow."""

@@ -105,6 +105,14 @@ class Batch:
         residuals = [self.residuals[number] for number in numbers]
         return Batch(self.rows[numbers], residuals, [self.gradients[number] for number in numbers])
 
+    def without_residuals(self, dropped: Flags) -> "Batch":
+        """The same where some have no residuals; itself if these are none."""
+        if not dropped.any():
+            return self
+        rows, pairs = self.rows.copy(), zip(self.residuals, dropped, strict=True)
+        rows[dropped, 0] = 0
+        return Batch(rows, [None if drop else residual for residual, drop in pairs], self.gradients)
+
     def with_gradients(self, flat: Tensor) -> "Batch":
         """The same with other gradients, float32, side by side."""
         rows, sizes = self.rows.copy(), self.sizes

@@ -5,8 +5,9 @@ rest. The pattern's messages are under way while the backward pass goes on. Ever
 messages in the same order, so that replicas stay bit-identical.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from queue import SimpleQueue
@@ -20,11 +21,12 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..bucket.feedback import Feedback
-from ..bucket.layout import ParameterSlice, PartTally, by_parameter
+from ..bucket.layout import ParameterSlice, by_parameter
 from ..bucket.ledger import Step, Traffic
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.addresses import places_of
 from ..exchange.carrier import Carrier
+from ..exchange.collectives import Collectives
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import PatternName, pattern_for, returning
@@ -32,6 +34,8 @@ from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, Shard
 from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
 from ..method.methods import CompressedMethod
+from ..ops.interface import ops_for
+from ..ops.readback import Readback
 from ..spans import RECORDER
 from ..wire.message import VERSION
 from .base import Bucket, Fail, Reducer
@@ -61,6 +65,24 @@ class _Plan:
     def in_order(self) -> bool:
         """Whether a sum by the pattern lies as the bucket does."""
         return self.places == sorted(self.places) and len(self.pattern.shards) == 1
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """A bucket's exchange under way."""
+
+    bucket: Bucket
+    plan: _Plan
+    gradients: Sequence[Tensor]
+    """In the order of the plan."""
+    pending: PendingRounds
+    compressed: float
+    """When its first messages were handed over, in seconds of `perf_counter`."""
+
+    def count_layers(self, step: Step) -> None:
+        """Counts what this worker sent of its own gradient, by parameter."""
+        tallies = self.pending.record.tallies
+        step.count_layers(tallies if len(self.plan.pattern.shards) == 1 else by_parameter(tallies))
 
 
 class CompressedReducer(Reducer):
@@ -96,16 +118,20 @@ class CompressedReducer(Reducer):
         self._rank = dist.get_rank(group)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._back_method = returning(config)
-        shards = {"sharded": self._workers, "ring": self._workers}.get(pattern, 1)
+        shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
         self._slices = _cut_each({name: parameter.numel() for name, parameter in parameters.items()}, shards)
         self.shards = self._slices
-        if pattern in ("sharded", "parameter_server") and self._rank < shards:
+        if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
             self.back = Feedback(self._back_method)
             self.back.slices = self._slices[self._rank]
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self._used: list[Pattern] = []
         """By which patterns a step that may be skipped was exchanged."""
         self._carrier: Carrier | None = None
+        self._collectives: Collectives | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._unchecked: list[_Exchange] = []
+        """By collectives, since workers agreed that everything was finite."""
         self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
         """Goes on with exchanges, and adds up what has arrived, beside the backward pass."""
 
@@ -119,7 +145,11 @@ class CompressedReducer(Reducer):
         }
 
     def open(self) -> None:
-        if self._carrier is not None:
+        if self._carrier is not None or self._collectives is not None:
+            return
+        if self._pattern == "collective":
+            ops = ops_for(next(iter(self._parameters.values())).device, self._threads)
+            self._collectives, self._readback = Collectives(self._group, ops), Readback(ops)
             return
         if self._pattern == "hierarchical":
             self.sites = self.sites or Sites.by_place(places_of(self._group))
@@ -134,6 +164,9 @@ class CompressedReducer(Reducer):
     def begin(self, iteration: int) -> None:
         super().begin(iteration)
         self._iteration = iteration
+        self._unchecked = []
+        if self._collectives is not None:
+            self._collectives.works = self.works
 
     def end_step(self, *, skipped: bool, stepped: Set[str]) -> None:
         for pattern in reversed(self._used):
@@ -144,66 +177,28 @@ class CompressedReducer(Reducer):
         self._used = []
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        assert self._carrier is not None, "workers are connected before their first exchange"
-        plan, buffer, traffic = self._plan_of(bucket), bucket.buffer, Traffic(self._workers)
-        pattern, shares, record = plan.pattern, bucket.shares, ExchangeRecord()
-        gradients = [shares[place] for place in plan.places]
-        # A scaler drops the gradients of a step that overflows: many of them are far off.
-        pattern.copies = bucket.scale is not None
-        if self._nonfinite == "skip":
-            self._used.append(pattern)
+        if self._collectives is not None:
+            return self._synchronize_by_collectives(bucket, step)
         here: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        pending = PendingRounds(
-            pattern.rounds(gradients, self._iteration, record),
-            record,
-            self._carrier,
-            f"bucket {bucket.series + plan.number}",
-            traffic,
-            here.put if bucket.is_awaited else self._decoder.submit,
-        )
-        started = perf_counter()
-        pending.begin()
-        compressed = perf_counter()
-        step.compress_s += compressed - started
-        RECORDER.add("compress", "compute", started, compressed, bucket.title)
-        if pattern.compresses_at_once:
-            step.count_layers(_tallies(pattern, record))
-        times = self._times
-        times.began()
+        exchange = self._begin(bucket, step, here.put if bucket.is_awaited else self._decoder.submit)
+        pending, buffer = exchange.pending, bucket.buffer
+        if exchange.plan.pattern.compresses_at_once:
+            exchange.count_layers(step)
 
         def finish(_: Future[None]) -> Tensor:
             received = perf_counter()
             with self.reaching():
                 payloads = self._valid(pending.payloads.result)
-            refusals = self._valid(lambda: pattern.refusals(payloads))
+            refusals = self._valid(lambda: exchange.plan.pattern.refusals(payloads))
             if refusals and self._nonfinite == "refuse":
-                raise self._fail(_nonfinite(plan, refusals[0]))
-            self._fill(plan, gradients, buffer, payloads)
-            if bucket.scale is not None:
-                buffer.mul_(bucket.scale)
-            for refusal in refusals:
-                gradient = gradients[refusal.ordinal]
-                if bucket.scale is not None:
-                    gradient[0] = torch.inf  # for every worker's scaler to find
-                elif not gradient[0]:
-                    # Zeros would look like gradients that were cleared, and a further pass like a new step.
-                    gradient[0] = torch.finfo(buffer.dtype).tiny
-            bucket.add_earlier(1.0)
+                raise self._fail(_nonfinite(exchange.plan, refusals[0]))
+            self._fill(exchange, payloads, refusals)
             if buffer.is_cuda:  # the CPU copy is not stream-ordered
                 torch.cuda.current_stream(buffer.device).synchronize()
-            with self._lock:
-                if not pattern.compresses_at_once:
-                    step.count_layers(_tallies(pattern, record))
-                self.traffic.add(traffic)
-                traffic.sums.elements = buffer.numel()
-                traffic.sums.sent = sum(tally.sent for tally in record.tallies)
-                traffic.sums.paper_bits = record.paper_bits
-                step.add(traffic.sums)
-                step.keeps_residuals |= pattern.keeps_residuals
-                for refusal in refusals:
-                    problem = _nonfinite(plan, refusal)
-                    step.skip(problem.parameter, problem.rank)
-            times.arrived(step, compressed, received, bucket.title)
+            if not exchange.plan.pattern.compresses_at_once:
+                with self._lock:
+                    exchange.count_layers(step)
+            self._count(exchange, step, refusals, received)
             return buffer
 
         exchanged: Future[None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
@@ -212,9 +207,136 @@ class CompressedReducer(Reducer):
         while bucket.is_awaited and not pending.payloads.done():
             started = perf_counter()
             go_on = here.get()
-            times.held(started)
+            self._times.held(started)
             go_on()
         return summed
+
+    def _synchronize_by_collectives(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        """The same on the device, in the order of a stream; under NCCL, the host does not wait for it.
+
+        Whether a gradient was not finite is known when workers agree on it, at the end of a backward pass.
+        """
+        buffer = bucket.buffer
+        summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+        with self._on_stream(buffer.device):
+            exchange = self._begin(bucket, step, lambda go_on: go_on())
+            self._fill(exchange, exchange.pending.payloads.result(), [])
+            summed.set_result(buffer)
+        self._unchecked.append(exchange)
+        if bucket.is_awaited:
+            self._check(step)
+        return summed
+
+    @contextmanager
+    def _on_stream(self, device: torch.device) -> Iterator[None]:
+        """On a GPU, the exchanges' stream, which waits for what the current one has been given."""
+        if device.type != "cuda":
+            yield
+            return
+        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def on_hooks_done(self, step: Step) -> None:
+        if self._unchecked:
+            self._check(step)
+        super().on_hooks_done(step)
+
+    def _check(self, step: Step) -> None:
+        """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
+        assert self._collectives is not None
+        exchanges, self._unchecked, began = self._unchecked, [], perf_counter()
+        names, none = list(self._parameters), self._workers * len(self._parameters)
+        with self._on_stream(exchanges[0].bucket.buffer.device), self.reaching():
+            self._readback.fetch()
+            refused = [
+                self._rank * len(names) + self._ordinals[exchange.plan.names[ordinal]]
+                for exchange in exchanges
+                for ordinals in exchange.pending.record.refused
+                for ordinal in ordinals()
+            ]
+            code = self._collectives.all_min(min(refused, default=none))
+        received = perf_counter()
+        if exchanges[-1].bucket.is_awaited:
+            self._times.held(began)
+        rank, ordinal = divmod(code, len(names))
+        if code != none and self._nonfinite == "refuse":
+            raise self._fail(NonFiniteGradient(names[ordinal], rank))
+        for exchange in exchanges:
+            plan, refusals = exchange.plan, list[RefusedUpdate]()
+            if code != none:
+                exchange.bucket.buffer.zero_()
+                if names[ordinal] in plan.names:
+                    refusals = [RefusedUpdate(rank, plan.names.index(names[ordinal]))]
+                self._finish(exchange, refusals)
+            exchange.count_layers(step)
+            self._count(exchange, step, refusals, received)
+
+    def _begin(
+        self, bucket: Bucket, step: Step, schedule: Callable[[Callable[[], None]], object]
+    ) -> "_Exchange":
+        """Compresses a bucket, and sends the first messages; `schedule` as for `PendingRounds`."""
+        carrier = self._collectives or self._carrier
+        assert carrier is not None, "workers are connected before their first exchange"
+        plan, shares, record = self._plan_of(bucket), bucket.shares, ExchangeRecord()
+        pattern, gradients = plan.pattern, [shares[place] for place in plan.places]
+        # A scaler drops the gradients of a step that overflows: many of them are far off.
+        pattern.copies = bucket.scale is not None
+        if self._nonfinite == "skip":
+            self._used.append(pattern)
+        rounds, tag = (
+            pattern.rounds(gradients, self._iteration, record),
+            f"bucket {bucket.series + plan.number}",
+        )
+        pending = PendingRounds(rounds, record, carrier, tag, Traffic(self._workers), schedule)
+        started = perf_counter()
+        pending.begin()
+        compressed = perf_counter()
+        step.compress_s += compressed - started
+        RECORDER.add("compress", "compute", started, compressed, bucket.title)
+        self._times.began()
+        return _Exchange(bucket, plan, gradients, pending, compressed)
+
+    def _fill(self, exchange: "_Exchange", payloads: Payloads, refusals: Sequence[RefusedUpdate]) -> None:
+        """Fills the buffer with the sum of all workers' updates, or with their mean."""
+        buffer, pattern, gradients = exchange.bucket.buffer, exchange.plan.pattern, exchange.gradients
+        direct = exchange.plan.in_order and buffer.dtype == torch.float32
+        total = self._valid(lambda: pattern.assemble(payloads, buffer if direct else None))
+        if not direct:
+            places = [place for shard in pattern.shards for place in shard.of(gradients)]
+            torch._foreach_copy_(places, list(torch.split(total, [place.numel() for place in places])))
+        if exchange.bucket.scale is not None:
+            buffer.mul_(exchange.bucket.scale)
+        self._finish(exchange, refusals)
+
+    def _finish(self, exchange: "_Exchange", refusals: Sequence[RefusedUpdate]) -> None:
+        """Marks gradients of parameters that were refused, and adds what an earlier pass has exchanged."""
+        for refusal in refusals:
+            gradient = exchange.gradients[refusal.ordinal]
+            if exchange.bucket.scale is not None:
+                gradient[0] = torch.inf  # for every worker's scaler to find
+            elif not gradient[0]:
+                # Zeros would look like gradients that were cleared, and a further pass like a new step.
+                gradient[0] = torch.finfo(gradient.dtype).tiny
+        exchange.bucket.add_earlier(1.0)
+
+    def _count(
+        self, exchange: "_Exchange", step: Step, refusals: Sequence[RefusedUpdate], received: float
+    ) -> None:
+        """Counts an exchange whose last messages were here at such a time."""
+        pattern, record, traffic = exchange.plan.pattern, exchange.pending.record, exchange.pending.traffic
+        with self._lock:
+            self.traffic.add(traffic)
+            traffic.sums.elements = exchange.bucket.buffer.numel()
+            traffic.sums.sent = sum(tally.sent for tally in record.tallies)
+            traffic.sums.paper_bits = record.paper_bits
+            step.add(traffic.sums)
+            step.keeps_residuals |= pattern.keeps_residuals
+            for refusal in refusals:
+                problem = _nonfinite(exchange.plan, refusal)
+                step.skip(problem.parameter, problem.rank)
+        self._times.arrived(step, exchange.compressed, received, exchange.bucket.title)
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
         key = tuple(bucket.names)
@@ -232,6 +354,7 @@ class CompressedReducer(Reducer):
                 whole=() if self._whole is None else [self._whole[name] for name in names],
                 feedback=self._feedback,
                 back=self.back,
+                readback=None if self._collectives is None else self._readback,
             )
             method, back, shards = self._config, self._back_method, _shards(self._slices, names)
             pattern = pattern_for(self._pattern, method, back, setting, self.sites, lambda *_: shards)
@@ -245,20 +368,6 @@ class CompressedReducer(Reducer):
             return read()
         except CorruptMessage as reason:
             raise self._fail(reason) from None
-
-    def _fill(self, plan: _Plan, gradients: Sequence[Tensor], buffer: Tensor, payloads: Payloads) -> None:
-        """Fills the buffer with the sum of all workers' updates, or with their mean."""
-        pattern, direct = plan.pattern, plan.in_order and buffer.dtype == torch.float32
-        total = self._valid(lambda: pattern.assemble(payloads, buffer if direct else None))
-        if not direct:
-            for shard in pattern.shards:
-                values = shard.split(total[shard.start : shard.stop])
-                for gradient, reduced in zip(shard.of(gradients), values, strict=True):
-                    gradient.copy_(reduced)
-
-
-def _tallies(pattern: Pattern, record: ExchangeRecord) -> list[PartTally]:
-    return record.tallies if len(pattern.shards) == 1 else by_parameter(record.tallies)
 
 
 def _nonfinite(plan: _Plan, refusal: RefusedUpdate) -> NonFiniteGradient:

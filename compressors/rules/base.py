@@ -30,6 +30,9 @@ class Context:
     """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
     that no worker used, so what was sent for them would be lost."""
     memories: Memories = field(default_factory=dict)
+    readback: Readback | None = None
+    """Of messages of fixed size: results of passes, which the caller fetches. What is held back is sent as
+    zeros."""
 
 
 @dataclass(slots=True)

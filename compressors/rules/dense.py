@@ -30,14 +30,15 @@ class DenseRule(Rule):
     def run(self, given: BucketInput) -> RuleOutput:
         segments, numbers, tallies = given.segments, given.numbers, given.tallies
         whole, parts = given.batch(), given.parts.of(segments)
-        batch = whole.select(numbers)
+        batch, rows = whole.select(numbers), np.arange(numbers.size)
         active = parts if batch is whole else [parts[number] for number in numbers]
         laws, rms = self._numbers(active, batch, given), [part.rms for part in active]
-        quantized = self.quantization.apply(
-            Given(_side_by_side(batch, whole), given.ops, given.readback, rms, laws)
-        )
+        batch = _side_by_side(batch, whole)
+        if given.context.readback is not None:
+            batch, rows = whole.without_residuals(~given.active[segments.places]), numbers
+        quantized = self.quantization.apply(Given(batch, given.ops, given.readback, rms, laws))
         bits, counts = np.zeros(len(segments), np.int64), np.zeros(len(segments), np.int64)
-        bits[numbers], counts[numbers] = quantized.bits, segments.sizes[numbers]
+        bits[numbers], counts[numbers] = np.array(quantized.bits, np.int64)[rows], segments.sizes[numbers]
         ordinals = segments.places
         tallies.sent[ordinals], tallies.paper_bits[ordinals] = counts, bits * counts
         held_back = given.squares_of(given.held_back)
@@ -45,8 +46,8 @@ class DenseRule(Rule):
         def finish() -> list[int]:
             held_back()
             passed = quantized.passed()
-            tallies.residual_squares[ordinals[numbers]] = passed.residual_squares
-            refused: list[int] = ordinals[numbers[passed.nonfinite]].tolist()
+            tallies.residual_squares[ordinals[numbers]] = passed.residual_squares[rows]
+            refused: list[int] = ordinals[numbers[passed.nonfinite[rows]]].tolist()
             return refused
 
         values, block, tables = quantized.values, quantized.block, quantized.tables

@@ -192,7 +192,7 @@ class Run:
         model: nn.Module | None = None,
         hook: Callable[..., Any] = compressed_allgather,
         loss: Callable[[nn.Module, int, int], Tensor] = loss_of,
-        pattern: PatternName = "allgather",
+        pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,
         **ddp_options: Any,
     ) -> None:

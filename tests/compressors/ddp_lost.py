@@ -21,7 +21,7 @@ PATIENCE_S = 8
 """What the workers ask of their process groups."""
 READY = 5
 """Steps after which a worker may be lost: buckets have been formed anew."""
-SITES = {"allgather": None, "hierarchical": [[0, 1], [2, 3]]}
+SITES = {"allgather": None, "collective": None, "hierarchical": [[0, 1], [2, 3]]}
 
 
 def groups_of(workers: int) -> tuple[Any, Any]:
@@ -51,13 +51,16 @@ def lose(line: str, pattern: Any, groups: tuple[Any, Any], how: signal.Signals) 
     assert "is gone: " in sentence or "has sent nothing" in sentence
     told = everyone((failure.worker, f"for {PATIENCE_S} s, the process group's timeout" in sentence), others)
     assert any(timeout for _, timeout in told) or not stopped
-    if line != "none":  # also where another one fails first, and is lost in turn
+    if pattern == "collective":
+        assert sentence.startswith("another worker of the process group of ranks [0, 1, 2, 3] "), sentence
+        assert sentence.endswith("; start all of them again, from a checkpoint")
+    elif line != "none":  # also where another one fails first, and is lost in turn
         assert {worker for worker, _ in told} == {dist.get_world_size(group) - 1}, told
     if stopped and dist.get_rank() == 0:
         os.kill(pid, signal.SIGCONT)
 
 
-@scenario(4, values=[("wgt(0.01)", "hierarchical"), ("none", "allgather")])
+@scenario(4, values=[("wgt(0.01)", "hierarchical"), ("none", "allgather"), ("linear(8)", "collective")])
 def a_worker_that_is_stopped_is_missed_in_time(case: tuple[str, str]) -> None:
     lose(*case, groups_of(4), signal.SIGSTOP)
 

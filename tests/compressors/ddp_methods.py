@@ -247,11 +247,14 @@ def check_state(line: str, state: dict[str, Any]) -> None:
     assert all(type(value) is int for value in state["totals"].values())
 
 
-@scenario(2, values=["qgt(0.004)", "topk(0.1)", "entropy", "none", "powersgd(rank=1, start=2)"])
+@scenario(
+    2, values=["qgt(0.004)", "topk(0.1)", "entropy", "none", "powersgd(rank=1, start=2)", "quantile(4)"]
+)
 def options_of_ddp_change_no_weight_and_a_sum_is_twice_the_mean(line: str) -> None:
-    whole = run_of(line).steps()
+    by: Any = {"pattern": "collective"} if line == "quantile(4)" else {}
+    whole = run_of(line, **by).steps()
     for options in ({"static_graph": True}, {"find_unused_parameters": True, "bucket_cap_mb": TINY_BUCKETS}):
-        assert run_of(line, **options).steps().digests == whole.digests, options
+        assert run_of(line, **options, **by).steps().digests == whole.digests, options
     results = []
     for reduction in ("mean", "sum"):
         run = run_of(read_config(line).model_copy(update={"reduction": reduction}))

@@ -49,6 +49,7 @@ METHODS = {
     "wgt(1e-30)": 1.0,
     "wgt(1e-30, reduction='sum')": 2.0,
     "powersgd(start=100)": 1.0,
+    "fp16(exempt={'smaller_than': 10000})": 1.0,
 }
 """And what of DDP's mean their result is with two workers."""
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -64,6 +65,11 @@ CASES = [
     *(("x n x", "unused", method, 1024.0) for method in METHODS),
 ]
 """Sequence, option, method and the loss's scale."""
+
+
+def run_of(method: str, **options: Any) -> Run:
+    """With 16 or 8 bits an element, by collectives."""
+    return Run(method, pattern="collective" if method.startswith("fp") else "allgather", **options)
 
 
 def passes(run: Run, sequence: str, scale: float = 1.0) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def passes(run: Run, sequence: str, scale: float = 1.0) -> dict[str, Any]:
 @scenario(2, values=CASES)
 def only_what_is_new_in_a_pass_is_scaled_and_exchanged(case: tuple[str, str, str, float]) -> None:
     sequence, option, method, scale = case
-    plain, run = passes(Run(None, **OPTIONS[option]), sequence), Run(method, **OPTIONS[option])
+    plain, run = passes(Run(None, **OPTIONS[option]), sequence), run_of(method, **OPTIONS[option])
     result = passes(run, sequence, scale)
     assert_close(result, plain, METHODS[method])
     if (method, scale) == ("none", 1.0):
@@ -149,18 +155,20 @@ def a_memory_that_fades_refuses_a_second_exchange() -> None:
         )
 
 
-@scenario(2, values=["wgt(1e-30, nonfinite='skip')", "none(nonfinite='skip')"])
+@scenario(
+    2, values=["wgt(1e-30, nonfinite='skip')", "none(nonfinite='skip')", "fp8(decay=1, nonfinite='skip')"]
+)
 def a_skipped_pass_counts_for_its_step_and_no_other_and_nothing_of_it_is_lost(line: str) -> None:
     """An overflow in one of two passes of a step, then a good step."""
     for clear, bad, everywhere in (
         (c, b, e) for c in ("none", "zero") for b in (0, 1) for e in (False, True)
     ):
-        run = Run(line)
+        run = run_of(line)
         if everywhere or dist.get_rank():
             run.poison = {bad: ("middle.bias", math.inf)}
         passes(run, "x x")
         assert run.state.last_step.skipped
-        if line.startswith("wgt"):
+        if not line.startswith("none"):
             assert_close(
                 run.residuals, {name: tensor.float().flatten() for name, tensor in run.local.items()}
             )

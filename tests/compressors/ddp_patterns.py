@@ -19,8 +19,9 @@ from ddp import (
     refusal,
     scenario,
 )
+from ddp_methods import Branches
 from ddp_sites import HandedOver
-from torch import Tensor
+from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState, NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
@@ -31,8 +32,18 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.protocols import compressed
 
 LINES = ["wgt(0.02)", "strom(density(0.1)) | golomb_rice", "linear(4, block=50)", "topk(0.2, momentum=0.5)"]
+FIXED = [
+    "linear(4, block=50)",
+    "linear(8, exempt={'names': ['*.bias']})",
+    "quantile(8, block=64, decay=0.5)",
+    "fp8(decay=1)",
+    "fp16(decay=1, reduction='sum')",
+    "bf16",
+]
+"""Methods whose messages have a fixed size."""
 PATTERNS = ["sharded", "parameter_server", "ring"]
 CASES = [case for case in product(PATTERNS, LINES) if case != ("ring", LINES[-1])]  # refused
+CASES += [("collective", line) for line in FIXED]
 compressed._SHORTEST_SLICE = 16  # these parameters are small
 
 
@@ -60,7 +71,12 @@ class Simulated:
         cut: Any = lambda *_: compressed._shards(slices, self.names)  # noqa: E731
         self.patterns = [
             pattern_for(
-                pattern, method, returning(method), Setting(self.names, like, rank, workers), None, cut
+                "sharded" if pattern == "collective" else pattern,
+                method,
+                returning(method),
+                Setting(self.names, like, rank, workers),
+                None,
+                cut,
             )
             for rank in range(workers)
         ]
@@ -85,7 +101,8 @@ class Simulated:
 
 
 @scenario(3, values=CASES)
-@scenario(2, values=CASES[:1])
+@scenario(2, values=[CASES[0], CASES[-5]])
+@scenario(4, values=CASES[-6:-5])
 def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tuple[str, str]) -> None:
     pattern, line = case
     workers, simulated = dist.get_world_size(), Simulated(pattern, line)
@@ -99,7 +116,7 @@ def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tup
     assert_alike(run.digests)
     assert len(set(run.digests)) == STEPS
     given, kept = everyone(run.local), everyone(owed(run))
-    if "momentum" not in line:
+    if not any(word in line for word in ("momentum", "decay=0.5", "bf16", "sum")):
         for name, applied in run.applied.items():
             total = sum(gradients[name].flatten() for gradients in given)
             found_ = workers * applied.flatten().cpu() + sum(state[name] for state in kept)
@@ -126,11 +143,12 @@ def check_buckets_and_resuming(whole: Run, case: tuple[str, str]) -> None:
     assert_same(*states)
 
 
-@scenario(3, values=PATTERNS)
+@scenario(3, values=[*PATTERNS, "collective"])
 def a_gradient_that_is_not_finite_is_named_or_skipped_on_all_workers(pattern: Any) -> None:
+    line = "linear(4, block=50)" if pattern == "collective" else LINES[0]
     for cap in (25, TINY_BUCKETS):
         options: Any = {"pattern": pattern, "bucket_cap_mb": cap}
-        run, skipping = Run(LINES[0], **options), Run("wgt(0.02, nonfinite='skip')", **options)
+        run, skipping = Run(line, **options), Run(f"{line[:-1]}, nonfinite='skip')", **options)
         for training in (run, skipping):
             if dist.get_rank() == 1:
                 training.poison = {3: ("middle.weight", float("nan"))}
@@ -139,11 +157,42 @@ def a_gradient_that_is_not_finite_is_named_or_skipped_on_all_workers(pattern: An
         assert (failure.parameter, failure.rank) == ("middle.weight", 1)
         skipping.steps(4)
         assert skipping.state.last_step.nonfinite == [("middle.weight", 1)]
-        kept = everyone(owed(skipping))
+        skipping.state.state_dict()  # what was sent is put back
+        kept, given = everyone(owed(skipping)), everyone(skipping.local)
+        assert all(bool(torch.isfinite(tensor).all()) for one in kept for tensor in one.values())
+        for name, applied in skipping.applied.items() if pattern != "ring" else ():
+            total = sum(gradients[name].flatten() for gradients in given)
+            left = 3 * applied.flatten() + sum(state[name] for state in kept)
+            torch.testing.assert_close(left, total, rtol=0, atol=2e-5)
         skipping.steps(2)
         assert skipping.skipped == [3]
         assert_alike(skipping.digests)
-        assert all(bool(torch.isfinite(tensor).all()) for one in kept for tensor in one.values())
+
+
+class Few(Branches):
+    """With a parameter of fewer elements than there are workers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 5))
+
+
+@scenario(3, values=FIXED)
+def collectives_hold_back_what_messages_do(line: str) -> None:
+    """A parameter that nobody used keeps its residual, and one that some used gets what they sent."""
+    runs = {}
+    for pattern in ("sharded", "collective"):
+        torch.manual_seed(0)
+        run = Run(line, pattern=pattern, model=Few(), find_unused_parameters=True)
+        for step in range(6):
+            run.model.used = {"sometimes"} if dist.get_rank() == 0 or step % 2 == 0 else set()
+            run.model.used |= {"rarely"} if step in (0, 4) else set()
+            run.step()
+        state = run.state.state_dict()
+        sent = state.pop("totals")["sent"]
+        del state["traffic"]
+        runs[pattern] = {"digests": run.digests, "sent": sent, **state}
+    assert_same(runs["collective"], runs["sharded"])
 
 
 @scenario(3, values=PATTERNS)
@@ -173,6 +222,8 @@ def a_pattern_that_does_not_go_with_a_method_is_refused() -> None:
     for line, pattern, words in (
         ("none", "sharded", "pattern = sharded with none: torch's own all-reduce exchanges it"),
         ("powersgd", "ring", "pattern = ring with powersgd: torch's own all-reduce exchanges it"),
+        ("wgt(0.02)", "collective", "pattern = collective with wgt(tau=0.02): the size of its messages"),
+        ("linear(8, symbols='huffman')", "collective", "pattern = collective with linear"),
         (LINES[-1], "ring", "momentum = 0.5 with pattern = ring: a hop compresses other workers' gradients"),
     ):
         made: Any = lambda line=line, pattern=pattern: CompressionState(run.ddp, line, pattern=pattern)  # noqa: E731

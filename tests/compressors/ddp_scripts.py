@@ -5,6 +5,7 @@ has; several passes a step, static graphs, unused and frozen parameters are in d
 """
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,7 +19,11 @@ from torch.utils.checkpoint import checkpoint
 
 from taugrad.compressors import compress_gradients
 
-EVERYTHING = "wgt(2e-38) | packed32"
+EVERYTHING = {
+    "allgather": "wgt(2e-38) | packed32",
+    "collective": "fp16(exempt={'smaller_than': 2147483647})",
+}
+"""By pattern, a method that sends everything."""
 Compress = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"bucket_cap_mb": 0.0005}
 
@@ -166,12 +171,12 @@ CELLS: dict[str, Callable[[Compress], nn.Module]] = {
 }
 
 
-@scenario(2, values=CELLS)
-def a_method_that_sends_everything_trains_as_ddp_alone(cell: str) -> None:
-    ends = []
+@scenario(2, values=product(EVERYTHING, CELLS))
+def a_method_that_sends_everything_trains_as_ddp_alone(case: tuple[Any, str]) -> None:
+    (pattern, cell), ends = case, []
     for compress in (
         lambda *_, **__: None,
-        lambda held, **more: compress_gradients(held, EVERYTHING, **more),
+        lambda held, **more: compress_gradients(held, EVERYTHING[pattern], pattern=pattern, **more),
     ):
         model = CELLS[cell](compress)
         ends.append(torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()]))

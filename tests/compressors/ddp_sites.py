@@ -13,6 +13,8 @@ from ddp_training import WGT, assert_told
 from torch import Tensor
 
 from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors.exchange.carrier import Round
+from taugrad.compressors.exchange.collectives import Collectives
 from taugrad.compressors.exchange.mesh import Mesh
 from taugrad.compressors.ops.array import Bytes
 
@@ -28,7 +30,7 @@ class HandedOver:
     def __init__(self) -> None:
         self.nbytes = torch.zeros((dist.get_world_size(),) * 2, dtype=torch.int64)
         self.messages = torch.zeros_like(self.nbytes)
-        self._send = Mesh.send
+        self._send, self._exchange = Mesh.send, Collectives.exchange
 
     def __enter__(self) -> "HandedOver":
         def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
@@ -37,11 +39,19 @@ class HandedOver:
                 self.messages[dist.get_rank(), to] += 1
             self._send(mesh, to, tag, payload)
 
+        def exchanged(collectives: Collectives, this: Round, tag: str) -> Any:
+            for payload, receivers in this.sends:
+                self.nbytes[dist.get_rank(), receivers] += payload.size
+                self.messages[dist.get_rank(), receivers] += 1
+            return self._exchange(collectives, this, tag)
+
         Mesh.send = counted  # type: ignore[method-assign]
+        Collectives.exchange = exchanged  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
         Mesh.send = self._send  # type: ignore[method-assign]
+        Collectives.exchange = self._exchange  # type: ignore[method-assign]
 
 
 def shaken(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:

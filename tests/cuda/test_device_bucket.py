@@ -11,7 +11,13 @@ from methods import MESSAGES
 from numpy.typing import NDArray
 from workbench import Step, Worker
 
-from taugrad.compressors.ops.interface import Ops
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import Part
+from taugrad.compressors.method import CompressedMethod, read_config
+from taugrad.compressors.method.methods import Exempt
+from taugrad.compressors.ops.interface import Ops, ops_for
+from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.rules.base import Context
 
 every_method = pytest.mark.parametrize("line", MESSAGES)
 
@@ -70,6 +76,45 @@ def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], 
             totals.append(total.cpu().numpy().tobytes())
         assert totals[0] == totals[1]
     return due
+
+
+@pytest.mark.parametrize(
+    "line", ["linear(4, block=16)", "quantile(8)", "fp8(decay=1)", "fp16", "bf16(decay=0.5)"]
+)
+def test_messages_of_fixed_size_stay_on_the_device(line: str, device: Ops) -> None:
+    """Their bytes and residuals are the CPU's, and they stand for what messages between hosts do."""
+    method, names = read_config(line), [f"w{number}" for number in range(len(SIZES))]
+    assert isinstance(method, CompressedMethod)
+    method = method.model_copy(update={"exempt": Exempt(names=("w4",))})
+    kept, messages, sums = [], [], []
+    for ops, fixed in ((device, True), (ops_for(torch.device("cpu")), True), (device, False)):
+        compressor, residuals = (
+            Compressor(method, ops),
+            [torch.zeros(size, device=ops.device) for size in SIZES],
+        )
+        layout, readback = compressor.layout(names, SIZES, fixed=fixed), Readback(ops) if fixed else None
+        message, total = [], torch.empty(sum(SIZES), device=ops.device)
+        for number, given in enumerate(gradients(3)):
+            given[1] *= number != 1  # held back
+            parts = [
+                Part(name, torch.from_numpy(gradient).to(ops.device), residual if method.decay else None)
+                for name, gradient, residual in zip(names, given, residuals, strict=True)
+            ]
+            context = Context(hold_back_zeros=True, readback=readback)
+            outgoing = compressor.compress(parts, layout, context)
+            if readback is not None:
+                readback.fetch()
+            assert not outgoing.refused()
+            message.append(bytes(ops.fetch_all([outgoing.payload])[0]) if fixed else b"")
+            compressor.total([compressor.read(outgoing.payload, layout)] * 2, 3, total)
+            message.append(str(list(outgoing.tallies)).split("residual_squares")[0].encode())
+        kept.append([residual.tolist() for residual in residuals])
+        messages.append(message)
+        sums.append(total.tolist())
+        assert layout.fixed is None or layout.fixed.nbytes == len(message[0])
+    assert kept[0] == kept[1] == kept[2]
+    assert messages[0] == messages[1]
+    assert sums[0] == sums[1] == sums[2]
 
 
 @every_method

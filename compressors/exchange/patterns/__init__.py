@@ -9,7 +9,7 @@ from .allgather import AllGather
 from .base import Cut, Pattern, Setting, cut
 from .partial_sums import Ring, Sharded
 
-PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded"]
+PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
 
 
 def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]] | None) -> None:
@@ -19,9 +19,14 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
         raise ValueError(f"pattern = {pattern!r}: must be one of {', '.join(names)}")
     if sites is not None and pattern != "hierarchical":
         raise ValueError(f"sites = {[*sites]} with pattern = {pattern}: they are for pattern = hierarchical")
-    if pattern in ("ring", "parameter_server", "sharded") and not isinstance(method, CompressedMethod):
+    if pattern not in ("allgather", "hierarchical") and not isinstance(method, CompressedMethod):
         raise ValueError(
             f"pattern = {pattern} with {method.kind}: torch's own all-reduce exchanges it; leave out pattern"
+        )
+    if pattern == "collective" and not method.has_fixed_size:
+        raise ValueError(
+            f"pattern = collective with {method}: the size of its messages depends on gradients; it is for "
+            "fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
         )
     if pattern == "ring" and method.own_momentum:
         raise ValueError(

@@ -10,8 +10,8 @@ from ...bucket.feedback import FeedbackCompressor
 from ...errors import CorruptMessage
 from ...method import Method
 from ...wire.message import NonFinite, is_refusal
-from ..carrier import Payload
-from ..rounds import ExchangeRecord, Payloads, Round, Rounds
+from ..carrier import Payload, Round
+from ..rounds import ExchangeRecord, Payloads, Rounds
 from ..sites import Sites
 from .base import Pattern, RefusedUpdate, Setting, cut
 
@@ -75,7 +75,7 @@ class AllGather(Pattern):
     def compress(self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord) -> Outgoing:
         """What this worker sends to all others."""
         outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, record)
-        record.tallies = list(outgoing.tallies)
+        record.columns = [outgoing.tallies]
         return outgoing
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:

@@ -92,6 +92,8 @@ class Setting:
     """What the worker has not sent yet, perhaps with that of other parameters; by default a new one."""
     back: Feedback | None = None
     """Likewise, what it has not sent of sums that it reduced."""
+    readback: Readback | None = None
+    """See `Context`; messages are then of fixed size, and stay on the device."""
 
     @property
     def sizes(self) -> list[int]:
@@ -259,20 +261,33 @@ class Pattern(ABC):
                     feedback=kept,
                     slices=None if len(shards) == 1 else shard.slices,
                     shard=number if len(shards) > 1 and kept is self.feedback else None,
+                    readback=setting.readback,
                 ),
             )
             for number, shard in enumerate(shards)
         ]
 
     def _compress(
-        self, part: CompressedShard, tensors: Sequence[Tensor], iteration: int, record: ExchangeRecord
+        self,
+        part: CompressedShard,
+        tensors: Sequence[Tensor],
+        iteration: int,
+        record: ExchangeRecord,
+        *,
+        copies: bool = False,
     ) -> Outgoing:
         """What this worker sends of a shard's pieces."""
-        began = perf_counter()
-        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=self.copies)
+        began, ordinals = perf_counter(), part.shard.ordinals
+        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=copies or self.copies)
         record.compressing.append((began, perf_counter()))
-        record.paper_bits += sum(tally.paper_bits for tally in outgoing.tallies)
+        record.paper_bits += int(outgoing.tallies.paper_bits.sum())
+        if self.setting.readback is not None:
+            record.refused.append(lambda: [ordinals[number] for number in outgoing.refused()])
         return outgoing
+
+    def _is_refusal(self, payload: Payload) -> bool:
+        """Whether a message says that there is no update; one of fixed size never does."""
+        return self.setting.readback is None and is_refusal(payload)
 
     def _sum(self, part: CompressedShard, payloads: Payloads, divisor: int, total: Tensor | None) -> Tensor:
         """What workers sent of a shard, added in this order, over a divisor; raises CorruptMessage."""
@@ -289,7 +304,7 @@ class Pattern(ABC):
         incoming = {
             number: part.compressor.compressor.read_all({number: payloads[number]}, part.compressor.layout)
             for number, part in enumerate(parts)
-            if not is_refusal(payloads[number])
+            if not self._is_refusal(payloads[number])
         }
         total = self._empty(parts[-1].shard.stop) if total is None else total
         for number, (shard, compressor) in enumerate(parts):
@@ -317,7 +332,7 @@ class Pattern(ABC):
     def _refused_shards(self, parts: Sequence[CompressedShard], payloads: Payloads) -> list[RefusedUpdate]:
         by_worker: dict[tuple[int, int], RefusedUpdate] = {}
         for number, payload in payloads.items():
-            if is_refusal(payload):
+            if self._is_refusal(payload):
                 refusal = self._refused(parts[number], payload)
                 by_worker[refusal.rank, refusal.ordinal] = refusal
         return [refusal for _, refusal in sorted(by_worker.items())]

@@ -20,9 +20,9 @@ from torch import Tensor
 from ...bucket.compressor import Outgoing
 from ...bucket.feedback import Feedback, FeedbackCompressor
 from ...method import Method
-from ...wire.message import NonFinite, is_refusal
-from ..carrier import Payload
-from ..rounds import ExchangeRecord, Payloads, Round, Rounds
+from ...wire.message import NonFinite
+from ..carrier import Payload, Round
+from ..rounds import ExchangeRecord, Payloads, Rounds
 from .base import Cut, Pattern, RefusedUpdate, Setting, compressed, cut
 
 
@@ -76,16 +76,17 @@ class Ring(Pattern):
         part, workers = self._chunks[chunk], self.setting.workers
         tensors = part.shard.of(gradients)
         if partial is not None:
-            if is_refusal(partial):
+            if self._is_refusal(partial):
                 return partial
             began = perf_counter()
             sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
             tensors = [received + mine for received, mine in zip(sums, tensors, strict=True)]
             record.decoding.append((began, perf_counter()))
         outgoing = self._compress(part, tensors, iteration, record)
-        record.tallies += outgoing.tallies
-        if not is_refusal(outgoing.payload):
-            return outgoing.payload
+        record.columns.append(outgoing.tallies)
+        payload: Payload = outgoing.payload
+        if not self._is_refusal(payload):
+            return payload
         refusal = part.compressor.read(outgoing.payload)
         assert isinstance(refusal, NonFinite)
         return self._refusal(part, part.shard.ordinals[refusal.ordinal])
@@ -128,16 +129,19 @@ class Sharded(Pattern):
         owners = [owner for owner, shard in enumerate(self.shards) if shard.elements]
         outgoing = [self._compress(part, part.shard.of(gradients), iteration, record) for part in self._out]
         del gradients  # in a simulation, many workers wait here at the same time
-        record.tallies = [tally for update in outgoing for tally in update.tallies]
+        record.columns = [update.tallies for update in outgoing]
         payloads = self._to_owners(outgoing, refused)
         sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
-        arrived = yield Round(sends, others if rank in owners else [])
+        senders = others if rank in owners else []
+        arrived = yield Round(sends, senders, sizes=[self._out[rank].compressor.nbytes for _ in senders])
         sums: dict[int, Payload] = {}
         if rank in owners:
             received = dict(sorted({rank: payloads[rank], **dict(zip(others, arrived, strict=True))}.items()))
             sums[rank] = self._reduced(received, iteration, record)
         senders = [owner for owner in owners if owner != rank]
-        arrived = yield Round([(sums[rank], others)] if rank in owners else [], senders)
+        sizes = [self._back[owner].compressor.nbytes for owner in senders]
+        gathered = [(sums[rank], others)] if rank in owners else []
+        arrived = yield Round(gathered, senders, sizes=sizes, is_gather=True)
         sums |= zip(senders, arrived, strict=True)
         empty = dict.fromkeys(range(len(self.shards)), outgoing[0].payload[:0])
         return empty | sums
@@ -145,7 +149,7 @@ class Sharded(Pattern):
     def _to_owners(self, outgoing: Sequence[Outgoing], refused: int | None) -> list[Payload]:
         """What each owner gets: an update of its shard, or that this worker has none, of any shard."""
         for part, update in zip(self._out, outgoing, strict=True):
-            if refused is None and is_refusal(update.payload):
+            if refused is None and self._is_refusal(update.payload):
                 refusal = part.compressor.read(update.payload)
                 assert isinstance(refusal, NonFinite)
                 refused = part.shard.ordinals[refusal.ordinal]
@@ -156,16 +160,20 @@ class Sharded(Pattern):
     def _reduced(self, received: Mapping[int, Payload], iteration: int, record: ExchangeRecord) -> Payload:
         """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
         rank, divisor = self.setting.rank, self._divisor
-        refusal = next((payload for payload in received.values() if is_refusal(payload)), None)
+        refusal = next((payload for payload in received.values() if self._is_refusal(payload)), None)
         if refusal is not None:
             return refusal
         began = perf_counter()
         total = self._sum(self._out[rank], received, divisor, None)
         record.decoding.append((began, perf_counter()))
         back = self._back[rank]
-        outgoing = self._compress(back, back.shard.split(total), iteration, record)
-        if not is_refusal(outgoing.payload):
-            return outgoing.payload
+        # In a step that is skipped, workers take back their part of the sum.
+        outgoing = self._compress(
+            back, back.shard.split(total), iteration, record, copies=self.nonfinite == "skip"
+        )
+        payload: Payload = outgoing.payload
+        if not self._is_refusal(payload):
+            return payload
         overflow = back.compressor.read(outgoing.payload)
         assert isinstance(overflow, NonFinite)
         return self._refusal(back, back.shard.ordinals[overflow.ordinal])
