@@ -35,16 +35,11 @@ def cpus_here() -> int:
 
 
 def check(spec: RunSpec, source: str, *, local: bool) -> None:
-    """Builds what the workers will build.
+    """Builds what the workers will build; `source` is the spec's file, for messages.
 
-    Args:
-        spec: the run.
-        source: its file's name, for messages.
-        local: the workers will be on this machine.
-
-    Raises:
-        SpecError: the data set or the model cannot be built, there are more workers than CPUs, a pattern of
-            names matches no parameter of the model, or a cluster does not answer.
+    `local`: the workers will be on this machine. Raises SpecError: the data set or the model cannot be built,
+    there are more workers than CPUs, a pattern of names matches no parameter of the model, or a cluster does
+    not answer.
     """
     workers = spec.workers
     if not local:

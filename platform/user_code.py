@@ -109,17 +109,10 @@ class ImportPathError(UserCodeError):
 
 
 def import_object(path: str) -> Any:
-    """Imports what a `package.module:function` names.
+    """Imports the callable that a `package.module:function` names; its signature is not checked.
 
-    Args:
-        path: Where to look; the part behind the colon may have dots (`module:Class.method`).
-
-    Returns:
-        The function, class or other callable; its signature is not checked.
-
-    Raises:
-        ImportPathError: There is no such module or attribute, the module could not be imported, or the
-            object cannot be called.
+    The part behind the colon may have dots (`module:Class.method`). Raises ImportPathError: there is no such
+    module or attribute, the module could not be imported, or the object cannot be called.
     """
     module_name, colon, attributes = path.partition(":")
     if not (colon and all(module_name.split(".")) and all(attributes.split("."))):

@@ -40,26 +40,15 @@ def iterations_per_epoch(examples: int, batch_size: int) -> int:
 def worker_share(
     order: NDArray[np.int64], start: int, batch_size: int, rank: int, workers: int, at_work: int | None = None
 ) -> Share:
-    """Cuts one worker's part from one batch.
+    """Cuts one worker's part from one batch: int64 indices, a view of `order`.
 
-    The batch is `order[start:][:batch_size]`. Its parts are contiguous, and the first ones are one longer
-    where it cannot be divided evenly.
+    The batch is `order[start:][:batch_size]` of the epoch's order, int64 [examples]. Its parts are
+    contiguous, and the first ones are one longer where it cannot be divided evenly; only the first `at_work`
+    of the workers share it, by default all. A worker that is left without examples gets the first of the
+    batch with weight 0: its backward pass must run, or the others would wait for ever.
 
-    Args:
-        order: The epoch's order, int64 [examples].
-        start: Examples of the epoch before the batch.
-        batch_size: Examples of a whole batch.
-        rank: This worker, 0..workers-1.
-        workers: How many there are.
-        at_work: How many of them share the batch, the first ones; None: all.
-
-    Returns:
-        The worker's part; its indices are a view of `order`. A worker that is left without examples gets the
-        first of the batch with weight 0: its backward pass must run, or the others would wait for ever.
-
-    Raises:
-        ValueError: The batch does not begin in the epoch, the rank is not among the workers, or there are
-            not so many workers to share it.
+    Raises ValueError: the batch does not begin in the epoch, `rank` is not in 0..workers - 1, or there are
+    fewer workers than `at_work`.
     """
     if not 0 <= start < len(order):
         raise ValueError(f"start is {start}; the epoch has examples 0 to {len(order) - 1}")

@@ -58,18 +58,8 @@ class DataSet:
     ) -> "DataSet":
         """Normalises greyscale images by the training part's mean and standard deviation over all pixels.
 
-        Args:
-            train_pixels: uint8 [N, height, width].
-            train_labels: Any integer type, [N].
-            test_pixels: uint8 [M, height, width].
-            test_labels: Any integer type, [M].
-            classes: Number of classes.
-
-        Returns:
-            The data set, with one channel.
-
-        Raises:
-            DataError: There are no training pixels, they are all equal, or the data set is not valid.
+        Pixels are uint8 [N, height, width], labels of any integer type, [N]. The data set has one channel.
+        Raises DataError: there are no training pixels, they are all equal, or the data set is not valid.
         """
         if train_pixels.size == 0:
             raise DataError(

@@ -35,17 +35,11 @@ def digits(config: Digits) -> DataSet:
 def stratified_split(
     labels: NDArray[np.integer], test_fraction: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Chooses the examples to hold out, the same share of every class.
+    """Chooses the examples to hold out, the same share of every class; `seed` decides which.
 
-    Args:
-        labels: Any integer type, [N].
-        test_fraction: The share to hold out, between 0 and 1. Each class's number is rounded to the nearest
-            integer (a half goes up), but a class of two or more has at least one example on either side,
-            and a class of one stays in training.
-        seed: Decides which examples; the same seed always chooses the same ones.
-
-    Returns:
-        Indices to train on and indices to test on, int64, each in ascending order.
+    Each class's number is rounded to the nearest integer (a half goes up), but a class of two or more has at
+    least one example on either side, and a class of one stays in training. Returns indices to train on and
+    indices to test on, int64, each in ascending order.
     """
     generator = np.random.default_rng(seed)
     held_out = np.zeros(len(labels), dtype=np.bool_)

@@ -45,15 +45,9 @@ def feed(
 ) -> Generator[list[Batch], None, None]:
     """An epoch's batches, or the rest of them; to be closed, as it may read ahead.
 
-    Args:
-        examples: the training part.
-        draw: the run's seed and the epoch.
-        positions: the epoch's iterations, from the next one on.
-        ranks: this process's workers.
-        workers: how many share a batch.
-        device: where batches go.
-
-    Yields an iteration's batches, one a rank; raises DataError: one of them could not be read.
+    Of the training part with the run's and the epoch's randomness (`draw`), for the iterations `positions`,
+    on `device`. Yields an iteration's batches, one a rank of this process; raises DataError: one could not be
+    read.
     """
     order = examples.order(draw)
     shares = [

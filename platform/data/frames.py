@@ -23,15 +23,9 @@ Floats = NDArray[np.float32]
 def load_frames(config: Frames) -> Parts:
     """Maps a set of frames; every file of the two parts that are used is read once, to check it.
 
-    Args:
-        config: the folder, the windows, and what to evaluate on.
-
-    Returns:
-        Windows float32 [context * F], normalised by the training part's mean and deviation of each feature,
-        and the class of the frame in the middle.
-
-    Raises:
-        DataError: a file is missing or damaged, or a feature is no finite number.
+    Inputs are windows, float32 [context * F], normalised by the training part's mean and deviation of each
+    feature; the label is the class of the frame in the middle. Raises DataError: a file is missing or
+    damaged, or a feature is no finite number.
     """
     manifest = read_manifest(config.path)
     train = read_part(config.path, "train", manifest)

@@ -20,19 +20,12 @@ _UNSIGNED_BYTE = 0x08
 
 
 def load_mnist(config: Mnist) -> DataSet:
-    """Reads a folder with MNIST's four files.
+    """Reads a folder with MNIST's four files, normalised by the training part.
 
-    Args:
-        config: Its folder holds `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`,
-            `t10k-images-idx3-ubyte` and `t10k-labels-idx1-ubyte`. Each may be written with a dot
-            (`train-images.idx3-ubyte`) and may end in `.gz`; where there are several, the first of name,
-            name.gz, dotted, dotted.gz is read.
-
-    Returns:
-        One channel, normalised by the training part; as many classes as the largest training label says.
-
-    Raises:
-        DataError: A file is missing, damaged or does not fit its companion.
+    `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the two `t10k-` files may be written with a dot
+    (`train-images.idx3-ubyte`) and may end in `.gz`; the first of name, name.gz, dotted, dotted.gz is read.
+    There are as many classes as the largest training label says. Raises DataError: a file is missing, damaged
+    or does not fit its companion.
     """
     train_images, train_labels = _read_pair(config.path, "train")
     test_images, test_labels = _read_pair(config.path, "t10k")

@@ -54,19 +54,11 @@ class Framing:
     def pixels(
         self, source: Path | Encoded, name: str, generator: np.random.Generator | None
     ) -> NDArray[np.uint8]:
-        """Decodes an image and cuts an example out of it.
+        """Decodes an image and cuts an example out of it: uint8 [size, size, channels].
 
-        Args:
-            source: a file, or what it would hold.
-            name: what the image is called in messages.
-            generator: of the part and of the mirroring; None: the middle, as it is.
-
-        Returns:
-            uint8 [size, size, channels].
-
-        Raises:
-            DataError: it cannot be read, is not a complete image, holds several, or its values have no
-                known white.
+        `name` is what messages call it. The generator draws the part and the mirroring; without one it is the
+        middle, as it is. Raises DataError: it cannot be read, is not a complete image, holds several, or its
+        values have no known white.
         """
         from PIL import Image  # noqa: PLC0415 - an extra
 

@@ -28,16 +28,9 @@ _TEST = ("test", "val", "validation")
 def load_image_folder(config: ImageFolder) -> Parts:
     """Lists the images of a tree; each is read when a batch needs it.
 
-    Args:
-        config: the tree, the split, and what is done to an image.
-
-    Returns:
-        Images float32 [channels, size, size], as many classes as there are folders. The fingerprint is of
-        names and sizes: nobody wants to read all of a large folder for it.
-
-    Raises:
-        DataError: a folder is missing, a class has no images or is not among those of the training part, or
-            Pillow is not installed.
+    Images are float32 [channels, size, size], and there are as many classes as folders. The fingerprint is of
+    names and sizes: nobody wants to read all of a large folder for it. Raises DataError: a folder is missing,
+    a class has no images or is not among those of the training part, or Pillow is not installed.
     """
     needed("PIL.Image", "data.kind = image_folder")
     framing = Framing.of(config)

@@ -29,17 +29,10 @@ _CONTRACT = (
 
 
 def load(config: DataConfig) -> Data:
-    """Reads, splits or makes the data that a config describes.
+    """Reads, splits or makes the data that a config describes, the same on every worker.
 
-    Args:
-        config: Any of the data configs.
-
-    Returns:
-        The data set; the same config and files always give the same one, on every worker.
-
-    Raises:
-        DataError: The data are missing, damaged or not valid.
-        UserCodeError: A custom factory cannot be found or called, raised, or returned no data set.
+    Raises DataError: the data are missing, damaged or not valid; UserCodeError: a custom factory cannot be
+    found or called, raised, or returned no data set.
     """
     module, _, name = _READERS[config.kind].partition(":")
     data: Data = getattr(import_module(f"{__package__}.{module}"), name)(placed(config))

@@ -22,15 +22,9 @@ from .windows import evenly_spaced
 def load_parquet(config: Parquet) -> Parts:
     """Reads the files' descriptions and all labels; a row is read when a batch needs it.
 
-    Args:
-        config: the files, the columns, and what is done to an image.
-
-    Returns:
-        Images float32 [channels, size, size] or numbers float32 [width]; classes or numbers as targets. The
-        fingerprint is of names, sizes and numbers of rows.
-
-    Raises:
-        DataError: a file or a column is missing, a label is none, a file is damaged, or Pillow is missing.
+    Inputs are images, float32 [channels, size, size], or numbers, float32 [width]; targets are classes or
+    numbers. The fingerprint is of names, sizes and numbers of rows. Raises DataError: a file or a column is
+    missing, a label is none, a file is damaged, or Pillow is missing.
     """
     train, test = find(config.path)
     columns = (config.input,) if isinstance(config.input, str) else config.input

@@ -31,14 +31,10 @@ class Normalization:
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8], name: str) -> "Normalization":
-        """That of a training part, by channel, from exact integer sums: the same bits on every machine.
+        """That of a training part, uint8 [N, channels, height, width], by channel.
 
-        Args:
-            pixels: uint8 [N, channels, height, width], N at least 1.
-            name: what they are called in messages.
-
-        Raises:
-            DataError: a channel is the same everywhere.
+        From exact integer sums: the same bits on every machine. Raises DataError, which calls them `name`: a
+        channel is the same everywhere.
         """
         count = pixels.size // pixels.shape[1]
         sums, squares = np.zeros((2, pixels.shape[1]), np.int64)

@@ -47,18 +47,10 @@ class Reader(Protocol):
         """Of some of the examples alone, in the order of their places."""
 
     def __call__(self, numbers: Indices, draw: Draw | None) -> Columns:
-        """Reads all.
+        """Reads examples; `numbers`, int64 [len], decide on their randomness (`draw`; None: not augmented).
 
-        Args:
-            numbers: int64 [len], from which their randomness follows.
-            draw: None: nothing is augmented.
-
-        Returns:
-            `label`, int64 or float32 [rows], and `pixels`, uint8 [rows, size, size, channels], or `numbers`,
-            float32 [rows, width].
-
-        Raises:
-            DataError: an example is damaged.
+        Returns `label`, int64 or float32 [rows], and `pixels`, uint8 [rows, size, size, channels], or
+        `numbers`, float32 [rows, width]. Raises DataError: an example is damaged.
         """
 
 

@@ -25,15 +25,9 @@ _BYTES = 256
 def load_text(config: Text) -> Parts:
     """Text as one long row of tokens, mapped from the cache; what is not there yet is made first.
 
-    Args:
-        config: files, tokenizer, windows and what to hold out.
-
-    Returns:
-        Windows of tokens, int64; `fingerprint` is of the files' names and contents, and of the tokenizer.
-
-    Raises:
-        DataError: there are no files, one cannot be read or is no UTF-8 (with a tokenizer), there is too
-            little text, or the tokenizer cannot be used.
+    The fingerprint is of the files' names and contents, and of the tokenizer. Raises DataError: there are no
+    files, one cannot be read or is no UTF-8 (with a tokenizer), there is too little text, or the tokenizer
+    cannot be used.
     """
     given = (config.path,) if isinstance(config.path, str) else config.path
     name = "the standard library" if given is None else ", ".join(given)

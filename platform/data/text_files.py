@@ -61,18 +61,11 @@ def find(patterns: Sequence[str]) -> list[Path]:
 
 
 def split(paths: Sequence[Path], fraction: float, seed: int) -> tuple[list[TextFile], list[TextFile]]:
-    """Shares files out between training and test, by a hash of their names.
+    """Shares files out between training and test, by a hash of their names and the seed; each part sorted.
 
-    A single file is cut instead, behind the end of a line, or between two characters of its only line: its
-    end is the test part. Of several files at least one is on either side.
-
-    Args:
-        paths: the files, whole paths.
-        fraction: how many of them to hold out, between 0 and 1.
-        seed: decides which.
-
-    Returns:
-        Files to train on and files to test on, each in the order of their names.
+    `fraction` of them, between 0 and 1, is held out; of several files at least one is on either side. A
+    single file is cut instead, behind the end of a line, or between two characters of its only line: its end
+    is the test part.
     """
     folder = os.path.commonpath([path.parent for path in paths])
     files = sorted(

@@ -37,16 +37,10 @@ def is_local() -> bool:
 def ray_cluster(*, dashboard: bool = False, workers: int = 0) -> Iterator[None]:
     """Connects to Ray for as long as the context lasts, and starts one first if no RAY_ADDRESS is set.
 
-    Our own Ray listens on 127.0.0.1 only, and ends with the context; others that run on this machine
-    stay as they are. Inside another such context it is that one's Ray.
-
-    Args:
-        dashboard: have our own Ray run its dashboard, which Tune's clean-up of stopped trials asks. It costs
-            seconds at the start.
-        workers: of the first run, whose processes our own Ray starts at once.
-
-    Raises:
-        SpecError: the cluster that RAY_ADDRESS names does not take us, or our own did not start.
+    Our own Ray listens on 127.0.0.1 only, and ends with the context; others that run on this machine stay as
+    they are. Inside another such context it is that one's Ray. It runs its `dashboard`, which takes seconds,
+    if Tune's clean-up of stopped trials will ask it, and starts the processes of the first run's `workers` at
+    once. Raises SpecError: the cluster that RAY_ADDRESS names does not take us, or our own did not start.
     """
     import_ray()
     import ray  # noqa: PLC0415 - takes seconds

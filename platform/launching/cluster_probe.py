@@ -32,14 +32,10 @@ _MODE = "RAY_AUTH_MODE"
 def check_cluster(address: str) -> None:
     """Asks a cluster's head, each question for 2 s; `ray.init` would try for ten minutes.
 
-    Where nobody set RAY_AUTH_MODE, a token that is here is sent to a cluster that asks for one: `ray.init`
-    does so, too, and Ray's job client does not.
-
-    Args:
-        address: RAY_ADDRESS: HOST:PORT, ray://HOST:PORT or auto, in whose place what was found is put then.
-
-    Raises:
-        SpecError: it is none of these, nothing answers there, or it wants a token that we do not send.
+    `address` is RAY_ADDRESS: HOST:PORT, ray://HOST:PORT, or auto, which is replaced by what was found. Where
+    nobody set RAY_AUTH_MODE, a token that is here is sent to a cluster that asks for one: `ray.init` does so,
+    too, and Ray's job client does not. Raises SpecError: it is no address, nothing answers there, or it wants
+    a token that we do not send.
     """
     resolved = _found() if address == "auto" else address
     scheme, _, target = resolved.rpartition("://")

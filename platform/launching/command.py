@@ -64,17 +64,10 @@ class Display(Protocol):
 
 
 def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
-    """Trains every spec and compares the runs.
+    """Trains every spec, each with the name of its file, and compares the runs.
 
-    Args:
-        specs: each with the name of its file.
-        display: shows them.
-
-    Returns:
-        0, or 1 when a run failed; the others are trained and compared all the same.
-
-    Raises:
-        SpecError: a spec asks for something that is not available; nothing was started.
+    Returns 0, or 1 when a run failed; the others are trained and compared all the same. Raises SpecError: a
+    spec asks for something that is not available; nothing was started.
     """
     console = display.console
     probe(tracking_uri())
@@ -114,19 +107,11 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
 
 
 def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = None) -> int:
-    """Continues an interrupted run from its last checkpoint.
+    """Continues an interrupted run from its last checkpoint; returns 0, or 1 when it failed again.
 
-    Args:
-        run_id: its MLflow run.
-        display: shows it.
-        workers: fields of `workers` that change from now on (`spec.resizing.CHANGEABLE`).
-
-    Returns:
-        0, or 1 when it failed again.
-
-    Raises:
-        SpecError: there is no such run, it is finished, another process trains it, no good checkpoint is
-            left, or its spec names code, which is not allowed.
+    `workers` has the fields that change from now on (`spec.resizing.CHANGEABLE`). Raises SpecError: there is
+    no such run, it is finished, another process trains it, no good checkpoint is left, or its spec names
+    code, which is not allowed.
     """
     probe(tracking_uri(), writes=False)
     client = usable_store()

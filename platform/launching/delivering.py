@@ -30,20 +30,13 @@ def deliver_metrics(
 ) -> str:
     """Sends what is left of a run's journal, and how the run ended, to MLflow; again changes nothing.
 
-    Args:
-        place: the file, or its address in a bucket.
-        run: the MLflow run; None: the name of the file's folder.
-        open_store: the tracking store; asked when the file was read.
-        notify: told what MLflow will never accept.
+    `place` is the file, or its address in a bucket; the name of its folder is the MLflow run where `run` is
+    None. The store is opened when the file was read, and `notify` told what MLflow will never accept. Returns
+    what was done, in one line.
 
-    Returns:
-        What was done, in one line.
-
-    Raises:
-        SpecError: the store cannot be used.
-        OSError: the file cannot be read.
-        ValueError: there is none in the bucket, or it is none of undelivered metrics.
-        Exception: what the store raises when it does not answer; the file is still there.
+    Raises SpecError: the store cannot be used; OSError: the file cannot be read; ValueError: there is none in
+    the bucket, or it is none of undelivered metrics; and what the store raises when it does not answer. The
+    file is still there then.
     """
     run_folder, name = above(place if is_bucket(place) else str(Path(place).absolute()))
     if not is_bucket(place):

@@ -42,20 +42,12 @@ def launch(
 ) -> dict[str, float]:
     """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
-    Args:
-        spec: what to train.
-        client: the tracking store that holds the run.
-        run_id: the MLflow run, which is also the name of its folder under `spec.storage`.
-        watch: called with the progress.
-        alone: on a Ray that ends with this process, so that nothing needs to be cleaned up after it.
-        hold: of the run, where the caller has taken it.
+    `run_id` is the MLflow run, and the name of its folder under `spec.storage`; `hold` is that of a caller
+    who has taken the run. `alone`: this Ray ends with the process, and nothing needs to be cleaned up.
 
-    Returns:
-        The last evaluation and the totals, by MLflow name; the MLflow run is in its final state.
-
-    Raises:
-        RunFailed: a worker failed, more often than `workers.max_restarts` allows.
-        RunHeld: another process holds the run; nothing was changed.
+    Returns the last evaluation and the totals, by MLflow name; the MLflow run is in its final state. Raises
+    RunFailed: a worker failed, more often than `workers.max_restarts` allows; RunHeld: another process holds
+    the run, and nothing was changed.
     """
     storage = storage_path(spec)
     folder = RunFolder.at(storage, run_id)

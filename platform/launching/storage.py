@@ -64,15 +64,10 @@ def storage_path(spec: RunSpec) -> str:
 
 
 def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
-    """Writes a small file where checkpoints will lie, and removes it.
+    """Writes a small file where checkpoints will lie, and removes it; messages call the spec `source`.
 
-    Args:
-        spec: the run.
-        source: its file's name, for messages.
-        local: the workers will be on this machine; a folder of another cannot be tried here.
-
-    Raises:
-        SpecError: it cannot be written there, or a bucket does not answer within 5 s.
+    A folder is tried only if the workers will be on this machine (`local`). Raises SpecError: it cannot be
+    written there, or a bucket does not answer within 5 s.
     """
     place, helps = storage_path(spec), "--storage DIR names another"
     if is_bucket(place) and without_login(place) != place:

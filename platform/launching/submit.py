@@ -34,22 +34,13 @@ def submit(
 
     The working directory travels along (what .gitignore excludes does not), so that specs and a user's own
     modules are found. So do `MLFLOW_TRACKING_URI` and `TAUGRAD_...`, but for `TAUGRAD_KEY`; when the cluster
-    is this machine and no tracking URI is set, runs go to the same store as those of `taugrad train`.
-    Without one, another machine's jobs have what its `ray start` had in the environment.
+    is this machine and no tracking URI is set, runs go to the same store as those of `taugrad train`. Without
+    one, another machine's jobs have what its `ray start` had in the environment.
 
-    Args:
-        command: train, search or auto.
-        specs: files in the working directory.
-        arguments: what follows the specs.
-        address: the job server, http://HOST:PORT.
-        files: of the arguments those that are files, in the working directory too.
-
-    Returns:
-        The job's exit code; 1 when the cluster cannot be reached, 130 when Ctrl-C ended the command, not
-        necessarily the job.
-
-    Raises:
-        SpecError: a file is outside the working directory, or the address is not valid.
+    `command` is train, search or auto; `specs` are files in the working directory, as are the `files` among
+    the arguments; `address` is the job server's, http://HOST:PORT. Returns the job's exit code; 1 when the
+    cluster cannot be reached, 130 when Ctrl-C ended the command, not necessarily the job. Raises SpecError: a
+    file is outside the working directory, or the address is not valid.
     """
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:

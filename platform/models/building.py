@@ -32,21 +32,14 @@ _CONTRACT = "a model's factory takes {size} and what model.arguments holds, and 
 
 
 def build(config: ModelConfig, shape: Shape) -> nn.Module:
-    """Builds the network that a config describes, for examples of a given shape.
+    """Builds the network that a config describes, for examples of a given shape, on the CPU.
 
-    Initial weights come from torch's global random generator: seed it before, equally on every worker.
+    It maps inputs [N, ...] to float32 [N, outputs], tokens to [N, positions, outputs]. Initial weights come
+    from torch's global random generator: seed it before, equally on every worker.
 
-    Args:
-        config: Any of the model configs.
-        shape: Of the data's examples.
-
-    Returns:
-        Maps inputs [N, ...] to float32 [N, outputs], tokens to [N, positions, outputs]; on the CPU.
-
-    Raises:
-        ValueError: The network does not take such inputs, images are too small for it, or timm refuses.
-        ImportError: timm is not installed.
-        UserCodeError: A custom factory cannot be found or called, raised, or returned no `torch.nn.Module`.
+    Raises ValueError: the network does not take such inputs, images are too small for it, or timm refuses;
+    ImportError: timm is not installed; UserCodeError: a custom factory cannot be found or called, raised, or
+    returned no `torch.nn.Module`.
     """
     match config:
         case Mlp():

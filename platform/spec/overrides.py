@@ -39,13 +39,9 @@ class Overrides:
 
     @classmethod
     def read(cls, arguments: Sequence[str] = ()) -> "Overrides":
-        """Those of the present environment, and over them those of a command line.
+        """Those of the environment, and over them those of arguments such as `--compressor.tau 1e-3`.
 
-        Args:
-            arguments: such as `["--compressor.tau", "1e-3"]`.
-
-        Raises:
-            SpecError: an argument is no field, or the text of one or of a variable cannot be read.
+        Raises SpecError: an argument is no field, or the text of one or of a variable cannot be read.
         """
         _check_variables()
         given: dict[str, str] = {}

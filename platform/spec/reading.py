@@ -23,15 +23,10 @@ from .yaml_file import read_yaml
 
 
 def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
-    """The spec in a file, with the environment's and the command line's changes.
+    """The spec in a YAML file, with the environment's and the command line's changes.
 
-    Args:
-        path: a YAML file; fields that it leaves out have their defaults.
-        overrides: command-line arguments, such as `["--compressor.tau", "1e-3"]`.
-
-    Raises:
-        SpecError: there is no such file, it is not YAML, a field is wrong or unknown, or the file names code,
-            which is not allowed.
+    Fields that the file leaves out have their defaults. Raises SpecError: there is no such file, it is not
+    YAML, a field is wrong or unknown, or the file names code, which is not allowed.
     """
     tree = read_yaml(path, RunSpec)
     import_named(tree, str(path), overrides)
@@ -41,15 +36,10 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
 
 
 def import_named(tree: Mapping[str, Any], source: str, overrides: Sequence[str]) -> None:
-    """Imports the `extensions` of a spec, so that its compressor can be read.
+    """Imports the `extensions` of a spec that is not validated yet, so that its compressor can be read.
 
-    Args:
-        tree: its fields, not validated yet.
-        source: where they come from; they may name code only if that is allowed.
-        overrides: command-line arguments. These and the environment may name code.
-
-    Raises:
-        SpecError: the tree names code, which is not allowed; or a module cannot be imported.
+    What comes from `source` may name code only if that is allowed; the command line and the environment may.
+    Raises SpecError: the tree names code, which is not allowed; or a module cannot be imported.
     """
     given = dict(pairs(overrides)).get("extensions", os.environ.get(f"{ENVIRONMENT_PREFIX}EXTENSIONS"))
     names = tree.get("extensions") if given is None else given.strip("[]").split(",")

@@ -42,19 +42,12 @@ class Synchronization(ABC):
 
     @abstractmethod
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        """Every worker here learns from its part of a batch.
+        """Every worker here learns from its part of a batch, one a rank of this process.
 
-        Args:
-            batches: one a rank of this process.
-            moment: see there.
-
-        Returns:
-            The ledger's entry, which the next `flush` completes. Where workers do not wait for one another,
-            the next `sync_model` does, and nothing else may make them wait.
-
-        Raises:
-            taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the method refuses that.
-            taugrad.compressors.CorruptMessage: a worker received bytes that are no valid message.
+        Returns the ledger's entry, which the next `flush` completes. Where workers do not wait for one
+        another, the next `sync_model` does, and nothing else may make them wait. Raises
+        taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the method refuses that;
+        taugrad.compressors.CorruptMessage: a worker received bytes that are no valid message.
         """
 
     @property
@@ -97,12 +90,7 @@ class Synchronization(ABC):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what another number of workers saved, if the mode can.
 
-        Args:
-            shared: as `shared_state` gave it.
-            workers: what `own_state` gave to each of their processes, by rank.
-
-        Raises:
-            ValueError: it cannot, or the states do not fit.
-            KeyError, RuntimeError: they do not fit.
+        `shared` is as `shared_state` gave it, `workers` as `own_state` did to each of their processes, by
+        rank. Raises ValueError: it cannot; ValueError, KeyError or RuntimeError: the states do not fit.
         """
         raise ValueError("each worker's residual belongs to its part of the data")

@@ -55,17 +55,10 @@ def build_synchronization(
 ) -> tuple[Synchronization, Randomness]:
     """The workers of this process, in the mode that the spec asks for; torch's process group must exist.
 
-    Args:
-        spec: the run.
-        model: of the same weights on every worker.
-        task: what it is trained for.
-        device: the model's.
-        decide: the authority that closes rounds with a quorum; by default the process group's store.
-
-    Raises:
-        KeyProblem: messages are to be authenticated, and a worker has no key.
-        WorkersDisagree: likewise, and the workers' keys differ.
-        ValueError: the mode is hybrid, and the model does not name its two parts, or cannot be cut.
+    The model has the same weights on every worker. `decide` closes rounds with a quorum; by default the
+    process group's store does. Raises KeyProblem: messages are to be authenticated, and a worker has no key;
+    WorkersDisagree: likewise, and the workers' keys differ; ValueError: the mode is hybrid, and the model
+    does not name its two parts, or cannot be cut.
     """
     return _Build(spec, model, task, device, decide).build()
 

@@ -61,14 +61,10 @@ class Ledger:
         elements: int,
         notes: Sequence[str] = (),
     ) -> None:
-        """Begins an empty one.
+        """Begins an empty one, for `here` of `workers` workers and a model of so many elements.
 
-        Args:
-            gather: gives float64 [workers, ...], of all workers, for [workers here, ...].
-            here: workers of this process.
-            workers: how many there are everywhere.
-            elements: of the model.
-            notes: what workers of this mode note in addition to what all do.
+        `gather` gives float64 [workers, ...], of all workers, for [workers here, ...]. `notes` are what
+        workers of this mode note in addition to what all do.
         """
         self._gather, self._here, self._workers, self._elements = gather, here, workers, elements
         self._dtype = np.dtype([(name, np.float64) for name in (*_SUMS, *_HERE, *notes)])

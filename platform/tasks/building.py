@@ -20,13 +20,8 @@ _FITTING = {"classes": "classification", "tokens": "language_model", "numbers": 
 def build_task(config: TaskConfig, shape: Shape) -> Task:
     """The task that a config describes, for data of a given shape.
 
-    Args:
-        config: any of the task configs.
-        shape: of the data's examples.
-
-    Raises:
-        ValueError: the data does not fit the task.
-        UserCodeError: a custom task cannot be found or called, raised, or is no `Task`.
+    Raises ValueError: the data does not fit the task; UserCodeError: a custom task cannot be found or called,
+    raised, or is no `Task`.
     """
     match config:
         case CustomTask():

@@ -78,14 +78,9 @@ def difference(
 ) -> Difference:
     """How far a setting's value lies from the reference's, and how sure that is.
 
-    Args:
-        values: The setting's, as they are logged, by seed; at least one.
-        reference: The same of the runs without compression.
-        examples: In the test set that judged them all; None where nobody knows.
-        metric: What the values are of.
-
-    Returns:
-        The difference, of the seeds that both have where these are at least two, otherwise of the means.
+    Values are as they are logged, by seed; the reference's are those of the same runs without compression.
+    `examples`: in the test set that judged them all; None where nobody knows. The difference is of the seeds
+    that both have where these are at least two, otherwise of the means.
     """
     shared = sorted(values.keys() & reference.keys())
     if len(shared) >= FEWEST_SEEDS:

@@ -129,18 +129,10 @@ def keep_spec(client: "MlflowClient", run_id: str, spec: "RunSpec") -> None:
 
 
 def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str] | None = None) -> str:
-    """Creates a run with its params, its tags and its spec as the artifact `spec.yaml`.
+    """Creates a run with its params, its tags and its spec as the artifact `spec.yaml`; returns its id.
 
-    Args:
-        client: The tracking store.
-        spec: What will run.
-        tags: Further tags, such as `mlflow.parentRunId` for a trial of a search.
-
-    Returns:
-        The run's id; the run is in the state RUNNING.
-
-    Raises:
-        TrackingError: The spec's experiment was deleted.
+    The run is in the state RUNNING. Further tags may be given, such as `mlflow.parentRunId` for a trial of a
+    search. Raises TrackingError: the spec's experiment was deleted.
     """
     from mlflow.entities import Param  # noqa: PLC0415 - takes two seconds
 

@@ -29,12 +29,10 @@ class _Moments(Optimizer):
     """
 
     def __init__(self, parameters: Iterable[Parameter], **settings: Any) -> None:
-        """Prepares to train `parameters`.
+        """Prepares to train parameters, with `lr`, `betas` of the two moments, `eps` and `weight_decay`.
 
-        Args:
-            parameters: what `step` changes.
-            settings: `lr`, the learning rate; `betas` of the two moments, from 0 to below 1; `eps`, which
-                keeps quotients finite where gradients are 0; `weight_decay`; and those of the class.
+        Settings of the class follow. Betas are from 0 to below 1; `eps` keeps quotients finite where
+        gradients are 0.
         """
         super().__init__(parameters, settings)
 
@@ -42,11 +40,7 @@ class _Moments(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step along the parameters' gradients; a parameter without a gradient stays as it is.
 
-        Args:
-            closure: computes the loss anew; its gradients are taken.
-
-        Returns:
-            The closure's loss.
+        A closure computes the loss anew, which is returned; its gradients are taken.
         """
         loss = None
         if closure is not None:

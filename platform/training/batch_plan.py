@@ -136,18 +136,11 @@ class BatchPlan:
         return self._ends[-1] + undecided * iterations_per_epoch(self.examples, self._sizes[-1])
 
     def measured(self, done: int, error: float, loss: float) -> None:
-        """Takes an evaluation: of the untrained model, or of the present one.
+        """Takes an evaluation: of the untrained model, or of the present one, after `done` iterations.
 
         At the end of an epoch it decides the next one's batch, where batches depend on it; other evaluations
-        decide nothing.
-
-        Args:
-            done: Iterations of the run before the evaluation.
-            error: Share of the test examples that are classified wrongly, 0 to 1.
-            loss: Mean loss on the test examples, not negative.
-
-        Raises:
-            ValueError: the untrained model's evaluation is missing.
+        decide nothing. `error` is the share of the test examples that are classified wrongly, `loss` their
+        mean loss, not negative. Raises ValueError: the untrained model's evaluation is missing.
         """
         if not isinstance(self._growth, AdaBatch):
             return

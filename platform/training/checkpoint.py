@@ -32,17 +32,10 @@ class Saved:
 
     @classmethod
     def load(cls, read: Read, manifest: Manifest, rank: int, workers: int | None = None) -> "Saved":
-        """Reads and checks what a process needs of a checkpoint.
+        """Reads and checks what the process of a rank needs of a checkpoint.
 
-        Args:
-            read: reads its files.
-            manifest: the checkpoint's.
-            rank: the process's.
-            workers: how many the run has now; by default as many as wrote the checkpoint.
-
-        Raises:
-            Unusable: a file is missing or damaged.
-            CheckpointError: a file is undamaged, but not a state.
+        `workers`: how many the run has now; by default as many as wrote the checkpoint. Raises Unusable: a
+        file is missing or damaged; CheckpointError: a file is undamaged, but not a state.
         """
         shared = unpack(manifest.file(read, SHARED))
         if workers is not None and shared.get("workers") != workers:

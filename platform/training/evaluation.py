@@ -31,17 +31,10 @@ def evaluate(
     precision: Precision = "fp32",
     block_size: int = 250,
 ) -> Evaluation:
-    """Evaluates the model, each worker on its blocks; every worker gets the whole result.
+    """Evaluates the model, each worker on its blocks of the test part; every worker gets the whole result.
 
-    Args:
-        model: maps inputs to outputs. An example's outputs must not depend on the rest of its batch.
-        task: what it was trained for.
-        examples: the test part.
-        rank: this worker.
-        workers: how many share the examples.
-        device: the model's.
-        precision: of the model's arithmetic.
-        block_size: examples of a block; another number may change the last bits.
+    An example's outputs must not depend on the rest of its batch. Another `block_size`, in examples, may
+    change the last bits.
     """
     by_block = {}
     blocks = -(-len(examples) // block_size)

@@ -69,16 +69,10 @@ class Manifest:
 
     @classmethod
     def read(cls, read: Read, run: str, iteration: int) -> "Manifest":
-        """A checkpoint's manifest.
+        """The manifest of the checkpoint that an MLflow run must have written after an iteration.
 
-        Args:
-            read: reads its files.
-            run: the MLflow run that it must be of.
-            iteration: after which it must have been written.
-
-        Raises:
-            Unfinished: there is none.
-            Unusable: it is damaged, of another format, or of another run or iteration.
+        Raises Unfinished: there is none; Unusable: it is damaged, of another format, or of another run or
+        iteration.
         """
         try:
             data = read(FILE)
@@ -166,17 +160,10 @@ class NewestCheckpoint(Generic[T]):
 
 
 def newest_good(iterations: Iterable[int], attempt: Callable[[int], T]) -> NewestCheckpoint[T]:
-    """Tries checkpoints until one is good.
+    """Tries checkpoints, the newest first, until `attempt`, which reads one or raises Unusable, takes one.
 
-    Args:
-        iterations: of the checkpoints, the newest first.
-        attempt: reads one; raises Unusable.
-
-    Returns:
-        The first good one. None, where there was at most the beginning of a first one.
-
-    Raises:
-        CheckpointError: there are checkpoints, and none is good.
+    Returns the first good one; None where there was at most the beginning of a first one. Raises
+    CheckpointError: there are checkpoints, and none is good.
     """
     skipped: list[str] = []
     whole = 0

@@ -29,16 +29,9 @@ def pretrain(
 ) -> None:
     """Leaves pre-trained weights in a stack of fully connected layers, by plain SGD in float32.
 
-    What it comes to follows from its arguments, so that all workers come to the same, up to the rounding of
-    their machines. torch's random numbers go on as if it had not happened.
-
-    Args:
-        model: layers as `mlp` and `sigmoid_stack` stack them, on `device`.
-        task: what it is trained for.
-        examples: the training part; some of them, drawn once, are seen.
-        wanted: iterations for each depth, share of the examples, batch, rate.
-        seed: the run's.
-        device: the model's.
+    The model's layers are as `mlp` and `sigmoid_stack` stack them; of the training part some examples, drawn
+    once, are seen. What it comes to follows from its arguments, so that all workers come to the same, up to
+    the rounding of their machines. torch's random numbers go on as if it had not happened.
     """
     *hidden, last = _blocks(model)
     seen = epoch_order(len(examples), seed, 0)[: max(1, round(wanted.examples * len(examples)))]

@@ -18,15 +18,10 @@ class Publisher:
     """Writes one state after the other; while it writes, others are left out."""
 
     def __init__(self, place: str, full_every: int, keep: int | None) -> None:
-        """Takes a place.
+        """Takes a place: a folder, or an address that fsspec knows.
 
-        Args:
-            place: a folder, or an address that fsspec knows.
-            full_every: patches from one snapshot to the next.
-            keep: snapshots that stay; None: all.
-
-        Raises:
-            FileExistsError: another process writes there.
+        There are `full_every` patches from one snapshot to the next; `keep` snapshots stay, by default all.
+        Raises FileExistsError: another process writes there.
         """
         self._writer = PatchWriter(place, full_every=full_every, keep=keep, threads=1)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="taugrad-publish")

@@ -60,16 +60,10 @@ def warmup_factor(warmup: config.WarmUp, position: Position) -> float:
 def same_decay(rate: float, decay: float, k: float, scaled_rate: float) -> float:
     """The weight decay at which one step decays weights as k steps did (Krizhevsky 2014, section 5).
 
-    One step multiplies weights by 1 - rate * decay. The result d has
-    1 - scaled_rate * d = (1 - rate * decay)^k. For small rates it is nearly k * rate / scaled_rate * decay:
-    sqrt(k) * decay if the rate is multiplied by sqrt(k), and `decay` itself if it is multiplied by k.
-    Momentum is left out of account.
-
-    Args:
-        rate: The learning rate of the k steps, above 0.
-        decay: Their weight decay; rate * decay is below 1.
-        k: How many, above 0, not only whole ones.
-        scaled_rate: The learning rate of the one step, above 0.
+    One step multiplies weights by 1 - rate * decay. The result d has 1 - scaled_rate * d = (1 - rate *
+    decay)^k, for rates above 0, rate * decay below 1, and k above 0, not only whole ones. For small rates it
+    is nearly k * rate / scaled_rate * decay: sqrt(k) * decay if the rate is multiplied by sqrt(k), and
+    `decay` itself if it is multiplied by k. Momentum is left out of account.
     """
     return -math.expm1(k * math.log1p(-rate * decay)) / scaled_rate
 
@@ -85,11 +79,9 @@ class Rate:
 def rate_at(training: config.TrainingConfig, position: Position, workers: int) -> Rate:
     """Learning rate and weight decay of one iteration.
 
-    Args:
-        training: Optimizer, schedule, warm-up and scaling. The rate is the product of all four; the schedule
-            counts epochs from the start of the run, warm-up included.
-        position: The iteration, its batch size, and how many workers share it where not all do.
-        workers: How many train together.
+    The rate is the product of the optimizer's, schedule, warm-up and scaling; the schedule counts epochs from
+    the start of the run, warm-up included. `position` has the iteration, its batch size, and how many of the
+    workers share it where not all do.
     """
     optimizer, scaling = training.optimizer, training.scaling
     rate = (

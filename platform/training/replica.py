@@ -51,13 +51,10 @@ class Replica:
     ) -> float:
         """Computes the gradients of a batch's weighted loss, times `scale`, into the parameters.
 
-        Args:
-            batch: this worker's part of one; it goes through the model in `training.accumulate` parts.
-            forward: computes outputs instead of the model, such as DDP around it.
-            alone: entered for all parts but the last, such as DDP's `no_sync`.
-
-        Returns:
-            The mean loss times the batch's weight, whatever `loss_reduction` is.
+        This worker's part of a batch goes through the model in `training.accumulate` parts. `forward`
+        computes outputs instead of the model, such as DDP around it; `alone` is entered for all parts but the
+        last, such as DDP's `no_sync`. Returns the mean loss times the batch's weight, whatever
+        `loss_reduction` is.
         """
         self.optimizer.zero_grad()
         total = 0.0

@@ -15,10 +15,7 @@ T = TypeVar("T")
 def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) -> NewestCheckpoint[T]:
     """`newest_good` on all workers together: a checkpoint is good if it is good for each of them.
 
-    Args:
-        iterations: as worker 0 sees them; the others are ignored.
-        attempt: reads what this worker needs of one.
-        rank: this worker's.
+    Only worker 0's iterations count; `attempt` reads what this worker needs of one.
     """
 
     def told() -> Iterator[int]:

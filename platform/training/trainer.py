@@ -59,18 +59,11 @@ class Trainer:
         resumes: bool = False,
         decide: Decide | None = None,
     ) -> None:
-        """Builds model, optimizer and compression; the default process group must exist.
+        """Builds model, optimizer and compression on `device`; the default process group must exist.
 
-        Args:
-            spec: the run.
-            data: to train on and to evaluate with.
-            device: where this process trains.
-            listener: receives metrics and progress.
-            resumes: whether `resume` follows, which loads other weights; layers are then not pre-trained.
-            decide: the authority that closes rounds with a quorum; by default the process group's store.
-
-        Raises:
-            ValueError: the model cannot be built for the data, or the task is not one of them.
+        `resumes`: `resume` follows, which loads other weights; layers are then not pre-trained. `decide`
+        closes rounds with a quorum; by default the process group's store does. Raises ValueError: the model
+        cannot be built for the data, or the task is not one of them.
         """
         self.spec, self.data, self.device, self.listener = spec, data, device, listener
         self.rank, self.processes = dist.get_rank(), dist.get_world_size()

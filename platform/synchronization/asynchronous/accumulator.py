@@ -36,32 +36,22 @@ class Accumulator:
     """
 
     def __init__(self, start: NDArray[np.float32], workers: int) -> None:
-        """Begins with nothing received.
+        """Begins with nothing received, for so many senders, this replica's own worker included.
 
-        Args:
-            start: float32 [n], the same on every replica; copied, and rounded to whole units.
-            workers: how many senders there are, this replica's own worker included.
-
-        Raises:
-            Diverged: a weight is beyond `MOST`, or is no number.
+        `start`, float32 [n], the same on every replica, is copied and rounded to whole units. Raises
+        Diverged: a weight is beyond `MOST`, or is no number.
         """
         self._units = _units(start, 1.0)
         self._weights = _floats(self._units)
         self.messages = [0] * workers
 
     def add(self, sender: int, incoming: Sequence[Update], factor: float) -> None:
-        """Adds `factor` times the updates of one message.
+        """Adds `factor` times the updates of one message; none where the sender leaves a step out.
 
-        Args:
-            sender: whose message it is.
-            incoming: as `Compressor.read` gives them; none where the sender leaves a step out.
-            factor: what the sender's updates are multiplied by, such as minus its learning rate over K. It
-                must be the same number on every replica, so it is the sender's, not the receiver's.
-
-        Raises:
-            ValueError: there is no such sender, the factor is not finite, or an update does not fit into n
-                elements. Nothing of the message was added.
-            Diverged: a weight would be beyond `MOST`; likewise.
+        The factor, such as minus its learning rate over K, must be the same number on every replica, so it is
+        the sender's, not the receiver's. Nothing of the message was added where this raises ValueError (there
+        is no such sender, the factor is not finite, or an update does not fit into n elements) or Diverged (a
+        weight would be beyond `MOST`).
         """
         if not 0 <= sender < len(self.messages):
             raise ValueError(f"sender {sender}; there are workers 0 to {len(self.messages) - 1}")

@@ -24,10 +24,8 @@ class Mail:
     def __init__(self, carrier: Carrier, *, most_behind: int, waits: bool) -> None:
         """Takes part; `begin` follows.
 
-        Args:
-            carrier: of this worker.
-            most_behind: how many steps it may be ahead of what it has received from any other one.
-            waits: whether to wait for others. Simulated workers do not: others must make their steps first.
+        A worker may be `most_behind` steps ahead of what it has received from any other one. Simulated
+        workers never wait (`waits`): others must make their steps first.
         """
         self._carrier, self._most_behind, self._waits = carrier, most_behind, waits
         self._arrivals = Arrivals(carrier, _TAG)

@@ -69,13 +69,9 @@ class Exchange:
     """
 
     def __init__(self, carrier: Carrier, values: torch.dtype, traffic: Traffic, *, waits: bool) -> None:
-        """Begins without any.
+        """Begins without any; values travel as `values`, `traffic` counts what workers here send and receive.
 
-        Args:
-            carrier: of this worker.
-            values: the type in which values travel.
-            traffic: counts what workers here send and receive.
-            waits: whether there are others to wait for; simulated workers never do.
+        Simulated workers never wait for others (`waits`).
         """
         self.rank, self.blocked_s = carrier.rank, 0.0
         self._carrier, self._values, self._traffic, self._waits = carrier, values, traffic, waits

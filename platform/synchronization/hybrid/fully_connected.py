@@ -32,19 +32,12 @@ def learn(
 ) -> Coroutine[tuple[float, Tensor]]:
     """Forward and backward; gradients are added to those of the layers' parameters.
 
-    Args:
-        layers: this worker's, as `share_of` gives them.
-        task: has the loss.
-        autocast: entered for the forward pass.
-        exchange: with the others.
-        features: [m, inputs of the first layer], m at least 1.
-        targets: [m, ...]
-        examples: whose they are.
-        factor: what the mean loss is multiplied by.
+    Of features [m, inputs of the first layer], m at least 1, and targets [m, ...]. `layers` are this
+    worker's, as `share_of` gives them; `autocast` is entered for the forward pass; the mean loss is
+    multiplied by `factor`.
 
-    Returns:
-        The examples' mean loss, and [m, features], this worker's part of the loss's gradient with respect to
-        the features: that of its neurons in the first layer. All workers' parts add up to the whole.
+    Returns the examples' mean loss, and [m, features], this worker's part of the loss's gradient with respect
+    to the features: that of its neurons in the first layer. All workers' parts add up to the whole.
     """
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []

@@ -28,14 +28,9 @@ class FreeRounds(QuorumTraining):
     def __init__(
         self, sync: WeightsSync, workers: OwnWorkers, inbox: Inbox, needed: int, decide: Decide
     ) -> None:
-        """Takes charge; see `QuorumTraining`.
+        """Takes charge of this process's worker; `needed` workers, more than half of all, close a round.
 
-        Args:
-            sync: the mode.
-            workers: this process's worker.
-            inbox: its.
-            needed: how many workers close a round, more than half of all.
-            decide: the authority that closes rounds.
+        `decide` is the authority that closes rounds. See `QuorumTraining`.
         """
         super().__init__(sync, workers)
         self._inbox, self._needed, self._rank = inbox, needed, inbox.rank
