@@ -104,9 +104,7 @@ def usable_store() -> "MlflowClient":
     """The tracking store; asked once, so that nothing starts where nothing could be logged.
 
     When it goes away later, calls of this client hold a command up for `patience.LOST_S` seconds in all.
-
-    Raises:
-        SpecError: it cannot be used.
+    Raises SpecError: it cannot be used.
     """
     return patient(answering_client())
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.in_rounds import InRounds
+from taugrad.platform.synchronization.base import InRounds
 from taugrad.platform.tracking import names
 
 from .in_process import Following, fit

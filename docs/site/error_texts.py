@@ -84,7 +84,6 @@ _INTERNAL = (
     "compressors/bucket/ledger",
     "platform/data/batches",
     "compressors/exchange/rounds",
-    "platform/synchronization/in_rounds",
     "compressors/exchange/patterns",
     "platform/synchronization/build",
     "platform/synchronization/base",

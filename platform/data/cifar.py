@@ -29,8 +29,7 @@ Records = NDArray[np.uint8]
 def load_cifar10(config: Cifar10) -> Parts:
     """Reads the six files of CIFAR-10: images 3 x 32 x 32 in ten classes, normalised by channel.
 
-    Raises:
-        DataError: a file is missing, not whole, or holds a label that is none.
+    Raises DataError: a file is missing, not whole, or holds a label that is none.
     """
     return _parts(config.path, _TEN, ["test_batch.bin"], [10], 0, augment=config.augment)
 

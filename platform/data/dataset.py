@@ -16,11 +16,7 @@ __all__ = ["Data", "DataError", "DataSet"]
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """A classification task, in memory, on the CPU.
-
-    Raises:
-        DataError: A field is not as described below.
-    """
+    """A classification task, in memory, on the CPU; raises DataError: a field is not as described below."""
 
     train_inputs: torch.Tensor
     """float32 [N, channels, height, width], finite, N at least 1."""

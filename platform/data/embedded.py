@@ -61,10 +61,8 @@ def synthetic(config: Synthetic) -> DataSet:
     """Draws a prototype of unit variance for each class, and examples with noise around it.
 
     Prototypes, training part and test part have a random stream each: another number of training examples
-    leaves the prototypes and the test part as they are. The classes are of equal size, to one example.
-
-    Raises:
-        DataError: The noise is too large for float32.
+    leaves the prototypes and the test part as they are. The classes are of equal size, to one example. Raises
+    DataError: the noise is too large for float32.
     """
     prototypes, train, test = map(np.random.default_rng, np.random.SeedSequence(config.data_seed).spawn(3))
     shape = (config.classes, config.channels, config.height, config.width)

@@ -12,7 +12,7 @@ from .errors import DataError
 from .examples import Draw, Examples, Pair, Parts
 from .frames_folder import Part, read_manifest, read_part
 from .shape import Shape
-from .windows import evenly_spaced
+from .tokens import evenly_spaced
 
 _CHUNK = 1 << 16
 """Frames that are added together."""

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import DataError
-from .npy import mapped
+from .errors import DataError, mapped
 
 VERSION = 1
 """Of the form above."""

@@ -104,8 +104,7 @@ class Framing:
 def _in_eight_bits(image: "Image", name: str) -> "Image":
     """An image that Pillow converts right: its `convert` clips values of more than eight bits at 255.
 
-    Raises:
-        DataError: it is one of several, or nothing says which value is white.
+    Raises DataError: it is one of several, or nothing says which value is white.
     """
     # The first image of an MPO, which is what many cameras call JPEG, is the photograph.
     if getattr(image, "is_animated", False) and image.format != "MPO":

@@ -15,7 +15,7 @@ from .image_file import Framing, ImageFiles
 from .pixels import Normalization
 from .shape import Shape
 from .streamed import Streamed
-from .windows import evenly_spaced
+from .tokens import evenly_spaced
 
 _ENDS = {
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".avif", ".gif", ".tif", ".tiff"),

@@ -16,7 +16,7 @@ from .pixels import Normalization
 from .row_tasks import RowGroups, Rows, is_list, read_group
 from .shape import Shape
 from .streamed import Streamed
-from .windows import evenly_spaced
+from .tokens import evenly_spaced
 
 
 def load_parquet(config: Parquet) -> Parts:

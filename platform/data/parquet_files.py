@@ -23,9 +23,8 @@ _PARTS = ("train", "test", "val")
 def find(folder: Path) -> tuple[RowGroups, RowGroups]:
     """The row groups of the training part and of the test part.
 
-    Raises:
-        DataError: there are none, a file is damaged or belongs to no part or to several, or files of a part
-            have other columns than its first.
+    Raises DataError: there are none, a file is damaged or belongs to no part or to several, or files of a
+    part have other columns than its first.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: is not a folder; expected one that holds Parquet files")
@@ -87,10 +86,8 @@ def read_labels(
 ) -> tuple[tuple[str, ...] | None, int, Targets]:
     """The classes' names if they have some, how many outputs a model has, and what kind of targets these are.
 
-    All labels are looked at; they are small, and Parquet reads them by themselves.
-
-    Raises:
-        DataError: a label is missing, is none of the classes, or no finite number; or there is one class.
+    All labels are looked at; they are small, and Parquet reads them by themselves. Raises DataError: a label
+    is missing, is none of the classes, or no finite number; or there is one class.
     """
     dtype = column_type(train, config.label)
     if column_type(test, config.label) != dtype:

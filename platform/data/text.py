@@ -15,7 +15,7 @@ from .examples import Parts
 from .shape import Shape
 from .text_files import TextFile, find, split, standard_library
 from .token_cache import CachedText
-from .windows import spaced_windows, training_windows
+from .tokens import spaced_windows, training_windows
 
 _PIECE = 1 << 20
 """Bytes of text that are turned into tokens together, and what is missing to the end of a line."""

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .windows import TokenRow
+from .tokens import TokenRow
 
 VERSION = 2
 """Of the files' form; another number makes all of them anew."""

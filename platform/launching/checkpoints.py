@@ -14,9 +14,8 @@ from ray.train import Checkpoint
 from ..training.checkpoint import Saved
 from ..training.manifest import Digest, Manifest, folder_name
 from ..training.resuming import agreed, gathered
-from .fallback import fallback
-from .job import Job
-from .run_folder import RunFolder
+from .run_folder import RunFolder, fallback
+from .run_status import Job
 from .storage import below, reason
 
 

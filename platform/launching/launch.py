@@ -14,10 +14,8 @@ from ..tracking.record import UNDELIVERED, Record, Status
 from ..tracking.store import finish_run, output_folder
 from .entry import train_worker
 from .failure import RunFailed, run_failed
-from .fallback import fallback, keep_text, text_of
-from .job import Job
-from .run_folder import RAYS_LIST, RunFolder
-from .run_status import News, RunStatus
+from .run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
+from .run_status import Job, News, RunStatus
 from .storage import reason, storage_path
 
 if TYPE_CHECKING:

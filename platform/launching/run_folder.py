@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..deadline import in_time
 from ..training.manifest import (
     FILE,
     CheckpointError,
@@ -22,7 +23,7 @@ from ..training.manifest import (
     folder_name,
     newest_good,
 )
-from .storage import below
+from .storage import below, reason
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -181,3 +182,35 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_STORE_S = 30.0
+"""A bucket that is silent may take so long for a text."""
+
+
+def fallback(run_id: str) -> RunFolder:
+    """Where this machine keeps what a run's storage did not take."""
+    return RunFolder.at(str(Path.home() / ".taugrad" / "not-stored"), run_id)
+
+
+def keep_text(folder: RunFolder, name: str, text: str) -> str:
+    """Writes a text into a run's folder, or, where that fails, into this machine's; returns where it is.
+
+    Raises OSError: neither could be written.
+    """
+    try:
+        return in_time(_STORE_S, lambda: folder.keep_text(name, text))
+    except Exception as error:  # buckets raise many types
+        place = fallback(folder.run_id)
+        try:
+            return place.keep_text(name, text)
+        except OSError as second:
+            raise OSError(f"{folder.address}: {reason(error)}; {place.address}: {reason(second)}") from error
+
+
+def text_of(folder: RunFolder, name: str) -> str:
+    """A text where `keep_text` has put it; empty where there is none."""
+    try:
+        return fallback(folder.run_id).text(name) or in_time(_STORE_S, lambda: folder.text(name))
+    except Exception:  # the storage is away: nothing was put there
+        return ""

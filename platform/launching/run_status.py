@@ -1,8 +1,26 @@
-"""The status of a run: worker 0 posts it, the driver reads it. Workers also close rounds there."""
+"""What Ray Train's workers get, and the status of a run: worker 0 posts it, the driver reads it.
+
+Light to import: the controller needs no torch.
+"""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..training.reporting import Progress
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run for the workers of one trainer, as plain data."""
+
+    spec_json: str
+    tracking_uri: str
+    run_id: str
+    """The MLflow run."""
+    folder: str
+    """The address of its folder, for people."""
+    status: Any
+    """A Ray actor handle of `RunStatus`."""
 
 
 @dataclass

@@ -23,9 +23,9 @@ from ..training.reporting import Listener, Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
 from .checkpoints import Checkpoints
-from .fallback import keep_text
-from .job import Job
 from .process_group import process_group, with_sites
+from .run_folder import keep_text
+from .run_status import Job
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0

@@ -9,15 +9,13 @@ from torch import nn
 
 from ..data.shape import Shape
 from ..user_code import UserCodeError, call, import_object, told
-from .alexnet import alexnet
 from .config import CustomModel, Gpt, Mlp, ModelConfig, SigmoidStack
+from .convnets import alexnet, lenet, vgg16
 from .gpt import GptNetwork
-from .lenet import lenet
 from .mlp import mlp, sigmoid_stack
 from .nin import nin
 from .resnet import resnet
 from .timm_models import timm_model
-from .vgg import vgg16
 
 _FOR_IMAGES: Mapping[str, Callable[[Any, int, int, int, int], nn.Module]] = {
     "lenet": lenet,

@@ -20,11 +20,8 @@ def timm_model(config: Timm, channels: int, height: int, width: int, classes: in
     """Builds a network of timm with weights as timm begins them: nothing is downloaded.
 
     Many networks take one size of images only, unless the config's arguments name another. See `sizes` for
-    the others.
-
-    Raises:
-        ImportError: timm, or a package that it needs, is not installed.
-        ValueError: timm has no such network, refuses the arguments, or the network does not take such images.
+    the others. Raises ImportError: timm, or a package that it needs, is not installed; ValueError: timm has
+    no such network, refuses the arguments, or the network does not take such images.
     """
     try:
         timm = import_module("timm")

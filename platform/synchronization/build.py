@@ -40,8 +40,7 @@ from .hybrid.worker import HybridConfig, HybridWorker
 from .quorum.deadline import Decide, by_store
 from .quorum.free import FreeRounds
 from .quorum.inbox import Inbox
-from .quorum.schedule import Drawn
-from .quorum.scheduled import ScheduledRounds
+from .quorum.scheduled import Drawn, ScheduledRounds
 from .validation import needed_of
 from .weights import LocalTraining, OwnWorkers
 

@@ -16,8 +16,7 @@ from taugrad.compressors.exchange.tensors import copy_into
 from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from .base import Moment
-from .in_rounds import InRounds
+from .base import InRounds, Moment
 from .ledger import Iteration
 
 

@@ -59,9 +59,8 @@ class IslandGradients(Synchronization):
     ) -> None:
         """Shards a copy of the model, which itself has weights only from `sync_model` to the next step.
 
-        Raises:
-            ValueError: hosts cannot be islands, as they have other numbers of workers; or FSDP2 cannot shard
-                the model.
+        Raises ValueError: hosts cannot be islands, as they have other numbers of workers; or FSDP2 cannot
+        shard the model.
         """
         assert isinstance(spec.sync, AllGatherSync)
         self.ranks, self.workers, self.model = [dist.get_rank()], dist.get_world_size(), model

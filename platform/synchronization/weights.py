@@ -19,9 +19,8 @@ from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
 from .adapting.adapter import adapter_for
-from .base import Moment
+from .base import InRounds, Moment
 from .config import WeightsSync
-from .in_rounds import InRounds
 from .ledger import Iteration
 
 

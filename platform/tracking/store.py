@@ -94,10 +94,7 @@ def open_experiment(client: "MlflowClient", name: str) -> str:
     """The id of an experiment, which is created if it is missing; several processes may do so at once.
 
     Artifacts of a local database are stored beside it, whatever the working directory is. A server decides
-    itself where they go.
-
-    Raises:
-        TrackingError: The experiment was deleted.
+    itself where they go. Raises TrackingError: the experiment was deleted.
     """
     from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
 

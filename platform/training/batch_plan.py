@@ -156,8 +156,7 @@ class BatchPlan:
     def position(self, done: int) -> Position:
         """Where the run stands after so many iterations.
 
-        Raises:
-            ValueError: `done` is negative, or the next iteration's epoch is not decided or not in the run.
+        Raises ValueError: `done` is negative, or the next iteration's epoch is not decided or not in the run.
         """
         epoch = bisect_right(self._ends, done)
         if done < 0 or epoch == len(self._sizes):
@@ -200,8 +199,7 @@ class BatchPlan:
     def epochs_done(self, done: int) -> float:
         """Epochs in so many iterations, with the part of the one that has begun.
 
-        Raises:
-            ValueError: `done` is negative or beyond what is decided.
+        Raises ValueError: `done` is negative or beyond what is decided.
         """
         if done == self._ends[-1]:
             return float(len(self._sizes))
@@ -229,9 +227,7 @@ class BatchPlan:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` of the same run's plan said.
 
-        Raises:
-            KeyError: an entry is missing.
-            ValueError: it is of a run with other data, epochs or batches.
+        Raises KeyError: an entry is missing; ValueError: it is of a run with other data, epochs or batches.
         """
         sizes, untrained = state["sizes"], state["untrained"]
         if state["examples"] != self.examples:

@@ -98,8 +98,7 @@ class Manifest:
     def file(self, read: Read, name: str) -> bytes:
         """The bytes of a file that the manifest names.
 
-        Raises:
-            Unusable: they are not those that were written, or there are none.
+        Raises Unusable: they are not those that were written, or there are none.
         """
         digest = self.files.get(name)
         if digest is None:

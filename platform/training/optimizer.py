@@ -1,13 +1,120 @@
-"""Builds torch optimizers from the configuration."""
+"""Builds optimizers from the configuration: torch's, LARS, and Adam's relatives that torch does not have.
 
-from collections.abc import Iterable
-from typing import assert_never
+Libraries leave LAMB's bias correction out, as the paper's third version does: without a weight decay the
+trust ratio takes out a common factor of a step. But epsilon stays as it is then, and counts up to
+1/sqrt(1 - beta2), some 30 times, as much.
 
+A rule that rarely sends an element sends a large value. Its square makes Adam's second moment large, and
+Adam's step short. A second moment of uncompressed gradients does not have this problem (1-bit Adam, Tang et
+al. 2021, arXiv 2102.02888).
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, assert_never
+
+import torch
+from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from . import config
-from .adam import FrozenAdam, LambOptimizer
+
+_Entries = dict[str, Any]
+
+
+class _Moments(Optimizer):
+    """Keeps Adam's two moments; a subclass changes a tensor by them.
+
+    State by tensor: `step`, an int; `exp_avg` (m) and `exp_avg_sq` (v), of the tensor's shape and dtype.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], **settings: Any) -> None:
+        """Prepares to train parameters, with `lr`, `betas` of the two moments, `eps` and `weight_decay`.
+
+        Settings of the class follow. Betas are from 0 to below 1; `eps` keeps quotients finite where
+        gradients are 0.
+        """
+        super().__init__(parameters, settings)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step along the parameters' gradients; a parameter without a gradient stays as it is.
+
+        A closure computes the loss anew, which is returned; its gradients are taken.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weights in (parameter for parameter in group["params"] if parameter.grad is not None):
+                state = self.state[weights]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(weights) for _ in range(2))
+                state["step"] += 1
+                self._change(weights, weights.grad, state, group)
+        return loss
+
+    @abstractmethod
+    def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
+        """Updates a tensor's moments and its weights; `state["step"]` counts from 1."""
+
+
+def _take_in(gradient: Tensor, state: _Entries, group: _Entries, freeze: float) -> tuple[Tensor, Tensor]:
+    """Updates a tensor's moments, the second until step `freeze`: m, and sqrt(v / (1 - beta2^s)) + eps."""
+    beta1, beta2 = group["betas"]
+    mean = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
+    square = state["exp_avg_sq"]
+    if state["step"] <= freeze:
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    counted = min(state["step"], freeze)
+    return mean, (square / (1 - beta2**counted)).sqrt_().add_(group["eps"])
+
+
+class LambOptimizer(_Moments):
+    """Adam whose step along a tensor is as long as the tensor's norm says (You et al. 2019, algorithm 2).
+
+    At step t = 1, 2, ..., for each tensor w with gradient g:
+
+        m = beta1 m + (1 - beta1) g             v = beta2 v + (1 - beta2) g^2
+        u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay w
+        w = w - lr u min(norm(w), largest_norm) / norm(u)
+
+    Where norm(w) or norm(u) is 0, the quotient is 1 (Rae, section 2.5). Both papers' phi is
+    min(norm, `largest_norm`).
+    """
+
+    def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
+        mean, root = _take_in(gradient, state, group, math.inf)
+        update = mean / (1 - group["betas"][0] ** state["step"]) / root
+        update.add_(weights, alpha=group["weight_decay"])
+        norm, length = torch.linalg.vector_norm(weights), torch.linalg.vector_norm(update)
+        ratio = norm.clamp(max=group["largest_norm"]) / length
+        ratio = torch.where((norm > 0) & (length > 0), ratio, torch.ones_like(ratio))
+        weights.sub_(update.mul_(ratio), alpha=group["lr"])
+
+
+class FrozenAdam(_Moments):
+    """Adam, or AdamW, until step `freeze`; from then on without new second moments.
+
+    At step t = 1, 2, ..., with s = min(t, freeze), for each tensor w with gradient g:
+
+        m = beta1 m + (1 - beta1) g             v = beta2 v + (1 - beta2) g^2   while t <= freeze
+        w = w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^s)) + eps)
+
+    after the decay, which is w = w - lr weight_decay w (`decoupled`) or g = g + weight_decay w.
+    """
+
+    def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
+        if group["decoupled"]:
+            weights.mul_(1 - group["lr"] * group["weight_decay"])
+        elif group["weight_decay"]:
+            gradient = gradient.add(weights, alpha=group["weight_decay"])
+        mean, root = _take_in(gradient, state, group, group["freeze"])
+        weights.addcdiv_(mean, root, value=-group["lr"] / (1 - group["betas"][0] ** state["step"]))
 
 
 def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Parameter]) -> Optimizer:

@@ -107,9 +107,8 @@ class Trainer:
     def fit(self) -> None:
         """Trains to the end of the run, or until its metrics reach `training.until`.
 
-        Raises:
-            taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that.
-            taugrad.compressors.CorruptMessage: a worker received bytes that are not a valid message.
+        Raises taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that;
+        taugrad.compressors.CorruptMessage: a worker received bytes that are not a valid message.
         """
         self.listener.stage("first iteration")
         self._started, self._done_at_start = _clock(), self.done

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import CorruptMessage, NonFiniteWeight
-from taugrad.platform.synchronization.quorum.agreed_state import AgreedState
-from taugrad.platform.synchronization.quorum.schedule import Presence, WorkerEvent
+from taugrad.platform.synchronization.quorum.message import AgreedState
+from taugrad.platform.synchronization.quorum.scheduled import Presence, WorkerEvent
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
 
 pytestmark = pytest.mark.usefixtures("alone")

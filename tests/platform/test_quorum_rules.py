@@ -24,7 +24,7 @@ from taugrad.platform.synchronization.quorum.message import (
     read,
     written,
 )
-from taugrad.platform.synchronization.quorum.schedule import Drawn, Presence
+from taugrad.platform.synchronization.quorum.scheduled import Drawn, Presence
 from taugrad.platform.synchronization.validation import needed_of
 
 

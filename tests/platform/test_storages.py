@@ -10,8 +10,7 @@ from objects import BUCKET, Objects
 from taugrad import cli
 from taugrad.platform import doctor
 from taugrad.platform.exit_codes import OK
-from taugrad.platform.launching.fallback import fallback, keep_text, text_of
-from taugrad.platform.launching.run_folder import RAYS_LIST, RunFolder
+from taugrad.platform.launching.run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
 from taugrad.platform.launching.storage import above, below, repaired
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names

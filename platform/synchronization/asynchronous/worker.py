@@ -26,7 +26,7 @@ from ...training.config import TrainingConfig
 from ...training.rates import rate_at
 from ...training.replica import Replica
 from .accumulator import Accumulator
-from .message import Message
+from .mail import Message
 
 
 @dataclass
@@ -106,11 +106,9 @@ class AsyncWorker:
         """Adds what others sent, and notes how many messages, the sum of their ages, and the largest age.
 
         The age of a message is the number of updates, by any workers, that were in the receiver's weights but
-        not in the weights at which the sender computed its gradient.
-
-        Raises:
-            NonFiniteGradient: a sender's gradient was not finite, and the method refuses that.
-            CorruptMessage: the bytes are not a valid message.
+        not in the weights at which the sender computed its gradient. Raises NonFiniteGradient: a sender's
+        gradient was not finite, and the method refuses that; CorruptMessage: the bytes are not a valid
+        message.
         """
         for message in messages:
             pairs = zip(self.received.messages, message.known, strict=True)

@@ -140,8 +140,7 @@ class Exchange:
     def taken(self, pending: PendingReceive) -> Coroutine[list[Tensor]]:
         """Waits for what each worker sent, by rank; its own is rounded as for the others.
 
-        Raises:
-            CorruptMessage: what arrived has a wrong length.
+        Raises CorruptMessage: what arrived has a wrong length.
         """
         yield
         asked = perf_counter()

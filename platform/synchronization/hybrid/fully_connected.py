@@ -15,9 +15,8 @@ from torch import Tensor
 from taugrad.compressors.spans import RECORDER
 
 from ...tasks.base import Task
-from .dropout import ExampleRows
 from .exchange import Coroutine, Exchange, added
-from .layers import Layer
+from .layers import ExampleRows, Layer
 
 
 def learn(

@@ -44,9 +44,8 @@ class ModelParts:
 def two_parts(model: nn.Module) -> ModelParts:
     """Cuts a model in two.
 
-    Raises:
-        ValueError: it does not name its parts, or the fully connected part has layers whose neurons cannot be
-            distributed over workers; the message says which, and why.
+    Raises ValueError: it does not name its parts, or the fully connected part has layers whose neurons cannot
+    be distributed over workers; the message says which, and why.
     """
     names = [name for name, _ in model.named_children()] if isinstance(model, nn.Sequential) else []
     if FLATTEN not in names:

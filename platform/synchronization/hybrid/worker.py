@@ -21,10 +21,9 @@ from ...training.optimizer import build_optimizer
 from ...training.precision import autocast
 from ...training.rates import rate_at, set_rate
 from ...training.replica import is_finite
-from .dropout import ExampleRows
 from .exchange import Coroutine, Exchange, PendingReceive, added
 from .fully_connected import learn
-from .layers import Layer, share_of
+from .layers import ExampleRows, Layer, share_of
 from .parts import ModelParts
 
 Scheme = Literal["a", "b", "c"]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 
-from .agreed_state import AgreedState
 from .message import (
+    AgreedState,
     MessageKind,
     Received,
     mask_bytes,

@@ -23,7 +23,7 @@ from ..base import Moment
 from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..weights import LocalTraining, OwnWorkers
-from .agreed_state import AgreedState
+from .message import AgreedState
 
 
 @dataclass
@@ -186,9 +186,8 @@ class QuorumTraining(LocalTraining):
     def _apply_round(self, bodies: Mapping[int, Payload]) -> None:
         """Applies the mean of what a round's members have sent: the bodies of their offers.
 
-        Raises:
-            NonFiniteWeight: on every worker, where a member's update is not finite.
-            CorruptMessage: an offer is damaged or does not fit.
+        Raises NonFiniteWeight: on every worker, where a member's update is not finite; CorruptMessage: an
+        offer is damaged or does not fit.
         """
         began = perf_counter()
         buffers = self._agreed_state.buffer_bytes
