@@ -28,11 +28,22 @@ from ..harness.report import RESULTS, Place, Table, publish, read_options, say
 from ..harness.trainings import Trainings
 from .auto_command import TOLERANCES as ASKED
 from .auto_command import command_table, commanded
-from .auto_entrants import DEFAULT, RIVALS, TOLERANCES, Entrant, entrants
-from .auto_judging import front_of, hypervolume, read_search, thinned
-from .auto_pairs import CORRECTED, METHOD, PAIRS, Pair, Searched, experiment, searches
+from .auto_judging import Point, front_of, hypervolume, read_search, thinned, trainings_in
+from .auto_pairs import (
+    CORRECTED,
+    DEFAULT,
+    METHOD,
+    PAIRS,
+    RIVALS,
+    TOLERANCES,
+    Entrant,
+    Pair,
+    Searched,
+    entrants,
+    experiment,
+    searches,
+)
 from .auto_searches import results_of, run_searches, tracking_uri
-from .auto_trainings import Point, trainings_in
 
 FOLDER = Path("build") / "auto_threshold"
 PLACE = Place(

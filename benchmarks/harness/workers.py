@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import get_context, set_forkserver_preload
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -12,6 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
+
+from taugrad.platform.spec import RunSpec
+
+from .report import say
 
 _PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "numba"]
 
@@ -57,6 +61,31 @@ def found_by(work: Callable[..., Any], arguments: tuple[Any, ...], workers: int)
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
         run_workers(_in_group, (work, arguments, workers, Path(name)), workers)
         return [json.loads((Path(name) / f"{rank}.json").read_text("utf-8")) for rank in range(workers)]
+
+
+def train_all(
+    train: Callable[..., dict[str, Any]], specs: Sequence[RunSpec], *more: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Trains specs of equally many processes, one after the other, in processes that end with this call.
+
+    Args:
+        train: a function of a module: of a spec as JSON and the elements of `more` that belong to it.
+        specs: the runs.
+        more: for each spec, what else is given.
+    """
+    (processes,) = {spec.processes for spec in specs}
+    rows = list(zip([spec.model_dump_json() for spec in specs], *more, strict=True))
+    results: list[dict[str, Any]] = found_by(_train_all, (train, rows), processes)[0]
+    return results
+
+
+def _train_all(train: Callable[..., dict[str, Any]], rows: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    results = []
+    for row in rows:
+        results.append(train(*row))
+        if dist.get_rank() == 0:
+            say(f"  {len(results)} of {len(rows)} trainings")
+    return results
 
 
 def train_by(processes: int, train: Callable[[str], dict[str, float]], text: str) -> dict[str, float]:

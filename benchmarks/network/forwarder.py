@@ -13,8 +13,7 @@ import select
 import struct
 from time import monotonic
 
-from .namespaces import NetworkError, ip, name_of
-from .shaping import QUEUE_S, limit
+from .namespaces import QUEUE_S, NetworkError, ip, limit, name_of
 from .topology import Topology
 
 _TUNSETIFF = 0x400454CA

@@ -28,11 +28,10 @@ from ..harness.workers import train_by
 from . import why_not
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
-from .target_figure import best_of_kinds, draw, times_table
+from .target_figure import Measured, best_of_kinds, credit, draw, keep, times_table
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
 from .target_settings import GPT, HALF, PICTURED, STROM, WORKLOADS, Setting, Workload
-from .target_times import Measured, credit, keep
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
 LATE_LINK = "1gbit,0ms"

@@ -1,7 +1,6 @@
 """A network without delay or loss: links to bridges, shaped by the kernel alone."""
 
-from .namespaces import ip, name_of
-from .shaping import limit
+from .namespaces import ip, limit, name_of
 from .topology import Topology
 
 

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from taugrad.compressors.bucket.ledger import Step, Traffic
 from taugrad.compressors.exchange.averaging import Averaging
@@ -30,6 +30,8 @@ from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.method import read_config
+from taugrad.platform.models.config import Gpt
+from taugrad.platform.models.gpt import GptNetwork
 
 from ..harness.report import Table, number, publish, read_options, say
 
@@ -49,6 +51,12 @@ class Size:
     batch: int
     text: int
     """Bytes of source code, at most."""
+
+    def network(self) -> GptNetwork:
+        """nanoGPT's, on bytes."""
+        heads = max(1, self.width // 64)
+        config = Gpt(layers=self.layers, width=self.width, heads=heads, bias=True, tied=False)
+        return GptNetwork(config, self.context, 256)
 
 
 FULL, QUICK = Size(9, 512, 256, 32, 64_000_000), Size(2, 32, 64, 4, 400_000)
@@ -80,48 +88,6 @@ WAYS = (
 )
 
 
-class Block(nn.Module):
-    """Attention and a feed-forward net, each behind a norm."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.heads = max(1, width // 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Adds what both make of texts, [N, T, C]."""
-        n, t, c = x.shape
-        q, k, v = (
-            part.view(n, t, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.norms[0](x)).chunk(3, -1)
-        )
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(n, t, c))
-        return x + self.down(functional.gelu(self.up(self.norms[1](x))))
-
-
-class Gpt(nn.Module):
-    """nanoGPT's, on bytes."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(256, size.width), nn.Embedding(size.context, size.width)
-        self.blocks = nn.Sequential(*(Block(size.width) for _ in range(size.layers)))
-        self.norm, self.head = nn.LayerNorm(size.width), nn.Linear(size.width, 256, bias=False)
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1:
-                scale = (2 * size.layers) ** -0.5 if name.endswith(("out.weight", "down.weight")) else 1.0
-                nn.init.normal_(parameter, std=0.02 * scale)
-
-    def loss(self, tokens: Tensor) -> Tensor:
-        """Mean over the next tokens, in nats."""
-        x = self.tokens(tokens[:, :-1]) + self.places.weight[: tokens.shape[1] - 1]
-        scores = self.head(self.norm(self.blocks(x)))
-        return functional.cross_entropy(scores.float().flatten(0, 1), tokens[:, 1:].flatten())
-
-
 def texts(size: Size) -> tuple[Tensor, Tensor]:
     """Training and test bytes, uint8: of twenty files one is a test."""
     parts: tuple[list[bytes], list[bytes]] = ([], [])
@@ -147,7 +113,7 @@ class Training:
         self.models = []
         for _ in range(WORKERS):
             torch.manual_seed(0)
-            self.models.append(Gpt(size).to(device))
+            self.models.append(size.network().to(device))
         names = [name for name, _ in self.models[0].named_parameters()]
         self.base = [parameter.detach().clone() for parameter in self.models[0].parameters()]
         self.parameters = sum(parameter.numel() for parameter in self.base)
@@ -174,9 +140,11 @@ class Training:
             )
             yield text[starts.to(self.device) + within].long()
 
-    def _loss(self, model: Gpt, tokens: Tensor) -> Tensor:
+    def _loss(self, model: GptNetwork, tokens: Tensor) -> Tensor:
+        """Mean over the next tokens, in nats."""
         with torch.autocast(self.device.type, torch.bfloat16):
-            return model.loss(tokens)
+            scores = model(tokens[:, :-1])
+        return cross_entropy(scores.float().flatten(0, 1), tokens[:, 1:].flatten())
 
     def _agree_on_gradients(self) -> None:
         """All-reduce of 16 bits, in a ring."""

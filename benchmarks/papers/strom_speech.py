@@ -19,7 +19,7 @@ from ..harness.in_process import fit
 from ..harness.paired import interval
 from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import BUILD, Trainings, kept_in
-from ..platform.async_runs import Watching
+from ..platform.asynchronous import Watching
 from .speech_data.__main__ import main as make_speech
 
 WORKERS, LOCAL_BATCH, EPOCHS, SEEDS = 8, 64, 4, 3

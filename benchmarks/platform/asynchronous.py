@@ -6,15 +6,115 @@ Real workers are processes on the loopback interface that sleep where they would
 a process, and their course of time is made up. Bytes are equal by a fixed density.
 """
 
+import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter, sleep
+from typing import Any, Literal
+
+import torch.distributed as dist
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.asynchronous.mode import AsynchronousTraining
+from taugrad.platform.synchronization.hooked import HookedGradients
+from taugrad.platform.tracking import names
+from taugrad.platform.training.replica import Replica
+from taugrad.platform.training.trainer import Trainer
 
+from ..harness.in_process import Following, fit
 from ..harness.report import Options, Table, number, publish, read_options, say
-from .async_runs import Outcome, Pace, Slow, train
+from ..harness.workers import train_all
+
+Slow = Literal["nobody", "one", "now and then"]
+"""Who takes longer: nobody, worker 0 in each step, or in each step another worker, drawn alike by all."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long real workers sleep in a step."""
+
+    step_s: float
+    slow: Slow
+    times: float
+    """As long a slow worker takes."""
+
+    def of(self, rank: int, workers: int, number: int) -> float:
+        """Seconds of one worker's step."""
+        slow_one = {"nobody": None, "one": 0, "now and then": random.Random(number).randrange(workers)}
+        return self.step_s * (self.times if rank == slow_one[self.slow] else 1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    accuracy: float
+    wire_bytes: int
+    seconds_a_step: float
+    """From the first iteration to the end, evaluations included, over the iterations."""
+    staleness: float
+    """Mean of all messages applied."""
+    most: float
+
+
+class Watching(Following):
+    """A listener that keeps the last evaluation, and all figures of staleness; real workers have a pace."""
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        super().__init__()
+        self.pace, self.began = pace, 0.0
+        self.staleness: list[float] = []
+        self.most = 0.0
+
+    def stage(self, name: str) -> None:
+        """All begin together, once the workers are as slow as they shall be."""
+        if name == "first iteration":
+            if self.pace is not None:
+                _slow_down(_replica(self.trainer), self.pace, dist.get_rank(), dist.get_world_size())
+            dist.barrier()
+            self.began = perf_counter()
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Keeps two of them."""
+        if names.COMM_STALENESS in metrics:
+            self.staleness.append(metrics[names.COMM_STALENESS])
+            self.most = max(self.most, metrics[names.COMM_STALENESS_MOST])
+
+
+def _train(text: str, pace: Pace | None) -> dict[str, float]:
+    listener = Watching(pace)
+    totals = fit(text, listener).sync.totals
+    seconds, ages = perf_counter() - listener.began, listener.staleness
+    return asdict(
+        Outcome(
+            accuracy=listener.last[names.EVAL_ACCURACY],
+            wire_bytes=totals.wire_bytes,
+            seconds_a_step=seconds / totals.steps,
+            staleness=sum(ages) / len(ages) if ages else 0.0,
+            most=listener.most,
+        )
+    )
+
+
+def _replica(trainer: Trainer) -> Replica:
+    """This process's worker's."""
+    if isinstance(trainer.sync, AsynchronousTraining):
+        return trainer.sync.workers_here[0].replica
+    assert isinstance(trainer.sync, HookedGradients)
+    return trainer.sync.replica
+
+
+def _slow_down(replica: Replica, pace: Pace, rank: int, workers: int) -> None:
+    backward: Callable[..., float] = replica.backward
+    steps = iter(range(sys.maxsize))
+
+    def slowly(*arguments: Any) -> float:
+        sleep(pace.of(rank, workers, next(steps)))
+        return backward(*arguments)
+
+    replica.backward = slowly  # type: ignore[method-assign]
+
 
 LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
 RATE = 0.01
@@ -84,7 +184,7 @@ def measure_speed(sizes: Sizes) -> Table:
     specs = [make_spec(sizes, mode, sizes.real) for _ in cases for mode in modes]
     paces = [Pace(sizes.step_s, who, times) for who, times in cases for _ in modes]
     say(f"{sizes.real} real workers")
-    outcomes = train(specs, paces)
+    outcomes = [Outcome(**values) for values in train_all(_train, specs, paces)]
     rows = []
     for (who, times), there, here in zip(cases, outcomes[::2], outcomes[1::2], strict=True):
         rows.append(
@@ -121,7 +221,7 @@ def measure_accuracy(sizes: Sizes) -> Table:
             course = {"step_times": [times, *[1] * (workers - 1)], "delay": DELAY, "most_behind": BEHIND}
             specs.append(make_spec(sizes, {"mode": "simulated", "of": {"mode": "async"} | course}, workers))
     say("simulated workers")
-    outcomes = iter(train(specs, [None] * len(specs)))
+    outcomes = iter([Outcome(**values) for values in train_all(_train, specs, [None] * len(specs))])
     rows, there = [], None
     for workers, times in cases:
         if times == sizes.slowness[0]:

@@ -6,19 +6,236 @@ Workers are processes on the loopback interface, or simulated in one. Bytes and 
 depend on how busy the machine is, memory hardly.
 """
 
+import gc
+import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+
+from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.base import Moment
+from taugrad.platform.synchronization.build import build_synchronization
+from taugrad.platform.synchronization.hybrid.layers import share_of
+from taugrad.platform.synchronization.hybrid.parts import two_parts
+from taugrad.platform.tasks.builtin import ClassificationTask
+from taugrad.platform.training.batch_plan import Position
 
 from ..harness.report import RESULTS, Place, Table, number, publish, read_options, say
-from . import hybrid_formulas as formulas
-from .hybrid_formulas import Net
-from .hybrid_runs import Case, measure
+from ..harness.workers import found_by
+
+TARGET_BYTES = NUMBER_BYTES = 8
+FLOAT_BYTES = 4
+COPIES = 3
+"""Weights, gradients, momentum."""
+
+
+@dataclass(frozen=True)
+class Net:
+    """What the formulas ask of a model."""
+
+    conv: int
+    fc: int
+    features: int
+    hidden: int
+    classes: int
+    layers: int
+    """Fully connected ones."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Net":
+        """That of a model that names its two parts."""
+        parts = two_parts(model)
+        layers = [module for _, module in parts.fully_connected if isinstance(module, nn.Linear)]
+        assert len(share_of(parts.fully_connected, 0, 1)) == len(layers)
+        return cls(
+            conv=sum(parameter.numel() for parameter in parts.convolutional.parameters()),
+            fc=sum(parameter.numel() for layer in layers for parameter in layer.parameters()),
+            features=layers[0].in_features,
+            hidden=sum(layer.out_features for layer in layers[:-1]),
+            classes=layers[-1].out_features,
+            layers=len(layers),
+        )
+
+    def example_bytes(self, value: int) -> int:
+        """What an example costs: v = s (2 F + 2 H + C) + 8."""
+        return value * (2 * self.features + 2 * self.hidden + self.classes) + TARGET_BYTES
+
+
+def synchronized(payload: float, workers: int) -> float:
+    """Bytes that a worker receives where owners add up their 1/K and send it to all, there and back.
+
+    Args:
+        payload: of a message about everything.
+        workers: how many there are.
+    """
+    return 2 * (workers - 1) / workers * payload
+
+
+def received(net: Net, workers: int, examples: int, value: int, payload: float) -> float:
+    """Bytes that a worker receives in a step of hybrid parallelism, mean of the workers, headers left out.
+
+    Args:
+        net: the model's sizes.
+        workers: K.
+        examples: n, of the whole batch.
+        value: bytes of one on its way.
+        payload: of a message about the convolutions' gradients.
+    """
+    others = workers - 1
+    activations = others / workers * (examples * net.example_bytes(value) + NUMBER_BYTES * workers)
+    return activations + synchronized(payload, workers)
+
+
+def messages(net: Net, workers: int, scheme: str) -> int:
+    """Messages of all workers in a step, if every turn has examples of all that it can have."""
+    links = workers * (workers - 1)
+    turns = 1 if scheme == "a" else workers
+    features = workers * links if scheme == "c" else links
+    return 2 * links + 2 * features + turns * (2 * net.layers - 1) * links + 2 * links
+
+
+def kept_bytes(net: Net, workers: int, *, hybrid: bool) -> float:
+    """Weights, gradients and momentum of a worker."""
+    fc = net.fc / workers if hybrid else net.fc
+    return COPIES * FLOAT_BYTES * (net.conv + fc)
+
+
+def turn_bytes(net: Net, workers: int, examples: int, scheme: str) -> int:
+    """Features, in float32, that a worker holds for the turns: all of them, or one's and the next one's."""
+    turns = workers if scheme == "a" else min(2, workers)
+    return turns * examples * net.features * FLOAT_BYTES
+
+
+def crossing_ratio(net: Net, workers: int, examples: int, value: int) -> float:
+    """How many times data parallelism in 1/K shards must be compressed to receive as little as hybrid.
+
+    Convolutions' gradients are compressed alike on both sides, and so leave no trace:
+    2 (K - 1)/K 4 P_fc / r = (K - 1)/K n v.
+    """
+    return 2 * FLOAT_BYTES * net.fc / (examples * net.example_bytes(value))
+
+
+def crossing_ratio_to_all(net: Net, workers: int, examples: int, value: int) -> float:
+    """The same where data parallelism sends each message to all: (K - 1) 4 P / r on its side.
+
+    With r the ratio of both sides' gradients, (K - 1) 4 P / r = (K - 1)/K (n v + 8 P_conv / r).
+    """
+    whole = FLOAT_BYTES * (workers * (net.conv + net.fc) - 2 * net.conv)
+    return whole / (examples * net.example_bytes(value))
+
+
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to measure."""
+
+    spec: RunSpec
+    shape: Shape
+    examples: int
+    """Of each worker."""
+    steps: int
+    """The first one is not measured."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step; of memory the last one of them, of bytes and messages their mean."""
+
+    received: float
+    """Bytes, mean of the workers."""
+    messages: float
+    """Of all workers."""
+    peak: float
+    """Bytes of memory above what a process had before the model, the largest's; 0 for simulated workers."""
+
+
+def measure(cases: Sequence[Case]) -> list[Measured]:
+    """Takes the steps of cases of equally many processes, in processes that end with this call."""
+    (processes,) = {case.spec.processes for case in cases}
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"
+    fields = [(case.spec.model_dump_json(), asdict(case.shape), case.examples, case.steps) for case in cases]
+    by_rank = found_by(_work, (fields,), processes)
+    return [_measured(case, ranks) for case, ranks in zip(cases, zip(*by_rank, strict=True), strict=True)]
+
+
+def _measured(case: Case, ranks: Sequence[dict[str, Any]]) -> Measured:
+    """One step, from what each process has found."""
+    first = ranks[0]
+    return Measured(
+        received=first["received"] / case.spec.workers.count,
+        messages=first["messages"],
+        peak=max(rank["peak"] for rank in ranks) if len(ranks) > 1 else 0.0,
+    )
+
+
+def _work(fields: Sequence[tuple[str, dict[str, object], int, int]]) -> list[dict[str, object]]:
+    _warm_up(RunSpec.model_validate_json(fields[0][0]))
+    results = []
+    for text, shape, examples, steps in fields:
+        spec = RunSpec.model_validate_json(text)
+        results.append(_steps(Case(spec, TypeAdapter(Shape).validate_python(shape), examples, steps)))
+    return results
+
+
+def _warm_up(like: RunSpec) -> None:
+    """Steps of a small net: what libraries set up once belongs to no case."""
+    tree = like.model_dump(mode="json") | {"model": {"kind": "lenet"}}
+    for sync in ({"mode": "sharded"}, {"mode": "hybrid"}):
+        mode = sync if like.sync.mode != "simulated" else {"mode": "simulated", "of": sync}
+        small = Case(RunSpec.model_validate(tree | {"sync": mode}), Shape.image(1, 28, 28, 10), 4, 2)
+        _steps(small)
+
+
+def _steps(case: Case) -> dict[str, object]:
+    spec, device = case.spec, torch.device("cpu")
+    gc.collect()
+    before = _memory("VmRSS")
+    torch.manual_seed(spec.seed)
+    model = build(spec.model, case.shape)
+    sync, _ = build_synchronization(spec, model, ClassificationTask(), device)
+    del model
+    batch_size = case.examples * sync.workers
+    batches = [_batch(case, worker) for worker in sync.ranks]
+    counted, peak = [], 0
+    for step in range(case.steps):
+        _RESET.write_text("5", encoding="ascii")
+        position = Position(0, step, case.steps, step, batch_size, case.steps)
+        entry = sync.iterate(batches, Moment(position, last=False, observe=False)).step
+        peak = _memory("VmHWM") - before
+        counted.append((entry.received_bytes, entry.messages))
+    measured = counted[1:] or counted
+    return {
+        "received": sum(received for received, _ in measured) / len(measured),
+        "messages": sum(messages for _, messages in measured) / len(measured),
+        "peak": peak,
+    }
+
+
+def _batch(case: Case, worker: int) -> Batch:
+    generator = torch.Generator().manual_seed(worker)
+    inputs = torch.randn(case.examples, *case.shape.inputs, generator=generator)
+    return Batch(inputs, torch.randint(case.shape.outputs, (case.examples,), generator=generator), 1.0)
+
+
+def _memory(name: str) -> int:
+    """Bytes in this process's status: VmRSS, what it has, or VmHWM, the most since a reset."""
+    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    assert match, f"{_STATUS} has no {name}"
+    return 1024 * int(match[1])
+
 
 PLACE = Place(
     RESULTS.parent / "synchronization.md",
@@ -97,14 +314,14 @@ def case(sizes: Sizes, model: str, sync: dict[str, str], workers: int, *, real: 
 def expected(net: Net, sync: dict[str, str], workers: int, examples: int) -> tuple[float, int, float]:
     """Received bytes, messages, and bytes kept, by the formulas."""
     if sync["mode"] == "sharded":
-        whole = formulas.synchronized(formulas.FLOAT_BYTES * (net.conv + net.fc), workers)
-        return whole, 2 * workers * (workers - 1), formulas.kept_bytes(net, workers, hybrid=False)
+        whole = synchronized(FLOAT_BYTES * (net.conv + net.fc), workers)
+        return whole, 2 * workers * (workers - 1), kept_bytes(net, workers, hybrid=False)
     value = VALUE_BYTES[sync.get("activations", "fp32")]
-    payload = formulas.FLOAT_BYTES * net.conv
-    kept = formulas.kept_bytes(net, workers, hybrid=True)
-    kept += formulas.turn_bytes(net, workers, examples, sync["scheme"])
-    arriving = formulas.received(net, workers, workers * examples, value, payload)
-    return arriving, formulas.messages(net, workers, sync["scheme"]), kept
+    payload = FLOAT_BYTES * net.conv
+    kept = kept_bytes(net, workers, hybrid=True)
+    kept += turn_bytes(net, workers, examples, sync["scheme"])
+    arriving = received(net, workers, workers * examples, value, payload)
+    return arriving, messages(net, workers, sync["scheme"]), kept
 
 
 def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
@@ -148,7 +365,7 @@ def crossings(sizes: Sizes, nets: dict[str, Net]) -> Table:
                 n = workers * batch
                 ratios = [
                     crossing(net, workers, n, value)
-                    for crossing in (formulas.crossing_ratio, formulas.crossing_ratio_to_all)
+                    for crossing in (crossing_ratio, crossing_ratio_to_all)
                     for value in VALUE_BYTES.values()
                 ]
                 rows.append((model, str(batch), str(workers), *(f"{ratio:.1f}" for ratio in ratios)))
