@@ -11,8 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from taugrad.compressors.method import read_config
-from taugrad.platform.models.alexnet import alexnet
 from taugrad.platform.models.config import AlexNet
+from taugrad.platform.models.convnets import alexnet
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import AllGatherSync, RealSync, ShardedSync
 from taugrad.platform.tracking import names
@@ -26,7 +26,7 @@ from taugrad.search.plan.planning import predict
 from ..harness.in_process import Following, fit
 from ..harness.report import environment, say
 from ..harness.trainings import Kept, begin
-from ..platform.hybrid_formulas import Net
+from ..platform.hybrid import Net
 from . import anoosheh, oland_raj, strom_speech
 from .claims import RECORDS
 
