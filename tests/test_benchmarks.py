@@ -113,6 +113,20 @@ def test_network_target(tmp_path):
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_over_slow_links_peers_have_the_same_search():
+    target = importlib.import_module("benchmarks.network.network_target")
+    slow = {contender.name: contender for contender in target.WORKLOADS["slow"].contenders}
+    ours, *peers = (slow[name] for name in ("strom (ours)", "DiLoCo", "SparseLoCo"))
+    assert max(ours.knobs["every"]) == 100
+    for peer in peers:
+        assert peer.knobs["every"] == ours.knobs["every"]
+        assert peer.trainings >= ours.trainings
+    rates = {
+        importlib.import_module("benchmarks.network").Link.parse(link).rate for link in target.SLOW_LINKS
+    }
+    assert rates == {2e6, 10e6}
+
+
 def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path):
     needs_network()
     for attempt in range(TRIES):

@@ -1,11 +1,12 @@
 """Time to a target over slow links: what people use, and ours, by the wall clock.
 
-    python -m benchmarks.network.network_target [gpt] [nin] [late] [auto] [--quick] [--write]
+    python -m benchmarks.network.network_target [gpt] [nin] [late] [slow] [auto] [--quick] [--write]
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
 each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
-stopped and continued: build/ has what is known. `late` has local steps alone, with fragments and delays.
+stopped and continued: build/ has what is known. `late` has local steps alone, with fragments and delays;
+`slow` is `gpt` over links that are as slow for it as 200 Mbit to 1 Gbit are for a billion parameters.
 """
 
 import os
@@ -34,6 +35,9 @@ from .target_search import train as train_all
 from .target_settings import GPT, HALF, PICTURED, STROM, WORKLOADS, Setting, Workload
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
+SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
+"""The GPT of 0.8 million parameters at 80 ms a step sends as many bits a parameter and step over 2 to 10 Mbit
+as a billion parameters at a second a step over 200 Mbit to 1 Gbit."""
 LATE_LINK = "1gbit,0ms"
 """Where late fragments are measured, too."""
 QUICK_LINKS = ("1gbit,1ms",)
@@ -352,12 +356,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
     workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
-    links, seeds = LINKS, range(SEEDS)
+    links_of_most, seeds = LINKS, range(SEEDS)
     if options.quick:
-        workloads, links, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
+        workloads, links_of_most, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
     cells = Cells("network_target_cells", quick=options.quick)
     for name, workload in workloads.items():
+        links = SLOW_LINKS if name == "slow" else links_of_most
         searches = searched(workload, links, trainings)
         if name == "late":
             for search in searches:

@@ -198,6 +198,8 @@ LATE = Contender(
     ours=True,
 )
 """Fragments that arrive late (Streaming DiLoCo, arXiv 2501.18512); a worker keeps its steps meanwhile."""
+MOST_LOCAL_STEPS = 100
+"""Over slow links."""
 CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
@@ -296,10 +298,22 @@ NIN = Workload(
     },
     *("accuracy", 0.85, 200),
 )
+
+
+def _rarer(contender: Contender) -> Contender:
+    """The same with exchanges every MOST_LOCAL_STEPS steps, too, where it has local steps."""
+    every = contender.knobs["every"]
+    if every == (1,):
+        return contender
+    return replace(contender, knobs={**contender.knobs, "every": (*every, MOST_LOCAL_STEPS)})
+
+
 WORKLOADS = {
     "gpt": GPT,
     "nin": NIN,
     "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE)),
+    "slow": replace(GPT, contenders=tuple(map(_rarer, CONTENDERS))),
 }
+"""By name on the command line; `slow` is the GPT over `SLOW_LINKS`."""
 PICTURED = ("gpt", "nin")
 """The workloads that everybody competes in."""

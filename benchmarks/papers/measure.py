@@ -53,6 +53,7 @@ METHODS: Mapping[str, RealSync] = {
 """With how messages travel: 8 bits of everything in shards, as in a ring."""
 SAMPLE, BUCKET_BYTES = 1 << 22, 25 << 20
 """Elements of the gradient that methods are timed with, and DDP's buckets."""
+SGD, LAMB = {"kind": "sgd", "lr": 0.01, "weight_decay": 0}, {"kind": "lamb", "lr": 0.01}
 GOAL = 0.93
 """The accuracy to which bytes are counted."""
 
@@ -91,6 +92,11 @@ def digits(seed: int, compressor: str = "none", epochs: int = 4, **changed: Any)
     return RunSpec.model_validate(spec | {"model": {"kind": "lenet"}, "data": {"kind": "digits"}} | changed)
 
 
+def nin(seed: int) -> RunSpec:
+    """The network of Anoosheh's paper, as its benchmark trains it, without compression."""
+    return anoosheh.spec_of("none", seed, anoosheh.EPOCHS, anoosheh.WIDTH)
+
+
 def training(workers: int, batch: int, optimizer: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """The fields of a training at a constant rate."""
     return {
@@ -105,16 +111,28 @@ def accuracy(spec: RunSpec) -> Values:
     return values | {"accuracy": 100 * values["accuracy"], "fraction": 100 * values["fraction"]}
 
 
-def rising(seed: int) -> Values:
+def rising(spec: RunSpec) -> Values:
     """In how many of the layers the gradient's 99th percentile is higher at the end than at the start."""
     seen = Seen()
-    fit(digits(seed, tracking={"layer_interval": 5}).model_dump_json(), seen)
+    often = spec.model_copy(update={"tracking": spec.tracking.model_copy(update={"layer_interval": 5})})
+    fit(often.model_dump_json(), seen)
     ratios = [
         float(np.mean(values[-8:]) / np.mean(values[:8]))
         for name, values in seen.layers.items()
         if "weight" in name
     ]
     return {"rising": sum(ratio > 1 for ratio in ratios), "layers": len(ratios), "last": ratios[-1]}
+
+
+def best_threshold(images: int, seed: int) -> Values:
+    """BGT's threshold with the lowest test loss after as many steps, in the paper's sums over images."""
+    losses = {}
+    for tau in (0.025, 0.05, 0.1, 0.2, 0.4):
+        seen = Seen()
+        fields = training(anoosheh.NODES, anoosheh.NODES * images, SGD, epochs=images)
+        fit(digits(seed, f"bgt({tau})", **fields).model_dump_json(), seen)
+        losses[tau] = seen.last[names.EVAL_LOSS]
+    return {"best": images * min(losses, key=losses.__getitem__)}
 
 
 def bytes_to_goal(optimizer: Mapping[str, Any], growth: str, seed: int) -> Values:
@@ -223,12 +241,12 @@ def _anoosheh(line: str, seed: int) -> Values:
     return accuracy(digits(seed, line))
 
 
-SGD, LAMB = {"kind": "sgd", "lr": 0.01, "weight_decay": 0}, {"kind": "lamb", "lr": 0.01}
 LINES = ["none", *(f"{rule}({tau:g})" for rule, taus in RULES.items() for tau in taus)]
 PAPERS: Mapping[str, Mapping[str, Part]] = {
     "anoosheh": {
-        "layers": Part({"LeNet": rising}),
+        "layers": Part({"LeNet": lambda seed: rising(digits(seed)), "NiN": lambda seed: rising(nin(seed))}),
         "thresholds": Part({line: partial(_anoosheh, line) for line in LINES}),
+        "images": Part({f"{images}": partial(best_threshold, images) for images in (2, 8)}),
     },
     "strom": {
         "workers": Part(
