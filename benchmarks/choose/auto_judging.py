@@ -43,14 +43,10 @@ FRONT_POINTS = 8
 
 
 def hypervolume(points: Sequence[Point], worst: Point) -> float:
-    """What a set of trainings dominates: accuracy above a worst one x orders of magnitude of bytes below it.
+    """What trainings dominate: accuracy above a worst one x orders of magnitude of bytes below it.
 
-    Args:
-        points: any number, also none; less than a byte counts as one.
-        worst: with the least accuracy and the most bytes that count.
-
-    Returns:
-        Accuracy as a fraction x decimal orders of magnitude, at least 0.
+    `worst` has the least accuracy and the most bytes that count; less than a byte counts as one. Returns
+    accuracy as a fraction x decimal orders of magnitude, at least 0.
     """
     area, reached = 0.0, worst.accuracy
     for point in sorted(points, key=lambda point_: (point_.wire_bytes, -point_.accuracy)):

@@ -12,14 +12,9 @@ from .auto_pairs import Searched
 
 
 def run_searches(folder: Path, searches: Sequence[Searched]) -> None:
-    """Runs searches, or goes on with them; those that are done take seconds.
+    """Runs searches in a folder, one after the other, or goes on with them; those that are done take seconds.
 
-    Args:
-        folder: where specs, journals and MLflow's database lie.
-        searches: one after the other; each uses all cores.
-
-    Raises:
-        RuntimeError: a search failed; its output says why.
+    Raises RuntimeError: a search failed; its output says why.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for i, search in enumerate(searches, start=1):

@@ -28,12 +28,7 @@ class Following(Listener):
 
 
 def fit(text: str, listener: Following) -> Trainer:
-    """Trains a spec, given as JSON, to its end.
-
-    Args:
-        text: the spec.
-        listener: is given the trainer, and then told what happens.
-    """
+    """Trains a spec, given as JSON, to its end; the listener is given the trainer first."""
     spec = RunSpec.model_validate_json(text)
     trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
     listener.trainer = trainer

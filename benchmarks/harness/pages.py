@@ -37,11 +37,7 @@ def cell(benchmark: str, row: str, column: str, table: str = "") -> str:
 
 
 def results_of(benchmark: str) -> Path:
-    """The newest results of a benchmark.
-
-    Raises:
-        LookupError: there are none.
-    """
+    """The newest results of a benchmark; raises LookupError: there are none."""
     newest = max(RESULTS.glob(f"????-??-??-{benchmark}.md"), default=None)
     if newest is None:
         raise LookupError(f"docs/results: no page of {benchmark}")

@@ -77,16 +77,9 @@ class Options:
 def read_options(
     script: str, description: str, arguments: Sequence[str], parts: Sequence[str] = ()
 ) -> Options:
-    """Reads the command line.
+    """Reads the command line of a module in benchmarks, such as papers.adamw.
 
-    Args:
-        script: the module in benchmarks, such as papers.adamw.
-        description: what --help says.
-        arguments: the command line without the program's name.
-        parts: of the benchmark, where it can be told to run some of them; without being told it runs all.
-
-    Returns:
-        The options.
+    `parts` are those of a benchmark that can be told to run some of them; without being told it runs all.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{script}", description=description)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
@@ -166,14 +159,10 @@ def publish(
     tables: Sequence[Table],
     place: Place | None = None,
 ) -> None:
-    """Shows the tables, and writes them where the options ask for it.
+    """Shows the tables, and writes them to DATE-name.md where the options ask for it.
 
-    Args:
-        name: the benchmark; the file is called DATE-name.md.
-        options: the command line.
-        introduction: what was measured, in a few sentences.
-        tables: the figures.
-        place: where in the documentation the tables stand too, when results are written to docs/results/.
+    `introduction`: what was measured, in a few sentences. `place`: where in the documentation the tables
+    stand too, when results are written to docs/results/.
     """
     date = datetime.now().astimezone().date().isoformat()
     circumstances = [

@@ -81,13 +81,7 @@ class Trainings:
     """What trainings came to, by what was computed."""
 
     def __init__(self, path: Path, train: Train, work: Callable[[RunSpec], float]) -> None:
-        """Reads what is known.
-
-        Args:
-            path: the file.
-            train: what is done with a spec that is not known.
-            work: about how long a training takes, next to others.
-        """
+        """Reads what is known; `train` does what is not, and `work` says about how long it takes."""
         self._kept, self._train, self._work = Kept(path), train, work
         self._known: dict[str, Mapping[str, float]] = {
             entry["fingerprint"]: {name: value for name, value in entry.items() if isinstance(value, float)}

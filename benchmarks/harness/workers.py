@@ -27,15 +27,9 @@ def forking() -> BaseContext:
 
 
 def run_workers(work: Callable[..., None], arguments: tuple[Any, ...], workers: int) -> None:
-    """Runs `work(rank, *arguments)` in so many processes, in this one's environment.
+    """Runs `work(rank, *arguments)`, a function of a module, in so many processes, in this one's environment.
 
-    Args:
-        work: a function of a module, not a closure.
-        arguments: what else it is given.
-        workers: how many.
-
-    Raises:
-        ProcessRaisedException: one of them failed; the others were ended.
+    Raises ProcessRaisedException: one of them failed; the others were ended.
     """
     forking()
     given = (dict(os.environ), work, arguments)
@@ -52,10 +46,7 @@ def _work(
 def found_by(work: Callable[..., Any], arguments: tuple[Any, ...], workers: int) -> list[Any]:
     """What `work(*arguments)` returned, by rank, of so many workers in a group over gloo on loopback.
 
-    Args:
-        work: a function of a module, whose result can be JSON.
-        arguments: what it is given.
-        workers: how many.
+    `work` is a function of a module, whose result can be JSON.
     """
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="taugrad-") as name:
@@ -68,10 +59,7 @@ def train_all(
 ) -> list[dict[str, Any]]:
     """Trains specs of equally many processes, one after the other, in processes that end with this call.
 
-    Args:
-        train: a function of a module: of a spec as JSON and the elements of `more` that belong to it.
-        specs: the runs.
-        more: for each spec, what else is given.
+    `train` is a function of a module: of a spec as JSON and the elements of `more` that belong to it.
     """
     (processes,) = {spec.processes for spec in specs}
     rows = list(zip([spec.model_dump_json() for spec in specs], *more, strict=True))

@@ -20,11 +20,7 @@ class NetworkError(OSError):
 
 
 def ip(arguments: str, tool: str = "ip") -> str:
-    """Runs iproute2's `ip`, or its `tc`.
-
-    Raises:
-        NetworkError: it failed.
-    """
+    """Runs iproute2's `ip`, or its `tc`; raises NetworkError: it failed."""
     done = subprocess.run([tool, *arguments.split()], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NetworkError(f"{tool} {arguments}: {(done.stderr or done.stdout).strip()}")
@@ -91,15 +87,7 @@ _BURST_S = 0.0005
 
 
 def limit(namespace: str, device: str, link: Link, mtu: int, *, anew: bool = False) -> None:
-    """Limits what leaves by a device.
-
-    Args:
-        namespace: where the device is.
-        device: its name.
-        link: its rate.
-        mtu: bytes of its largest packet.
-        anew: whether it is limited already.
-    """
+    """Limits what leaves by a device, whose largest packet has `mtu` bytes; `anew`: it is limited already."""
     burst = max(2 * (mtu + 18), int(link.rate * _BURST_S / 8))
     bucket = f"rate {link.rate:.0f}bit burst {burst} latency {QUEUE_S * 1000:g}ms"
     ip(f"-n {namespace} qdisc {'change' if anew else 'add'} dev {device} root tbf {bucket}", tool="tc")

@@ -42,12 +42,7 @@ class Host:
     address: str
 
     def command(self, arguments: Sequence[str], *, own_folders: bool = False) -> list[str]:
-        """What runs a command there.
-
-        Args:
-            arguments: the command.
-            own_folders: whether /tmp/ray and /dev/shm are its own and empty, as on another machine.
-        """
+        """What runs a command there; with `own_folders`, /tmp/ray and /dev/shm are empty there."""
         inside = ["sh", "-c", PRIVATE, "sh", *arguments] if own_folders else [*arguments]
         return ["ip", "netns", "exec", self.namespace, *inside]
 
@@ -73,11 +68,7 @@ class Network:
         self._keeper: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        """Makes the network.
-
-        Raises:
-            NetworkError: none can be made here.
-        """
+        """Makes the network; raises NetworkError: none can be made here."""
         if reason := why_not(self.topology):
             raise NetworkError(f"no network can be made here: {reason}")
         keeper = subprocess.Popen(
@@ -116,15 +107,10 @@ class Network:
         remove_all_of(keeper.pid)
 
     def change(self, topology: Topology) -> None:
-        """Gives the links other rates, delays and losses while the network is in use.
+        """Gives the links other rates, delays and losses while the network is in use; frames stay as large.
 
-        Args:
-            topology: of the same hosts and sites, and with delays or losses only if there were some. Frames
-                stay as large as they were.
-
-        Raises:
-            ValueError: it is of others.
-            NetworkError: the network has ended.
+        Raises ValueError: it is of other hosts and sites, or has delays or losses where there were none;
+        NetworkError: the network has ended.
         """
         now = self.topology
         if topology.sites != now.sites or (now.in_kernel and not topology.in_kernel):
@@ -142,12 +128,7 @@ class Network:
     def unplug(self, number: int) -> None:
         """Has a host's link carry nothing, as if its cable were out; nobody is told.
 
-        Args:
-            number: the host's, in a network without delays and losses.
-
-        Raises:
-            ValueError: the network has delays or losses.
-            NetworkError: the network has ended.
+        Raises ValueError: the network has delays or losses; NetworkError: it has ended.
         """
         self._set_port(number, "down")
 

@@ -182,14 +182,7 @@ def totals_of(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mapping[str, str]) -> Table:
-    """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose.
-
-    Args:
-        workload: what was trained.
-        link: over which.
-        rows: of each setting.
-        kinds: by setting, its contender's name.
-    """
+    """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose."""
     totals = totals_of(rows)
     half = min(totals[name] for name in totals if kinds[name] == HALF.name)
     ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND}
@@ -234,13 +227,7 @@ def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
 def choices_table(
     workload: Workload, totals: Mapping[str, Mapping[str, float]], chosen: Mapping[str, Setting]
 ) -> Table:
-    """What `auto` chose for each link, beside the best of the settings that were searched for.
-
-    Args:
-        workload: what was trained.
-        totals: by link, seconds to the target by setting.
-        chosen: by link.
-    """
+    """What `auto` chose for each link, beside the best of the settings that were searched for."""
     rows = []
     for link, setting in chosen.items():
         seconds = totals[link]

@@ -43,16 +43,9 @@ def probe(
     address: str,
     environment: Mapping[str, str] | None,
 ) -> Probe:
-    """Measures between two hosts.
+    """Measures between two hosts; `source` and `to` make a command one that runs there.
 
-    Args:
-        source: makes a command one that runs on the sending host.
-        to: the same for the receiving one.
-        address: of the receiving host.
-        environment: of both.
-
-    Raises:
-        subprocess.CalledProcessError: the hosts do not reach each other.
+    Raises subprocess.CalledProcessError: the hosts do not reach each other.
     """
     script = [sys.executable, __file__]
     served = subprocess.Popen(

@@ -81,12 +81,7 @@ _MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "P", "o", "x"), strict=Tru
 
 
 def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dict[str, float]:
-    """The least minutes of each contender's settings; who did not come to the target is left out.
-
-    Args:
-        seconds: by setting.
-        kinds: by setting, the contender's name.
-    """
+    """The least minutes of each contender's settings; who did not come to the target is left out."""
     minutes: dict[str, float] = {}
     for name, value in seconds.items():
         if isfinite(value):
@@ -95,12 +90,7 @@ def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dic
 
 
 def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
-    """Draws a panel for each workload.
-
-    Args:
-        path: the file, .png or .svg.
-        minutes: by workload, link and kind.
-    """
+    """Draws a panel for each workload, by link and kind, into a .png or .svg."""
     everything = [by_kind for by_link in minutes.values() for by_kind in by_link.values()]
     kinds = {kind for by_kind in everything for kind in by_kind}
     longest = max(value for by_kind in everything for value in by_kind.values())
@@ -144,9 +134,7 @@ def _label(link: str) -> str:
 def times_table(measured: Mapping[str, Measured], *, short: bool) -> str:
     """Seconds to the target over the first and the last link, the fastest first.
 
-    Args:
-        measured: by workload.
-        short: only the fastest of ours and of the others, and DDP in 16 and 32 bits.
+    `short`: only the fastest of ours and of the others, and DDP in 16 and 32 bits.
     """
     tables = []
     for workload, load in measured.items():

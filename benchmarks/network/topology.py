@@ -32,11 +32,7 @@ class Link:
 
     @classmethod
     def parse(cls, text: str) -> "Link":
-        """Reads `100mbit`, `100mbit,20ms` or `100mbit,20ms,0.1%`.
-
-        Raises:
-            ValueError: it is none of these.
-        """
+        """Reads `100mbit`, `100mbit,20ms` or `100mbit,20ms,0.1%`; raises ValueError: it is none of these."""
         number = r"(\d+(?:\.\d+)?)"
         match = re.fullmatch(
             rf"{number}(kbit|mbit|gbit)(?:,{number}(us|ms|s))?(?:,{number}%)?", text.replace(" ", "").lower()

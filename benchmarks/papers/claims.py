@@ -81,11 +81,7 @@ def records(paper: str) -> tuple[dict[str, Any], ...]:
 
 
 def figure(source: str, rest: str) -> Figure:
-    """The figure at an address.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """The figure at an address; raises LookupError: there is none."""
     if pattern := re.fullmatch(r"/(.+)/", rest):
         said = re.search(pattern[1], results_of(source).read_text(encoding="utf-8"))
         if said is None:
@@ -184,11 +180,7 @@ def _measured_by(source: str) -> str:
 
 
 def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
-    """A claim's cells.
-
-    Raises:
-        LookupError: a figure is not there; the message names the claim.
-    """
+    """A claim's cells; raises LookupError: a figure is not there; the message names the claim."""
     try:
         sources = _sources(claim)
         if not claim.get("holds"):

@@ -87,12 +87,7 @@ def walk(hosts: list[Host], folder: Path, epochs: int) -> int:
 
 
 class Machine:
-    """Runs commands on hosts, in the shared folder.
-
-    Args:
-        folder: what all share; the home folder, with the token, is in it.
-        server: MLflow's.
-    """
+    """Runs commands on hosts, in the folder that all share; the home folder, with the token, is in it."""
 
     def __init__(self, folder: Path, server: str) -> None:
         self._folder = folder
@@ -130,11 +125,7 @@ class Machine:
             )
 
     def wait_for(self, host: Host, url: str) -> None:
-        """Waits until a server answers on a host.
-
-        Raises:
-            NetworkError: it does not.
-        """
+        """Waits until a server answers on a host; raises NetworkError: it does not."""
         asking = f"import urllib.request as r; r.urlopen({url!r}, timeout=2)"
         deadline = time.monotonic() + UP_S
         while host.run([sys.executable, "-c", asking], check=False, capture_output=True).returncode:

@@ -72,24 +72,15 @@ class Net:
 
 
 def synchronized(payload: float, workers: int) -> float:
-    """Bytes that a worker receives where owners add up their 1/K and send it to all, there and back.
-
-    Args:
-        payload: of a message about everything.
-        workers: how many there are.
-    """
+    """Bytes that a worker receives where owners add up their 1/K and send it to all, there and back."""
     return 2 * (workers - 1) / workers * payload
 
 
 def received(net: Net, workers: int, examples: int, value: int, payload: float) -> float:
     """Bytes that a worker receives in a step of hybrid parallelism, mean of the workers, headers left out.
 
-    Args:
-        net: the model's sizes.
-        workers: K.
-        examples: n, of the whole batch.
-        value: bytes of one on its way.
-        payload: of a message about the convolutions' gradients.
+    Of n examples in the whole batch, values of s bytes on their way, and a payload of the convolutions'
+    gradients.
     """
     others = workers - 1
     activations = others / workers * (examples * net.example_bytes(value) + NUMBER_BYTES * workers)

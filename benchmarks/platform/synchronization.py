@@ -40,16 +40,7 @@ class Sizes:
 
 
 def make_spec(sizes: Sizes, mode: str, line: str, workers: int, *, simulated: bool, **more: Any) -> RunSpec:
-    """A run with LeNet.
-
-    Args:
-        sizes: what to train on.
-        mode: who sends to whom.
-        line: the method.
-        workers: how many.
-        simulated: all in one process.
-        more: other fields of the spec.
-    """
+    """A run with LeNet; `simulated`: all workers in one process."""
     sync: dict[str, Any] = {"mode": mode}
     fields: dict[str, Any] = {
         **sizes.data,
@@ -168,11 +159,8 @@ QUICK = Sizes(
 def received_formula(mode: str, payload: float, workers: int, *, whole: bool) -> float:
     """Bytes that a worker receives in a step, mean of the workers, without the messages' headers.
 
-    Args:
-        mode: who sends to whom.
-        payload: bytes that a worker sends of its own gradient.
-        workers: how many there are.
-        whole: nothing is compressed; then all-gather is DDP's all-reduce, a ring of torch's.
+    `payload`: what a worker sends of its own gradient. `whole`: nothing is compressed; then all-gather is
+    DDP's all-reduce, a ring of torch's.
     """
     others = workers - 1
     if mode == "allgather" and not whole:

@@ -68,15 +68,9 @@ class Lost(Exception):
 
 
 def undisturbed(make: Callable[[], Place], folder: Path, program: str) -> Undisturbed:
-    """Runs a scenario in peace, unless an earlier start of the harness has.
+    """Runs a scenario in peace, unless an earlier start of the harness has with this version of the program.
 
-    Args:
-        make: its place.
-        folder: of that place; it stays.
-        program: which version of the program it is: another one may come to other bits.
-
-    Raises:
-        RuntimeError: the scenario does not end well.
+    Raises RuntimeError: the scenario does not end well.
     """
     note = folder.with_suffix(".json")
     if note.exists() and (known := json.loads(note.read_text()))["program"] == program:
@@ -101,18 +95,11 @@ def strike(
     number: int,
     whole: Undisturbed,
 ) -> Result:
-    """Runs a scenario, has a fault strike it, brings it to its end, and compares.
+    """Runs a scenario, has a fault strike it, brings it to its end, and compares it with the whole one.
 
-    Args:
-        place: where.
-        make: the fault.
-        seed: from which its moment and all else that is by chance follow.
-        number: of the case.
-        whole: the scenario where nothing happened.
-
-    Raises:
-        NotBegun: it did not come to its work, such as on a machine on which Ray does not start in time.
-        TooLate: there was nothing left that could be struck.
+    From the seed its moment and all else that is by chance follow. Raises NotBegun: it did not come to its
+    work, such as on a machine on which Ray does not start in time; TooLate: there was nothing left that could
+    be struck.
     """
     scenario = place.scenario
     chance = Random(seed)
@@ -161,9 +148,8 @@ def strike(
 def bring_to_end(place: Place, command: Command) -> list[Command]:
     """Waits for a command's end, and goes on as it says or as a user would; all commands that it took.
 
-    Raises:
-        Lost: it hung, or did not end well however often it was gone on with.
-        TooLate: the run had ended well before it was struck.
+    Raises Lost: it hung, or did not end well however often it was gone on with; TooLate: the run had ended
+    well before it was struck.
     """
     commands = [command]
     while (code := commands[-1].wait()) != 0:

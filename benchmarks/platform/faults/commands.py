@@ -58,13 +58,7 @@ class Command:
     """A command with an output that can be read while it runs."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", output: Path, begins_at: int) -> None:
-        """Watches a command.
-
-        Args:
-            process: it, or what runs it.
-            output: where what it says is added.
-            begins_at: that file's size before.
-        """
+        """Watches a process, or what runs it; what it says is added to `output` from that file's size on."""
         self.process, self.output, self._begins_at = process, output, begins_at
 
     @classmethod
@@ -76,15 +70,7 @@ class Command:
         output: Path,
         before: Sequence[str] = (),
     ) -> "Command":
-        """Starts one.
-
-        Args:
-            arguments: of `taugrad`.
-            folder: where.
-            environment: its.
-            output: a file to which what it says is added.
-            before: what starts it, such as `ip netns exec NAME`.
-        """
+        """Starts `taugrad` with some arguments; `before` is what starts it, such as `ip netns exec NAME`."""
         begins_at = output.stat().st_size if output.exists() else 0
         with output.open("a") as log:
             process = subprocess.Popen(
@@ -157,13 +143,9 @@ class RayHost:
         *,
         dashboard: bool = False,
     ) -> None:
-        """Is started with its first command.
+        """Is started with its first command; what all of them and Ray say is added to `output`.
 
-        Args:
-            output: a file to which what all of them say is added, and what Ray says.
-            environment: its; by default a clean one.
-            folder: where it runs; modules there are found by workers.
-            dashboard: have one, which searches that stop trials need.
+        Workers find the modules in `folder`. The dashboard is what searches that stop trials need.
         """
         self._output, self._folder, self._dashboard = output, folder, dashboard
         self._environment = clean_environment() if environment is None else environment
@@ -177,13 +159,9 @@ class RayHost:
         *,
         compare: bool = False,
     ) -> "HostedCommand":
-        """Starts a command; the one before has ended.
+        """Starts `taugrad` with some arguments; the command before has ended.
 
-        Args:
-            arguments: of `taugrad`.
-            folder: where.
-            variables: its environment beside the host's.
-            compare: show a table and figures when its runs are over, which takes longer than small runs do.
+        `compare`: show a table and figures when its runs are over, which takes longer than small runs do.
         """
         if self.process is None or self.process.poll() is not None:
             with self._output.open("a") as log:

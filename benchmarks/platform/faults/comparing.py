@@ -18,13 +18,7 @@ _OF_ITS_OWN = {"seconds", "spec", "undelivered"}
 
 
 def outcome_of(client: MlflowClient, run: Run, storage: Path) -> Outcome:
-    """A run's state and metrics, every point of them, and its last checkpoint.
-
-    Args:
-        client: of the store that has the run.
-        run: the run.
-        storage: where checkpoints lie; a run may have none, as those of simulated trials.
-    """
+    """A run's state and metrics, every point of them, and its last checkpoint, if it has any."""
     run_id = run.info.run_id
     metrics = {
         key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key))

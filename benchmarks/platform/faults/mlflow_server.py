@@ -15,13 +15,7 @@ _UP_S = 240.0
 
 
 class Server:
-    """A server of its own, on 127.0.0.1.
-
-    Args:
-        folder: of its database, artifacts and log.
-        environment: its.
-        database: its name in the folder; made if it is not there.
-    """
+    """A server of its own, on 127.0.0.1; its database, artifacts and log lie in a folder."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], database: str = "server.db") -> None:
         self.folder, self.environment = folder, environment

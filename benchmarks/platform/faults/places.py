@@ -36,13 +36,7 @@ class Place:
     """
 
     def __init__(self, folder: Path, scenario: Scenario, template: Path) -> None:
-        """Makes it.
-
-        Args:
-            folder: which must not be there.
-            scenario: what will be run.
-            template: an empty database of MLflow's, which takes seconds to be made.
-        """
+        """Makes a folder for a scenario from a copy of an empty database of MLflow's."""
         folder.mkdir(parents=True)
         self.folder, self.scenario = folder, scenario
         self.experiment = EXPERIMENT
