@@ -49,8 +49,9 @@ if TYPE_CHECKING:
         WorkersDisagree,
     )
     from .hook import compress_gradients, compressed_allgather
-    from .local_steps import LocalSteps, Outer
+    from .local_steps import LocalSteps
     from .method import CompressorConfig, chain
+    from .method.local import Outer
     from .patch_stream import PatchReader, PatchWriter
     from .patches import WeightPatch, apply_patch, make_patch
     from .registration import register
@@ -74,7 +75,8 @@ else:
                 ".errors",
             ),
             **dict.fromkeys(("compress_gradients", "compressed_allgather"), ".hook"),
-            **dict.fromkeys(("LocalSteps", "Outer"), ".local_steps"),
+            "LocalSteps": ".local_steps",
+            "Outer": ".method.local",
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
             **dict.fromkeys(("PatchReader", "PatchWriter"), ".patch_stream"),
             **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),

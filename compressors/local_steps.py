@@ -12,31 +12,23 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from weakref import WeakMethod, finalize
 
 import torch
 import torch.distributed as dist
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .bucket.ledger import Step, Totals, Traffic
-from .errors import NonFiniteWeight
 from .exchange.addresses import places_of
 from .exchange.agreement import described, flattened, require_agreement
-from .exchange.averaging import Averaging
+from .exchange.fragment import LocalWorker, fragments_of, on_host
 from .exchange.keys import require_long_enough
-from .exchange.local_rounds import (
-    Fragment,
-    LocalRounds,
-    LocalWorker,
-    Merging,
-    fragments_of,
-)
+from .exchange.local_rounds import LocalRounds, parts_of
 from .exchange.mesh import connected, most_bytes_of
-from .exchange.patterns import pattern_for, returning, self_contained
 from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
 from .exchange.runner import ProcessRunner
@@ -50,26 +42,11 @@ from .exchange.tensors import (
     local_tensor,
     require_sendable,
 )
-from .method import Method, NoCompression, PowerSGD, read_config
-from .method.dense import DenseMethod
+from .method import Method, read_config
+from .method.local import LocalFields, Outer, PatternName, local_refusals
 from .names import plain_names, unmatched_patterns
 
-PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
-_PATTERNS = get_args(PatternName)
-_VERSION = 3
-
-
-@dataclass(frozen=True)
-class Outer:
-    """The optimizer of the agreed weights: SGD along the mean of the workers' differences.
-
-    With the defaults, workers continue from the mean of their weights. DiLoCo has lr=0.7, momentum=0.9,
-    nesterov=True.
-    """
-
-    lr: float = 1.0
-    momentum: float = 0.0
-    nesterov: bool = False
+_VERSION = 4
 
 
 class LocalSteps:
@@ -92,12 +69,13 @@ class LocalSteps:
         every: int | None = None,
         every_examples: float | None = None,
         compressor: Method | Mapping[str, Any] | str = "none",
-        exchange: Literal["differences", "weights"] = "differences",
+        exchange: Literal["pseudo_gradients", "weights"] = "pseudo_gradients",
         unsent: float | Literal["1/n"] = 0.0,
-        outer: Outer | None = None,
+        outer: Outer = Outer(),  # noqa: B008 - frozen
         fragments: int | Sequence[Sequence[str]] = 1,
-        delay: int = 0,
+        delay_steps: int = 0,
         blend: float | None = None,
+        offload: bool = False,
         group: dist.ProcessGroup | None = None,
         pattern: PatternName = "allgather",
         back: Method | Mapping[str, Any] | str | None = None,
@@ -117,18 +95,20 @@ class LocalSteps:
                 workers of unequal speed. Each must come to equally many exchanges.
             compressor: a method, its dictionary, or its line such as
                 `strom(density(0.1, every=1)) | golomb_rice`.
-            exchange: differences to what workers went on from, with residuals; or weights (Oland-Raj), by a
-                method that sends every element.
-            unsent: how much of its residual (what it has not sent yet) a worker adds to its own weights after
+            exchange: pseudo-gradients (how far weights have moved), with residuals; or weights (Oland-Raj),
+                by a method that sends every element.
+            unsent: how much of its residual (what it has not sent yet) a worker adds to its weights after
                 an exchange. "1/n" is the weight that it will have in the workers' mean.
-            outer: the optimizer of the agreed weights, for differences.
+            outer: the optimizer of the agreed weights, for pseudo-gradients.
             fragments: parts of the model that are exchanged one after the other, each every `every` steps
                 (Streaming DiLoCo, arXiv 2501.18512): how many, of about equal size; or for each the names of
                 its modules or parameters.
-            delay: steps for which workers train on while a fragment is on its way.
-            blend: with a delay, the part of its own weights that a worker keeps when the agreed ones arrive
+            delay_steps: steps for which workers train on while a fragment is on its way.
+            blend: with a delay, the part of its weights that a worker keeps when the agreed ones arrive
                 (the paper's alpha). By default it keeps the steps that it took meanwhile, whole, on top of
                 the agreed weights.
+            offload: whether agreed weights, residuals and outer momentum lie in the host's memory, not in
+                the GPU's; updates are then compressed on the CPU.
             group: the workers' process group; by default all.
             pattern: who sends to whom (docs/synchronization.md).
             back: for sharded and parameter_server, the method of sums on their way back; by default the
@@ -148,23 +128,34 @@ class LocalSteps:
         if not dist.is_initialized():
             raise ValueError("no process group: call torch.distributed.init_process_group first")
         require_long_enough(key)
-        optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-        parameters = _stepped(model, optimizers)
-        self._model, self._optimizers, self._with_buffers = model, optimizers, buffers
-        if dist.get_world_size(group) == 1:
+        self._optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        parameters = _stepped(model, self._optimizers)
+        self._model, self.workers = model, dist.get_world_size(group)
+        if self.workers == 1:
             raise ValueError(
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
             )
-        self.method = read_config(compressor)
-        back_method = returning(self.method) if back is None else read_config(back)
+        self.method, returning = read_config(compressor), None if back is None else read_config(back)
         if problems := unmatched_patterns(self.method, list(parameters)):
             raise ValueError("; ".join(problems))
-        merging = _merging(every, every_examples, exchange, unsent, delay, blend, dist.get_world_size(group))
-        outer = Outer() if outer is None else outer
-        _require_that_fit(self.method, merging, outer, pattern)
+        self._fields = _read_fields(
+            exchange=exchange,
+            pattern=pattern,
+            outer=outer,
+            unsent=1 / self.workers if unsent == "1/n" else unsent,
+            delay_steps=delay_steps,
+            blend=blend,
+            offload=offload,
+        )
+        names = list(reversed(parameters))  # the last one first, as in DDP's buckets
+        self._parameters = {name: parameters[name] for name in names}
+        own = self._own
+        parts = _parts(fragments, names, [each.numel() for each in own])
+        _require_interval(every, every_examples)
+        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, returning):
+            raise ValueError(problem)
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
-        self._parameters = dict(reversed(parameters.items()))  # the last one first, as in DDP's buckets
         self._known = {id(each): each for each in self._parameters.values()}
         named = plain_names(model)
         self._others = {
@@ -172,64 +163,56 @@ class LocalSteps:
             for name, each in model.named_parameters()
             if id(each) not in self._known
         }
-        own = [local_tensor(each) for each in self._parameters.values()]
-        self._rank, device = dist.get_rank(group), own[0].device
-        parts = _parts(fragments, list(self._parameters), [each.numel() for each in own])
         group = dist.group.WORLD if group is None else group
         assert group is not None
+        began = buffers_of(model) if buffers else {}
         described_as = {
             **flattened(self.method),
+            **{name: str(value) for name, value in self._fields if name != "offload"},
             "every": str(every_examples if every is None else every),
-            "merging": str(merging),
-            "outer": str(outer),
-            "pattern": pattern,
             "fragments": str(parts),
             "buffers": str(buffers),
-            **described(dict(zip(self._parameters, own, strict=True))),
+            **described(dict(zip(names, own, strict=True))),
             **{f"frozen {name!r}": description(each) for name, each in self._others.items()},
-            **(buffer_fields(buffers_of(model)) if buffers else {}),
+            **buffer_fields(began),
         }
         require_agreement(described_as, group)
-        began = buffers_of(model) if buffers else {}
         require_sendable({f"buffer {name!r}": each for name, each in began.items()})
         values = sum(each.numel() for each in [*own, *began.values()])
-        carrier = connected(group, most_bytes=dist.get_world_size(group) * most_bytes_of(values), key=key)
-        runner = ProcessRunner(device, carrier, group)
+        carrier = connected(group, most_bytes=self.workers * most_bytes_of(values), key=key)
+        runner = ProcessRunner(own[0].device, carrier, group)
         runner.broadcast([*own, *self._others.values(), *began.values()])
-        method = self_contained(self.method) if exchange == "weights" else self.method
-        placed = None
+        placed, self._rank = None, dist.get_rank(group)
         if pattern == "hierarchical":
-            placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, runner.workers)
-        names = list(self._parameters)
-        averagings = []
-        for number, part in enumerate(parts):
-            setting = Setting(
-                [names[each] for each in part],
-                [own[each].reshape(-1).float() for each in part],
-                self._rank,
-                runner.workers,
-                torch.get_num_threads() if threads is None else threads,
-            )
-            side = pattern_for(pattern, method, back_method, setting, placed)
-            averagings.append(Averaging(runner, [side], setting.names, f"round {number}", NonFiniteWeight))
-        agreed = [each.to(torch.promote_types(each.dtype, torch.float32)).clone() for each in own]
-        self._traffic = Traffic(runner.workers)
-        self._worker = LocalWorker(list(self._parameters.values()), model if buffers else None)
+            placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
+        dtypes = [torch.promote_types(each.dtype, torch.float32) for each in own]
+        agreed = [
+            on_host(each, dtype) if offload else each.reshape(-1).to(dtype, copy=True)
+            for each, dtype in zip(own, dtypes, strict=True)
+        ]
+        threads = torch.get_num_threads() if threads is None else threads
+        setting = Setting(names, [each.float() for each in agreed], self._rank, self.workers, threads)
+        self._traffic = Traffic(self.workers)
         self._rounds = LocalRounds(
-            [Fragment(each, part) for each, part in zip(averagings, parts, strict=True)],
+            parts_of(runner, self._fields, (self.method, returning), parts, setting, placed),
             agreed,
             {name: each.clone() for name, each in began.items()},
-            [self._worker],
-            merging,
-            torch.optim.SGD(agreed, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
+            [LocalWorker(list(self._parameters.values()), model if buffers else None)],
+            self._fields,
+            float(every or every_examples or 0),
             self._traffic,
         )
         if exchange == "weights":
             note = WeakMethod(self._rounds.note_squares)
-            handle = optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now(0))
+            handle = self._optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now(0))
             finalize(self, handle.remove)
-        self.workers, self._elements = runner.workers, sum(each.numel() for each in own)
+        self._elements = sum(each.numel() for each in own)
         self.last_step, self._before_last = Step(), Totals()
+
+    @property
+    def _own(self) -> list[Tensor]:
+        """This worker's weights, by parameter; of a sharded one, this process's shard."""
+        return [local_tensor(each) for each in self._parameters.values()]
 
     def step(self, examples: float | None = None) -> bool:
         """Called after each step of the optimizer; exchanges what is due, and merges what has arrived.
@@ -304,8 +287,8 @@ class LocalSteps:
 
         They are the same on all workers. Do not train within it.
         """
-        own = [local_tensor(each) for each in self._worker.parameters]
-        kept = [each.clone() for each in own]
+        own = self._own
+        kept = [on_host(each) if self._fields.offload else each.clone() for each in own]
         buffers = {name: each.clone() for name, each in buffers_of(self._model).items()}
         copy_into(own, self._rounds.agreed)
         load_buffers(self._model, self._rounds.agreed_buffers)
@@ -319,15 +302,14 @@ class LocalSteps:
         """Everything that this worker needs to continue, weights included: plain numbers and tensors.
 
         The optimizer has a state of its own. Waits for what is on its way, which is merged no sooner. All
-        workers must save after the same step.
+        workers must save after the same step. It may be loaded with another `offload`.
         """
-        names, own = list(self._parameters), [local_tensor(each) for each in self._worker.parameters]
         return {
             "version": _VERSION,
             "rank": self._rank,
             "workers": self.workers,
-            "agreed": dict(zip(names, self._rounds.agreed, strict=True)),
-            "own": dict(zip(names, own, strict=True)),
+            "agreed": dict(zip(self._parameters, self._rounds.agreed, strict=True)),
+            "own": dict(zip(self._parameters, self._own, strict=True)),
             "others": dict(self._others),
             "buffers": buffers_of(self._model),
             "agreed_buffers": dict(self._rounds.agreed_buffers),
@@ -348,17 +330,18 @@ class LocalSteps:
         if state.get("version") != _VERSION:
             raise ValueError(f"version {state.get('version')!r} of a state; this program reads {_VERSION}")
         require_same_worker(state, self._rank, self.workers)
-        own = [local_tensor(each) for each in self._worker.parameters]
-        fits = dict(zip(self._parameters, own, strict=True)) | self._others
-        saved = {**state["own"], **state["others"]}
-        shapes, found = ({name: each.shape for name, each in some.items()} for some in (fits, saved))
-        if found != shapes or set(state["own"]) != set(self._parameters):
+        own = dict(zip(self._parameters, self._own, strict=True))
+        shapes, saved = (
+            [{name: each.shape for name, each in some.items()} for some in kinds]
+            for kinds in ((own, self._others), (state["own"], state["others"]))
+        )
+        if shapes != saved:
             raise ValueError("the state is of another model: its parameters have other names or shapes")
         self._rounds.load_shared(state["shared"])
         self._rounds.load_own(state["rounds"])
-        copy_into(own, [state["own"][name] for name in self._parameters])
-        copy_into(self._rounds.agreed, [state["agreed"][name] for name in self._parameters])
-        copy_into(self._others.values(), [state["others"][name] for name in self._others])
+        agreed = dict(zip(self._parameters, self._rounds.agreed, strict=True))
+        for kind, tensors in (("own", own), ("agreed", agreed), ("others", self._others)):
+            copy_into(tensors.values(), [state[kind][name] for name in tensors])
         load_buffers(self._model, state["buffers"])
         self._rounds.agreed_buffers = {name: each.clone() for name, each in state["agreed_buffers"].items()}
         self._traffic.load_state_dict(state["traffic"])
@@ -384,65 +367,23 @@ def _stepped(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Ten
     return found
 
 
-def _merging(
-    every: int | None,
-    every_examples: float | None,
-    exchange: str,
-    unsent: float | str,
-    delay: int,
-    blend: float | None,
-    workers: int,
-) -> Merging:
-    """The arguments as numbers; raises ValueError."""
+def _read_fields(**fields: Any) -> LocalFields:
+    """Raises ValueError, in a line, where one is not valid."""
+    try:
+        return LocalFields(**fields)
+    except ValidationError as problems:
+        problem = problems.errors()[0]
+        name = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{name} = {problem['input']!r}: {problem['msg']}") from None
+
+
+def _require_interval(every: int | None, every_examples: float | None) -> None:
     if (every is None) == (every_examples is None):
         raise ValueError("every and every_examples: give one of them")
     if every is not None and (not isinstance(every, int) or every < 1):
         raise ValueError(f"every = {every!r}: must be a whole number of steps, at least 1")
     if every_examples is not None and not 0 < every_examples < float("inf"):
         raise ValueError(f"every_examples = {every_examples!r}: must be a number above 0")
-    if exchange not in ("differences", "weights"):
-        raise ValueError(f"exchange = {exchange!r}: must be differences or weights")
-    part = 1 / workers if unsent == "1/n" else unsent
-    if not isinstance(part, int | float) or not 0 <= part <= 1:
-        raise ValueError(f'unsent = {unsent!r}: must be from 0 to 1, or "1/n"')
-    if not isinstance(delay, int) or delay < 0 or (every is not None and delay >= every):
-        most = "" if every is None else f", and below every = {every}: it must arrive before it is sent again"
-        raise ValueError(f"delay = {delay!r}: must be a whole number of steps, at least 0{most}")
-    if blend is not None and not (delay and 0 <= blend < 1):
-        raise ValueError(f"blend = {blend!r}: must be at least 0 and below 1, and needs a delay")
-    return Merging(
-        float(every or every_examples or 0),
-        "weights" if exchange == "weights" else "difference",
-        float(part),
-        delay,
-        blend,
-    )
-
-
-def _require_that_fit(method: Method, merging: Merging, outer: Outer, pattern: str) -> None:
-    """Refuses what does not go together, with a ValueError."""
-    if pattern not in _PATTERNS:
-        raise ValueError(f"pattern = {pattern!r}: must be one of {', '.join(_PATTERNS)}")
-    if isinstance(method, PowerSGD):
-        raise ValueError("compressor = powersgd: its factors go through torch's own all-reduce, in DDP alone")
-    if method.nonfinite == "skip":
-        raise ValueError("compressor.nonfinite = skip: weights that are not finite cannot be left out")
-    if not outer.lr > 0 or not 0 <= outer.momentum < 1 or (outer.nesterov and not outer.momentum):
-        raise ValueError(f"outer = {outer}: lr above 0, momentum from 0 to below 1, nesterov with momentum")
-    if method.own_momentum and (outer.momentum or pattern == "ring"):
-        raise ValueError(
-            f"compressor.momentum = {method.own_momentum}: works neither with a ring nor with outer.momentum"
-        )
-    if merging.unsent and pattern == "ring":
-        raise ValueError(f"unsent = {merging.unsent:g} with a ring: what a hop leaves out is also others'")
-    if merging.exchange == "weights":
-        if not isinstance(method, DenseMethod | NoCompression) or method.reduction == "sum":
-            raise ValueError(
-                f"compressor = {method} with exchange = weights: weights need a mean, and a method that "
-                "sends every element, such as linear or entropy"
-            )
-        if merging.unsent or outer != Outer():
-            raise ValueError("unsent and outer: they need exchange = differences")
 
 
 def _parts(

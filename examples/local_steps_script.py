@@ -51,7 +51,7 @@ def train(options):
         compressor=options.compressor,
         unsent="1/n",
         fragments=options.fragments,
-        delay=options.delay,
+        delay_steps=options.delay_steps,
     )
 
     with open(argparse.__file__, "rb") as source:
@@ -82,5 +82,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--compressor", default="strom(density(0.1, every=1)) | golomb_rice")
     parser.add_argument("--fragments", type=int, default=1)
-    parser.add_argument("--delay", type=int, default=0)
+    parser.add_argument("--delay-steps", type=int, default=0)
     train(parser.parse_args())

@@ -137,7 +137,7 @@ def _estimable(spec: RunSpec) -> RealSync:
         raise CannotEstimate(f"{field} = {sync.mode}: bytes can be estimated for allgather only")
     if sync.pattern_name == "hierarchical" and sync.site_ranks is None:
         raise CannotEstimate(
-            "sync.exchange = hierarchical: bytes can be estimated only if sync.sites is given"
+            "sync.pattern = hierarchical: bytes can be estimated only if sync.sites is given"
         )
     if (island := getattr(sync, "island", None)) is not None:
         raise CannotEstimate(f"sync.island = {island}: bytes can be estimated without islands only")

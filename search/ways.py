@@ -197,7 +197,7 @@ def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, fast
     if not setting.every and pattern == "hierarchical":
         if setting.family == "exact":
             raise ValueError("an all-reduce goes through torch")
-        sync = {"mode": "allgather", "exchange": "hierarchical"}
+        sync = {"mode": "allgather", "pattern": "hierarchical"}
     elif not setting.every and pattern == "allgather":
         sync = real(base.sync).model_dump(mode="json")
     run = RunSpec.model_validate({**with_method(base, setting.line), "sync": sync})

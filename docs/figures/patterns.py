@@ -163,9 +163,7 @@ def weights() -> str:
         body.append(text(x + (gap - 20) / 2, middle + 10, "change", size=11))
         body.append(text(x + (gap - 20) / 2, top - 8, "all alike", size=11, color=GREY))
     width = left + 2 * (alone + gap) + 12
-    body.append(
-        text(width / 2, bottom + 26, "exchange: weights, or differences to the agreed ones,", color=GREY)
-    )
+    body.append(text(width / 2, bottom + 26, "exchange: weights, or pseudo-gradients,", color=GREY))
     body.append(text(width / 2, bottom + 43, "by any of the patterns above", color=GREY))
     return document(width, height, body)
 

@@ -151,6 +151,7 @@ class RunSpec(Config):
         if isinstance(mode, WeightsSync):
             left_out |= set() if mode.delay_steps else {"delay_steps", "blend"}
             left_out |= {"fragments"} if mode.fragments == 1 else set()
+            left_out |= set() if mode.offload else {"offload"}
         if getattr(mode, "island", None) is None:
             left_out.add("island_reduce")
         return left_out
@@ -163,7 +164,7 @@ class RunSpec(Config):
             "publish": True,
             "tracking": {"timeline"},
             "workers": {"on_resize", "min_count"},
-            "sync": _in_sync({"authenticated"}),
+            "sync": _in_sync({"authenticated", "offload"}),
         }
         text = defining.model_dump_json(exclude=excluded)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

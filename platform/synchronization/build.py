@@ -1,6 +1,5 @@
 """Builds the workers of this process from a spec, in any mode."""
 
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -8,14 +7,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taugrad.compressors import NonFiniteWeight
 from taugrad.compressors.exchange.addresses import places_of
-from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import Carrier
+from taugrad.compressors.exchange.fragment import fragments_of
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
-from taugrad.compressors.exchange.local_rounds import Fragment, fragments_of
+from taugrad.compressors.exchange.local_rounds import parts_of
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import pattern_for, returning, self_contained
+from taugrad.compressors.exchange.patterns import pattern_for, returning
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting
 from taugrad.compressors.exchange.runner import ProcessRunner, Runner, SimulatedRunner
@@ -126,22 +124,11 @@ class _Build:
 
     def _weights(self, mode: WeightsSync, runner: Runner, randomness: Randomness) -> Synchronization:
         replicas = self._replicas(runner)
-        names, weights = replicas[0].names, replicas[0].weights()
-        parts = fragments_of([weight.numel() for weight in weights], mode.fragments)
-        fragments = [
-            Fragment(
-                Averaging(
-                    runner,
-                    self._patterns(replicas[0], runner, part),
-                    [names[ordinal] for ordinal in part],
-                    f"round {number}",
-                    NonFiniteWeight,
-                ),
-                part,
-            )
-            for number, part in enumerate(parts)
-        ]
-        own_workers = OwnWorkers(runner, fragments, replicas, randomness, self.method, self.device)
+        setting = self._setting(replicas[0], runner)
+        sites = self._sites(runner) if mode.pattern == "hierarchical" else None
+        fragments = fragments_of(setting.sizes, mode.fragments)
+        parts = parts_of(runner, mode, (self.method, mode.back), fragments, setting, sites)
+        own_workers = OwnWorkers(runner, parts, replicas, randomness, self.method, self.device)
         if mode.quorum is None:
             return LocalTraining(mode, own_workers)
         needed = needed_of(mode.quorum, runner.workers)
@@ -215,24 +202,23 @@ class _Build:
             return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
         return connected(most_bytes=most_bytes, key=key)
 
-    def _patterns(
-        self, replica: Replica, runner: Runner, ordinals: Sequence[int] | None = None
-    ) -> list[Pattern]:
-        """One a rank, for all parameters or for some."""
-        weights = replica.weights()
-        ordinals = range(len(weights)) if ordinals is None else ordinals
-        setting = Setting(
-            [replica.names[ordinal] for ordinal in ordinals],
-            [weights[ordinal].clone() for ordinal in ordinals],
+    def _setting(self, replica: Replica, runner: Runner) -> Setting:
+        """Of all parameters; tensors lie where residuals will."""
+        offloads = isinstance(self.mode, WeightsSync) and self.mode.offload
+        return Setting(
+            replica.names,
+            [weight.float().cpu() if offloads else weight.clone() for weight in replica.weights()],
             rank=0,
             workers=runner.workers,
             threads=torch.get_num_threads(),
             hold_back_zeros=self.spec.training.find_unused_parameters,
         )
+
+    def _patterns(self, replica: Replica, runner: Runner) -> list[Pattern]:
+        """One a rank."""
+        setting = self._setting(replica, runner)
         mode, method = self.mode, self.method
         back: Method = getattr(mode, "back", None) or returning(method)
-        if isinstance(mode, WeightsSync) and mode.exchange == "weights":
-            method, back = self_contained(method), self_contained(back)
         name = mode.pattern_name
         settings = [replace(setting, rank=rank) for rank in runner.ranks]
         hooks = isinstance(mode, AllGatherSync) and not self.clips_own

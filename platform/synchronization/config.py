@@ -6,11 +6,11 @@ from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.method import CompressorConfig
 from taugrad.compressors.method.base import Share
+from taugrad.compressors.method.local import LocalFields
 
 from ..config import Config
 
 SiteRanks = tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
-PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
 
 
 class Adapt(Config):
@@ -98,10 +98,10 @@ class AllGatherSync(_Mode):
     exchanges: ClassVar[Exchanged] = "buckets"
 
     mode: Literal["allgather"] = "allgather"
-    exchange: Literal["exact", "hierarchical"] = "exact"
-    """How messages are sent. exact: from every worker to every other one. hierarchical: once to each other
-    site of workers, where a worker forwards them. In the mode weights it is what is sent: the weights
-    themselves, or their difference to the last agreed ones."""
+    pattern: Literal["allgather", "hierarchical"] = "allgather"
+    """Who sends to whom. allgather: every worker to every other one. hierarchical: once to each other site of
+    workers, where a worker forwards messages. In the mode weights also parameter_server (Oland-Raj's master),
+    ring and sharded."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field. For island = host likewise those of each host."""
@@ -123,7 +123,7 @@ class AllGatherSync(_Mode):
 
     @property
     def pattern_name(self) -> str:
-        return "hierarchical" if self.exchange == "hierarchical" else "allgather"
+        return self.pattern
 
 
 class RingSync(_Mode):
@@ -148,17 +148,6 @@ class ShardedSync(_ThereAndBack):
     """Every worker sums up a part of the gradient: what a worker receives hardly grows with their number."""
 
     mode: Literal["sharded"] = "sharded"
-
-
-class OuterOptimizer(Config):
-    """What applies the mean of the workers' differences to the weights they began with."""
-
-    lr: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Learning rate. 1 applies the workers' mean; DiLoCo uses 0.7."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """DiLoCo uses 0.9."""
-    nesterov: bool = False
-    """DiLoCo uses it."""
 
 
 class Deadline(Config):
@@ -208,7 +197,7 @@ class RoundSchedule(Config):
         return self
 
 
-class WeightsSync(_ThereAndBack):
+class WeightsSync(LocalFields, _ThereAndBack):
     """Workers train alone, and now and then exchange weights or how far these have moved."""
 
     exchanges: ClassVar[Exchanged] = "weights"
@@ -216,29 +205,11 @@ class WeightsSync(_ThereAndBack):
     mode: Literal["weights"] = "weights"
     every: int = Field(default=0, ge=0)
     """Steps between two exchanges; 0: one at the end of each epoch (Oland-Raj, section 2)."""
-    exchange: Literal["weights", "difference"] = "difference"
-    """The weights themselves, averaged (Oland-Raj); or their difference to the last agreed ones, a
-    pseudo-gradient with residuals like any gradient (DiLoCo, arXiv 2311.08105)."""
-    pattern: PatternName = "allgather"
-    """Who sends to whom. parameter_server is Oland-Raj's master. hierarchical is allgather with messages that
-    go to each other site once."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, as in the mode allgather."""
-    outer: OuterOptimizer = OuterOptimizer()
-    """For differences."""
-    unsent: float = Field(default=0.0, ge=0, le=1)
-    """How much of its residual (what it has not sent yet) a worker adds to its own weights after an exchange.
-    0: workers continue from the agreed weights. 1 is the error reset of CSER (arXiv 2007.13221). 1 /
-    workers.count is the weight that the residual will have in the workers' mean. For differences."""
     fragments: int = Field(default=1, ge=1)
     """Parts of the model that are exchanged one after the other, each every `every` steps (Streaming DiLoCo,
     arXiv 2501.18512): a smaller message, more often."""
-    delay_steps: int = Field(default=0, ge=0)
-    """Steps for which workers train on while what they sent is on its way. It is merged after them."""
-    blend: float | None = Field(default=None, ge=0, lt=1)
-    """With a delay: the part of its own weights that a worker keeps when the agreed ones arrive; the rest is
-    theirs (alpha of Streaming DiLoCo). By default a worker keeps the steps that it took meanwhile, whole, on
-    top of the agreed weights."""
     adapt: Adapt | None = None
     """Follows the link; by default what is sent is what the compressor says."""
     quorum: float | None = Field(default=None, gt=0.5, le=1)

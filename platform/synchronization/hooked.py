@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_allgather
 from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import transport_of
-from taugrad.compressors.exchange.patterns import PatternName
 from taugrad.compressors.exchange.resizing import model_of
 from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.tensors import broadcast
@@ -59,8 +58,8 @@ class HookedGradients(Synchronization):
         )
         assert isinstance(spec.sync, AllGatherSync)
         warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
-        pattern: PatternName = "hierarchical" if spec.sync.exchange == "hierarchical" else "allgather"
-        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=spec.sync.sites, key=key)
+        pattern, sites = spec.sync.pattern, spec.sync.sites
+        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, key=key)
         self._gather = partial(gather_rows, device=device)
         self.ledger = Ledger(lambda rows: self._gather(rows[0]), 1, self.workers, 0)
         self.adapter = adapter_for(spec.sync.adapt, method, device, self.state.aim_at)

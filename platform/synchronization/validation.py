@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from taugrad.compressors.exchange.sites import check_site_ranks
 from taugrad.compressors.method import Method, PowerSGD
-from taugrad.compressors.method.dense import DenseMethod
+from taugrad.compressors.method.local import local_refusals
 from taugrad.compressors.method.methods import NoCompression
 from taugrad.compressors.method.policies import Law
 
@@ -19,7 +19,6 @@ from .config import (
     AllGatherSync,
     AsyncSync,
     HybridSync,
-    OuterOptimizer,
     RealSync,
     SyncConfig,
     WeightsSync,
@@ -117,54 +116,11 @@ def _momentum(asked: Asked) -> Iterator[str]:
 
 
 def _weights(asked: Asked) -> Iterator[str]:
-    mode, where, method = asked.mode, asked.where, asked.method
-    if not isinstance(mode, WeightsSync):
-        return
-    if method.nonfinite == "skip":
-        yield (
-            f"compressor.nonfinite = skip with {where}.mode = weights: weights that are not finite cannot be "
-            "left out; use refuse"
+    mode = asked.mode
+    if isinstance(mode, WeightsSync):
+        yield from local_refusals(
+            mode, mode.every, mode.fragments, asked.method, mode.back, f"{asked.where}."
         )
-    if mode.outer.nesterov and not mode.outer.momentum:
-        yield f"{where}.outer.nesterov: needs {where}.outer.momentum above 0"
-    if mode.every and mode.delay_steps >= mode.every:
-        yield (
-            f"{where}.delay_steps = {mode.delay_steps} with {where}.every = {mode.every}: a fragment must "
-            f"have arrived before it is sent again; use at most {mode.every - 1}"
-        )
-    if mode.every and mode.fragments > mode.every:
-        yield (
-            f"{where}.fragments = {mode.fragments} with {where}.every = {mode.every}: at most one a step; "
-            f"use at most {mode.every}"
-        )
-    momentum = method.own_momentum
-    if momentum and (mode.outer.momentum or mode.pattern == "ring"):
-        yield (
-            f"compressor.momentum = {momentum} with {where}.mode = weights: it works neither with a ring "
-            f"nor with {where}.outer.momentum, where it would be applied twice; use compressor.momentum: 0"
-        )
-    if mode.unsent and mode.pattern == "ring":
-        yield (
-            f"{where}.unsent = {mode.unsent:g} with {where}.pattern = ring: what a hop leaves out also "
-            f"belongs to other workers; use {where}.unsent: 0, or another pattern"
-        )
-    if mode.exchange == "difference":
-        return
-    if mode.unsent:
-        yield (
-            f"{where}.unsent = {mode.unsent:g} with {where}.exchange = weights: nothing is left for later; "
-            f"use {where}.exchange: difference"
-        )
-    if not isinstance(method, DenseMethod | NoCompression):
-        yield (
-            f"compressor.kind = {method.kind} with {where}.exchange = weights: weights that are not sent "
-            "would count as 0; use a method that sends every element, such as linear or entropy, or "
-            f"{where}.exchange: difference"
-        )
-    if method.reduction == "sum":
-        yield f"compressor.reduction = sum with {where}.exchange = weights: use mean"
-    if mode.outer != OuterOptimizer():
-        yield f"{where}.outer with {where}.exchange = weights: it needs {where}.exchange: difference"
 
 
 def _back(asked: Asked) -> Iterator[str]:
@@ -179,11 +135,6 @@ def _back(asked: Asked) -> Iterator[str]:
         yield f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce"
     if back.own_momentum:
         yield f"{where}.back.momentum = {back.own_momentum}: the sum already contains momentum"
-    whole = isinstance(mode, WeightsSync) and mode.exchange == "weights"
-    if whole and not isinstance(back, DenseMethod | NoCompression):
-        yield (
-            f"{where}.back.kind = {back.kind}: weights need a method that sends every element, such as linear"
-        )
 
 
 def _law(asked: Asked) -> Iterator[str]:
@@ -296,7 +247,7 @@ def _quorum(asked: Asked) -> Iterator[str]:
     if mode.exchange == "weights":
         yield (
             f"{quorum} {where}.exchange = weights: what a late worker has learnt could not wait for its next "
-            f"round; use {where}.exchange: difference"
+            f"round; use {where}.exchange: pseudo_gradients"
         )
     if mode.pattern != "allgather":
         yield (
@@ -325,8 +276,7 @@ def _sites(asked: Asked) -> Iterator[str]:
     mode, where = asked.mode, asked.where
     if not isinstance(mode, AllGatherSync | WeightsSync):
         return
-    field = "pattern" if isinstance(mode, WeightsSync) else "exchange"
-    field, value = f"{where}.{field}", getattr(mode, field)
+    field, value = f"{where}.pattern", mode.pattern
     if mode.sites is not None and value != "hierarchical" and getattr(mode, "island", None) != "host":
         yield (f"{where}.sites with {field} = {value}: they need {field}: hierarchical; leave them out")
     if mode.sites is not None:
@@ -358,7 +308,11 @@ def _islands(asked: Asked) -> Iterator[str]:
     kind, norms = training.optimizer.kind, "it needs the norms of whole layers; use sgd, adam or adamw"
     for cannot, what, why in (
         (asked.sync.is_simulated, "sync.mode = simulated", "FSDP2 needs real workers; leave it out"),
-        (mode.exchange != "exact", f"sync.exchange = {mode.exchange}", "islands are the sites; use exact"),
+        (
+            mode.pattern != "allgather",
+            f"sync.pattern = {mode.pattern}",
+            "islands are the sites; use allgather",
+        ),
         (mode.adapt is not None, "sync.adapt", "it knows no islands; leave one of them out"),
         (
             isinstance(asked.method, PowerSGD),

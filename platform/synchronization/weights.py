@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.local_rounds import Fragment, LocalRounds, LocalWorker, Merging
+from taugrad.compressors.exchange.fragment import LocalWorker, on_host
+from taugrad.compressors.exchange.local_rounds import LocalRounds, Part
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.runner import Runner
-from taugrad.compressors.exchange.tensors import buffers_of, load_buffers
+from taugrad.compressors.exchange.tensors import buffers_of, copy_into, load_buffers
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
@@ -29,8 +30,8 @@ class OwnWorkers:
     """The workers of this process, and what they train with."""
 
     runner: Runner
-    fragments: Sequence[Fragment]
-    """Of their models."""
+    parts: Sequence[Part]
+    """The exchanges of their models' fragments."""
     replicas: Sequence[Replica]
     """Theirs."""
     randomness: Randomness
@@ -43,7 +44,7 @@ class OwnWorkers:
 class LocalTraining(InRounds):
     """A model and an optimizer for each worker here, in local rounds (see `LocalRounds`).
 
-    `model` has the weights that all agreed on last.
+    `model` has the weights that all agreed on last; with `sync.offload`, from `sync_model` to the next step.
     """
 
     own_models = True
@@ -51,21 +52,23 @@ class LocalTraining(InRounds):
     def __init__(self, sync: WeightsSync, workers: OwnWorkers) -> None:
         """Takes charge of this process's workers."""
         runner, replicas = workers.runner, workers.replicas
-        super().__init__([fragment.averaging for fragment in workers.fragments], replicas[0].names)
+        super().__init__([part.averaging for part in workers.parts], replicas[0].names)
         self._sync, self._replicas = sync, list(replicas)
         self._randomness = workers.randomness
         self.model = deepcopy(replicas[0].model)
         runner.broadcast([*self.model.parameters(), *self.model.buffers()])
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        trained.reverse()  # in the replicas' order
-        outer = sync.outer
+        self._trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._trained.reverse()  # in the replicas' order
+        agreed = [
+            on_host(parameter) if sync.offload else parameter.detach().view(-1) for parameter in self._trained
+        ]
         self.local = LocalRounds(
-            workers.fragments,
-            trained,
+            workers.parts,
+            agreed,
             {name: buffer.clone() for name, buffer in buffers_of(self.model).items()},
             [LocalWorker(replica.parameters, replica.model) for replica in replicas],
-            Merging(sync.every, sync.exchange, sync.unsent, sync.delay_steps, sync.blend),
-            torch.optim.SGD(trained, lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov),
+            sync,
+            sync.every,
             self.ledger.traffic,
         )
         self.adapter = adapter_for(sync.adapt, workers.method, workers.device, self._aim_at, sync.every)
@@ -74,13 +77,14 @@ class LocalTraining(InRounds):
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
         began = perf_counter()
         iteration = self.ledger.begin()
+        self._empty_model()
         losses = []
         for local, batch in enumerate(batches):
             # Without examples a worker stays where it is.
             losses.append(batch.weight * self._learn(local, batch, moment) if batch.weight else 0.0)
         if self.adapter is not None:
-            self.local.merging = replace(self.local.merging, every=self.adapter.choice.local_steps)
-        ends = not self.local.merging.every and moment.position.ends_epoch
+            self.local.every = self.adapter.choice.local_steps
+        ends = not self.local.every and moment.position.ends_epoch
         merged = self.local.advance(iteration.step, due=ends)
         if moment.last:
             self.local.finish(iteration.step)
@@ -116,8 +120,22 @@ class LocalTraining(InRounds):
         return aims[0]
 
     def sync_model(self) -> None:
+        self._fill_model()
         if self.adapter is not None:
             self.adapter.hear()
+
+    def _empty_model(self) -> None:
+        """Frees the model's memory while workers train, where agreed weights lie elsewhere."""
+        for parameter in self._trained if self._sync.offload else ():
+            parameter.data = parameter.data.new_empty(0)
+
+    def _fill_model(self) -> None:
+        """Loads the agreed weights into the model, where they lie elsewhere."""
+        if self._sync.offload:
+            for parameter, like, agreed in zip(
+                self._trained, self._replicas[0].parameters, self.local.agreed, strict=True
+            ):
+                parameter.data = agreed.to(like.device, copy=True).view_as(like)
 
     def _step_alone(self, replica: Replica, rank: int, moment: Moment) -> None:
         """One worker's own step; in fp16 it is left out where gradients overflowed."""
@@ -145,7 +163,9 @@ class LocalTraining(InRounds):
         return {"replicas": replicas, "local": self.local.own_state(), "traffic": traffic, **measured}
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
+        self._fill_model()
         self.model.load_state_dict(shared["model"])
+        copy_into(self.local.agreed, self._trained if self._sync.offload else self.local.agreed)
         self.local.agreed_buffers = {name: buffer.clone() for name, buffer in buffers_of(self.model).items()}
         self.local.load_shared(shared["local"])
         self.ledger.load(shared["ledger"])

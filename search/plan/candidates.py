@@ -40,7 +40,7 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
     if methods:
         others = [given(read_config(line), exchange) for line in methods]
         if sites:
-            once = AllGatherSync(exchange="hierarchical")
+            once = AllGatherSync(pattern="hierarchical")
             others += [given(m, once) for m in map(read_config, methods) if isinstance(m, CompressedMethod)]
     else:
         others = [way.planned for way in ways_of(spec, sites=sites)]

@@ -106,8 +106,11 @@ def assert_same(actual: Any, expected: Any) -> None:
     assert type(actual) is type(expected)
     if isinstance(expected, dict):
         assert actual.keys() == expected.keys()
-        for name, update in expected.items():
-            assert_same(actual[name], update)
+        for name, value in expected.items():
+            assert_same(actual[name], value)
+    elif isinstance(expected, list):
+        for one, other in zip(actual, expected, strict=True):
+            assert_same(one, other)
     elif isinstance(expected, Tensor):
         assert torch.equal(actual, expected)
     else:

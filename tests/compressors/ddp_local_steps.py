@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import LocalSteps, Outer
-from taugrad.compressors.exchange.local_rounds import fragments_of
+from taugrad.compressors.exchange import fragment
+from taugrad.compressors.exchange.fragment import fragments_of
 
 SPARSE = "strom(density(0.05, every=1)) | golomb_rice"
 STEPS = 13
@@ -27,16 +30,30 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "ring": (SGD, {"every": 3, "pattern": "ring"}),
     "fragments": (ADAM, {"every": 4, "fragments": 2}),
     "by name": (ADAM, {"every": 4, "fragments": [["0", "2"], ["3"]], "outer": NESTEROV}),
-    "late": (ADAM, {"every": 4, "delay": 2, "outer": NESTEROV}),
-    "late, half own": (ADAM, {"every": 4, "delay": 2, "outer": NESTEROV, "blend": 0.5}),
-    "late fragments": (ADAM, {"every": 4, "fragments": 2, "delay": 3, "blend": 0.25}),
+    "late": (ADAM, {"every": 4, "delay_steps": 2, "outer": NESTEROV}),
+    "late, half own": (ADAM, {"every": 4, "delay_steps": 2, "outer": NESTEROV, "blend": 0.5}),
+    "late fragments": (ADAM, {"every": 4, "fragments": 2, "delay_steps": 3, "blend": 0.25}),
     "examples": (SGD, {"every": 3}),
-    "examples late": (SGD, {"every": 3, "delay": 1}),
+    "examples late": (SGD, {"every": 3, "delay_steps": 1}),
     "by examples": (SGD, {"every_examples": 20}),
 }
 """By name, the optimizer, and the arguments; every message holds everything."""
-CONSERVED = ((0.0, 1, 0), (0.0, 3, 0), ("1/n", 1, 0), ("1/n", 3, 0), (0.0, 1, 1), ("1/n", 2, 1))
+CONSERVED = ((0.0, 1, 0), (0.0, 2, 0), ("1/n", 1, 0), ("1/n", 2, 0), (0.0, 1, 1), ("1/n", 2, 1))
 """What is unsent in own weights, fragments and delay."""
+OFFLOADED: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "DiLoCo": {"outer": NESTEROV, "compressor": SPARSE},
+    "late fragments": {
+        "fragments": 2,
+        "delay_steps": 2,
+        "unsent": "1/n",
+        "outer": NESTEROV,
+        "compressor": SPARSE,
+    },
+    "blend": {"delay_steps": 1, "blend": 0.3, "compressor": SPARSE},
+    "sharded": {"pattern": "sharded", "compressor": "chunked_topk(8, chunk=64) | quantile(bits=2) | chunked"},
+    "weights": {"exchange": "weights", "compressor": "linear(8)"},
+}
 BATCHES = (12, 4)
 """Examples a step, by rank, where examples count."""
 
@@ -74,7 +91,7 @@ class Transcription:
 
     def __init__(self, name: str) -> None:
         self.name, (self.kind, more) = name, DENSE[name]
-        self.every, self.delay = more.get("every", 0), more.get("delay", 0)
+        self.every, self.delay = more.get("every", 0), more.get("delay_steps", 0)
         self.blend = more.get("blend")
         self.models = [network() for _ in range(2)]
         self.optimizers = [optimizer_of(self.kind, model) for model in self.models]
@@ -112,8 +129,8 @@ class Transcription:
     def merge(self, step: int) -> None:
         ready = [batch for batch in self.coming if batch[0] <= step]
         self.coming = [batch for batch in self.coming if batch[0] > step]
-        for _, fragment, mean, buffers, handed_in in ready:
-            for name in self.fragments[fragment]:
+        for _, number, mean, buffers, handed_in in ready:
+            for name in self.fragments[number]:
                 self.momentum[name] = self.mu * self.momentum[name] + mean[name]
                 along = mean[name] + self.mu * self.momentum[name] if self.mu else mean[name]
                 self.agreed[name] = self.agreed[name] - self.lr * along
@@ -201,7 +218,7 @@ def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
 ) -> None:
     """By the mean of what workers learned, less what they still owe."""
     (unsent, fragments, delay), model, rank = setting, network(), dist.get_rank()
-    parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay": delay}
+    parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay_steps": delay}
     optimizer = optimizer_of(ADAM, model)
     local = LocalSteps(model, optimizer, every=2, compressor=SPARSE, **parts)
     begin = {name: tensor.clone() for name, tensor in local.state_dict()["agreed"].items()}
@@ -237,7 +254,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
         def __init__(self) -> None:
             self.model = network()
             self.optimizer = optimizer_of(ADAM, self.model)
-            options = {"every": 4, "fragments": 2, "delay": 2, "unsent": "1/n", "outer": NESTEROV}
+            options = {"every": 4, "fragments": 2, "delay_steps": 2, "unsent": "1/n", "outer": NESTEROV}
             self.local = LocalSteps(self.model, self.optimizer, compressor=SPARSE, **options)  # type: ignore[arg-type]
 
         def go(self, first: int, last: int) -> None:
@@ -264,10 +281,35 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     assert flat(at_the_end.model.parameters()).equal(flat(whole.model.parameters()))
     for changes, words in (
         ({"rank": 1 - rank}, f"the state of rank {1 - rank} of 2 workers, this is rank {rank}"),
-        ({"version": 0}, "version 0 of a state; this program reads 3"),
+        ({"version": 0}, "version 0 of a state; this program reads 4"),
     ):
         said = refusal(lambda changes=changes: again.local.load_state_dict({**saved, **changes}))
         assert said.startswith(f"ValueError: {words}")
+
+
+@scenario(2, each=OFFLOADED)
+def agreed_weights_residuals_and_momentum_on_the_host_give_the_same_bits(name: str) -> None:
+    """From beginning to end, or from a state on; the outer optimizer steps in many pieces."""
+    rank, ends = dist.get_rank(), []
+    with mock.patch.object(fragment, "_PIECE", 7):
+        for begins, ends_with in product((False, True), repeat=2):
+            model = network()
+            optimizer = optimizer_of(ADAM, model)
+            local = LocalSteps(model, optimizer, every=4, offload=begins, **OFFLOADED[name])
+            for step in range(STEPS):
+                if step == 5:
+                    saved = through_a_file(local.state_dict())
+                    local = LocalSteps(model, optimizer, every=4, offload=ends_with, **OFFLOADED[name])
+                    local.load_state_dict(saved)
+                train_step(model, optimizer, rank, step, 8)
+                local.step()
+            local.finish()
+            with local.agreed():
+                agreed = flat(model.parameters())
+            kept = {what: local.state_dict()[what] for what in ("rounds", "shared", "traffic")}
+            ends.append([kept, local.totals, agreed, flat(model.parameters())])
+    for each in ends[1:]:
+        assert_same(each, ends[0])
 
 
 @scenario(2)
@@ -278,7 +320,7 @@ def fragments_under_way_weigh_by_their_own_examples_in_whatever_order_they_are_m
     for saves in (False, True):
         model = network()
         optimizer = optimizer_of(SGD, model)
-        local = LocalSteps(model, optimizer, every=8, fragments=2, delay=7)
+        local = LocalSteps(model, optimizer, every=8, fragments=2, delay_steps=7)
         for step in range(STEPS):
             size = 2 + (3 * step + 5 * rank) % 11
             train_step(model, optimizer, rank, step, size)
@@ -307,7 +349,7 @@ def a_round_under_way_is_over_when_a_state_is_loaded() -> None:
     """All workers go back to where they were, such as for a loss that grew; a ring compresses at each hop."""
     rank, model = dist.get_rank(), network()
     optimizer = optimizer_of(SGD, model)
-    local = LocalSteps(model, optimizer, every=2, delay=1, pattern="ring", compressor=SPARSE)
+    local = LocalSteps(model, optimizer, every=2, delay_steps=1, pattern="ring", compressor=SPARSE)
     local._rounds.__dict__["_thread"] = Late()
     for step in range(2):
         saved = through_a_file(local.state_dict())
@@ -369,24 +411,31 @@ def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
         (local(fragments=[["0", "2", "3"], ["0"]]), "ValueError: fragments: '0.bias' is in 0 and in 1"),
         (local(fragments=7), "ValueError: fragments = 7: must be from 1 to 6"),
         (
-            local(delay=4),
-            "ValueError: delay = 4: must be a whole number of steps, at least 0, and below every = 4",
+            local(delay_steps=4),
+            "ValueError: delay_steps = 4 with every = 4: a fragment must have arrived before it is sent "
+            "again; use at most 3",
         ),
-        (local(blend=0.5), "ValueError: blend = 0.5: must be at least 0 and below 1, and needs a delay"),
-        (local(unsent="1/2"), "ValueError: unsent = '1/2': must be from 0 to 1, or \"1/n\""),
-        (local(exchange="gradients"), "ValueError: exchange = 'gradients': must be differences or weights"),
-        (local(exchange="weights", compressor=SPARSE), "ValueError: compressor = strom("),
-        (local(compressor="powersgd(2)"), "ValueError: compressor = powersgd: "),
+        (local(blend=0.5), "ValueError: blend = 0.5: needs delay_steps above 0"),
+        (local(unsent=2), "ValueError: unsent = 2: Input should be less than or equal to 1"),
+        (
+            local(exchange="gradients"),
+            "ValueError: exchange = 'gradients': Input should be 'pseudo_gradients' or 'weights'",
+        ),
+        (
+            local(exchange="weights", compressor=SPARSE),
+            "ValueError: compressor.kind = strom with exchange = weights: ",
+        ),
+        (local(compressor="powersgd(2)"), "ValueError: compressor.kind = powersgd: "),
         (
             local(compressor={"kind": "wgt", "tau": 0.1, "nonfinite": "skip"}),
             "ValueError: compressor.nonfinite = skip: ",
         ),
+        (local(outer=Outer(nesterov=True)), "ValueError: outer.nesterov: needs outer.momentum above 0"),
         (
-            local(outer=Outer(nesterov=True)),
-            "ValueError: outer = Outer(lr=1.0, momentum=0.0, nesterov=True): ",
+            local(pattern="ring", unsent=0.5, compressor=SPARSE),
+            "ValueError: unsent = 0.5 with pattern = ring: ",
         ),
-        (local(pattern="ring", unsent=0.5, compressor=SPARSE), "ValueError: unsent = 0.5 with a ring: "),
-        (local(pattern="star"), "ValueError: pattern = 'star': must be one of allgather, hierarchical, "),
+        (local(pattern="star"), "ValueError: pattern = 'star': Input should be 'allgather', 'hierarchical'"),
         (
             local(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"names": ["head.*"]}}),
             "ValueError: exempt.names: 'head.*' matches no parameter",

@@ -86,7 +86,13 @@ def test_momentum_on_both_sides_is_warned_of_once(page):
     ("page", "name", "workers", "options", "fewer"),
     [
         ("fsdp2", "fsdp2_script", 4, ("--steps", 20), (3.5, 5.5)),
-        ("local-steps", "local_steps_script", 2, ("--steps", 40, "--fragments", 2, "--delay", 1), (150, 300)),
+        (
+            "local-steps",
+            "local_steps_script",
+            2,
+            ("--steps", 40, "--fragments", 2, "--delay-steps", 1),
+            (150, 300),
+        ),
     ],
 )
 def test_the_pages_example_trains_and_sends_less(page, name, workers, options, fewer, tmp_path, monkeypatch):

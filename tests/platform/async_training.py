@@ -98,7 +98,7 @@ def kept(training: Any) -> torch.Tensor:
     """
     state, total = training.own_state(), torch.zeros(weights(training).numel()).double()
     for local, rank in enumerate(training.ranks):
-        total += torch.cat(training.local.pseudo_gradient(training.local.fragments[0], local)).double()
+        total += torch.cat(training.local.fragments[0].pseudo_gradient(local)).double()
         unsent = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["residuals"]
         total += torch.cat([unsent[name] for name in training._names]).double() if unsent else 0
         pending = state["replicas"][str(rank)]["pending"]

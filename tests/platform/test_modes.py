@@ -182,7 +182,7 @@ def test_messages_take_the_links_that_the_pattern_has(name, real):
 def pattern_of(name: str) -> str:
     """Who sends to whom in a spec."""
     sync = GRADIENTS[name]["sync"]
-    if "hierarchical" in (sync.get("exchange"), sync.get("pattern")):
+    if sync.get("pattern") == "hierarchical":
         return "hierarchical"
     return str(sync.get("pattern", "allgather") if sync["mode"] == "weights" else sync["mode"])
 

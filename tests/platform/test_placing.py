@@ -32,17 +32,17 @@ def spec(**sync: object) -> RunSpec:
 
 
 def test_the_workers_of_a_node_are_a_site_by_default():
-    result = with_sites(spec(exchange="hierarchical"))
+    result = with_sites(spec(pattern="hierarchical"))
     assert result.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
     assert result.model_copy(update={"sync": spec().sync}) == spec()
 
 
 def test_sites_that_the_spec_names_stay():
-    named = spec(exchange="hierarchical", sites=[[0, 1, 2, 3], [4]])
+    named = spec(pattern="hierarchical", sites=[[0, 1, 2, 3], [4]])
     assert with_sites(named) == named
 
 
-SITES = {"exchange": "hierarchical", "sites": [[0, 1, 2, 3, 4]]}
+SITES = {"pattern": "hierarchical", "sites": [[0, 1, 2, 3, 4]]}
 
 
 @pytest.mark.parametrize(

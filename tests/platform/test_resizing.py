@@ -171,10 +171,9 @@ def optimizers(sync: Any) -> list[torch.Tensor]:
 def _moved(sync: Any) -> torch.Tensor:
     """float64 [P], the mean over workers of the way to their present weights that they have not handed in."""
     (fragment,) = sync.local.fragments
-    sent = fragment.weights_at_sending
     ways = []
     for local, replica in enumerate(sync._replicas):
-        starts = sent[local] if sent else sync.local.base_weights(fragment, local)
+        starts = fragment.parts[local].at_sending or fragment.base_weights(local)
         expected = zip(starts, replica.parameters, strict=True)
         ways.append(torch.cat([start.double() - p.detach().reshape(-1).double() for start, p in expected]))
     return torch.stack(ways).mean(0)
@@ -286,7 +285,7 @@ def test_a_run_with_fewer_workers_than_wanted_keeps_its_batches():
     fewer = with_present(spec, 3)
     assert (fewer.workers.count, fewer.training.batch_size) == (3, 32)
     assert with_present(spec, 4) == spec
-    named = {"mode": "allgather", "exchange": "hierarchical", "sites": [[0, 1], [2, 3]]}
+    named = {"mode": "allgather", "pattern": "hierarchical", "sites": [[0, 1], [2, 3]]}
     pinned = RunSpec.model_validate({"workers": ELASTIC, "sync": named})
     with pytest.raises(SpecError, match=r"run\.yaml: workers\.min_count = 2: with 2 of 4 workers: sync"):
         check_present(pinned, "run.yaml")

@@ -8,8 +8,9 @@ from calibrations import calibration, work
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from taugrad.compressors import Outer
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, OuterOptimizer, ShardedSync, WeightsSync
+from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import Run, choose, shortlist
 from taugrad.search.auto_link.shortlist import (
@@ -133,7 +134,7 @@ def test_what_cannot_win_is_not_tried():
     dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
     sparser = prospect("strom", (1000.0,), 0.05)
     slow = prospect("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)
-    outer = WeightsSync(every=4, outer=OuterOptimizer(momentum=0.9))
+    outer = WeightsSync(every=4, outer=Outer(momentum=0.9))
     slow_local = prospect("diloco", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, outer)
     everything = sorted([none, sharded, dense, sparse, sparser, slow, slow_local], key=lambda p: p.seconds)
     exact, kept, dropped = sift(everything)

@@ -5,13 +5,13 @@ import re
 import pytest
 import yaml
 
+from taugrad.compressors import Outer
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import (
     AllGatherSync,
     AsyncSync,
     HybridSync,
-    OuterOptimizer,
     ParameterServerSync,
     RingSync,
     ShardedSync,
@@ -175,7 +175,7 @@ def test_a_mode_without_a_model_is_refused():
 def test_between_sites_messages_cross_once():
     trunk = Trunk(link=Link(rate=8e4, headers=0.0), sites=2)  # 10 kB/s
     link = MEGABYTE_A_SECOND.model_copy(update={"trunk": trunk})
-    once = AllGatherSync(exchange="hierarchical")
+    once = AllGatherSync(pattern="hierarchical")
     # 4 x 4 workers: of each site 4 messages of 30 kB go to 4 workers over there, or to one
     assert seconds(FEW, link, 8) - seconds(FEW, link, 8, once) == pytest.approx(16 * 3 - 4 * 3, rel=0.01)
     local = [WeightsSync(every=4, pattern=pattern) for pattern in ("allgather", "hierarchical")]
@@ -205,7 +205,7 @@ def test_memory_counts_what_the_way_to_train_keeps():
     assert worker_bytes(CALIBRATION, FEW, AllGatherSync(), 8) == 3 * whole + 8e5 + 8e5 + 8 * 3e4
     local = [
         worker_bytes(CALIBRATION, FEW, WeightsSync(every=8, outer=outer), 8)
-        for outer in (OuterOptimizer(), OuterOptimizer(momentum=0.9))
+        for outer in (Outer(), Outer(momentum=0.9))
     ]
     assert local[1] - local[0] == whole
     # weights, gradients, what was agreed on, the difference; 8 messages
@@ -236,7 +236,7 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
     links = [Link(rate=rate, delay=0.001, trunk=trunk) for rate in (1e8, 1e9)]
     if trunk is None:
         links.append(Link(rate=1e8, delay=0.002))
-    syncs = [AllGatherSync(), AllGatherSync(exchange="hierarchical"), WeightsSync(every=4), AsyncSync()]
+    syncs = [AllGatherSync(), AllGatherSync(pattern="hierarchical"), WeightsSync(every=4), AsyncSync()]
     ways = [*candidates(), *(Candidate(SPARSE, sync) for sync in syncs[1:])]
     comparisons = plan(CALIBRATION, ways, links, [2, 8])
     needed = bandwidth_tables(CALIBRATION, comparisons)

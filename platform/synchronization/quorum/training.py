@@ -66,14 +66,14 @@ class QuorumTraining(LocalTraining):
         """Takes charge of this process's workers, whose runner does what all do together."""
         super().__init__(sync, workers)
         replicas = workers.replicas
-        (self._fragment,) = workers.fragments
+        (self._fragment,) = self.local.fragments
         self._members = [Member() for _ in replicas]
         self._fresh = [
             (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
             for replica, pattern in zip(replicas, self._patterns, strict=True)
         ]
         """The state of a new worker."""
-        self._agreed_state = AgreedState(self.model, self.local.outer)
+        self._agreed_state = AgreedState(self.model, self._fragment)
         self.lost_sum = 0.0
         """The sum of all elements that lost workers had not sent."""
         self._iterations = 0
@@ -86,6 +86,7 @@ class QuorumTraining(LocalTraining):
         """See `Synchronization.iterate`. The loss is that of the workers here that took a step."""
         iteration = self.ledger.begin(always_under_way=True)
         number, step = divmod(self._iterations, self._sync.every)
+        self._empty_model()
         self._prepare(number, step)
         for local, batch in enumerate(batches):
             member, note = self._members[local], self.ledger.note(local)
@@ -140,7 +141,7 @@ class QuorumTraining(LocalTraining):
     def _update(self, local: int) -> list[Tensor]:
         """What a worker has learned and not handed in, flat [numel] for each parameter."""
         member = self._members[local]
-        update = self.local.pseudo_gradient(self._fragment, local)
+        update = self._fragment.pseudo_gradient(local)
         if member.pending is not None:
             update = [moved + kept for moved, kept in zip(update, member.pending, strict=True)]
         return update
@@ -195,7 +196,7 @@ class QuorumTraining(LocalTraining):
         for refusal in self._patterns[0].refusals(payloads):
             raise NonFiniteWeight(self._names[refusal.ordinal], refusal.rank)
         mean = self._patterns[0].assemble(payloads)
-        self.local.apply(self._fragment, mean)
+        self._fragment.apply(mean)
         lowest = bodies[min(bodies)]
         self._agreed_state.take_buffers(lowest[lowest.size - buffers :])
         self.ledger.now.step.decompress_s += (perf_counter() - began) / len(self.ranks)
@@ -207,7 +208,7 @@ class QuorumTraining(LocalTraining):
 
     def _continue(self, local: int) -> None:
         """Lets a worker continue from the agreed weights."""
-        self.local.load_agreed(self._fragment, local)
+        self._fragment.load_agreed(local)
         copy_into(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
 
     # What all do together.
@@ -218,6 +219,7 @@ class QuorumTraining(LocalTraining):
             return
         began, last = perf_counter(), self.ledger.now
         self._finish_rounds()
+        self._fill_model()
         with self.ledger.waiting():
             notes = self.ledger.flush(self._complete)
         if self.workers <= SHOWN_WORKERS:

@@ -1,0 +1,355 @@
+"""A fragment of a model in local steps: what workers send of it, and how they go on from what all agreed on.
+
+A worker sends its weights, or its pseudo-gradient: the base weights, from which its steps began, minus its
+weights. All continue from the mean of the weights, or from the outer optimizer's step along the mean
+pseudo-gradient (DiLoCo, arXiv 2311.08105). While a fragment is on its way, workers may train on (Streaming
+DiLoCo, arXiv 2501.18512).
+
+Agreed weights, residuals and outer momentum lie on the model's device; or, with `offload`, in the host's
+memory. Updates are compressed where the residuals lie. The outer optimizer steps where the model lies, in
+pieces, so that its arithmetic is the same, and a GPU needs memory for one piece.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
+
+from ..bucket.layout import PartTally
+from ..bucket.ledger import Traffic
+from ..method.local import LocalFields
+from .averaging import Averaging, Outcome
+from .patterns.base import RefusedUpdate
+from .resizing import merged, model_of, ranks_together, share_of
+from .rounds import ExchangeRecord, PendingRounds
+from .tensors import copy_into, local_tensor
+
+_PIECE = 1 << 20
+"""Elements of which the outer optimizer steps at a time."""
+
+
+@dataclass(frozen=True)
+class LocalWorker:
+    """One worker's model."""
+
+    parameters: Sequence[Tensor]
+    """Those that are trained, of any shape and float type; of a sharded one, this process's shard."""
+    model: nn.Module | None = None
+    """Whose buffers are exchanged."""
+
+
+class Arrived(NamedTuple):
+    """The result of a fragment's rounds, and of their side channel."""
+
+    outcome: Outcome
+    examples: float | None
+    """All workers', where they weigh."""
+    buffers: Mapping[str, Tensor]
+    """Worker 0's, by name."""
+    finished: int | None = None
+    """A worker whose `finish()` ended with this round, where that of this one did not."""
+
+
+@dataclass
+class InFlight:
+    """A fragment that was sent, and has not been merged."""
+
+    merge_at: int
+    """Step after which it is."""
+    arrived: Callable[[], Arrived]
+    """Waits for it."""
+
+
+@dataclass
+class WorkerPart:
+    """What a worker here keeps of a fragment, beside its residual."""
+
+    squares: list[float]
+    """By parameter, the sum of its gradients' mean squares since the last sending."""
+    examples: float = 0.0
+    """From which it learned since then."""
+    weight: float = 1.0
+    """What its part was multiplied by at the last sending."""
+    at_sending: list[Tensor] = field(default_factory=list)
+    """By parameter, flat [numel]: its weights at the last sending, while the fragment is on its way and the
+    worker is to keep the steps that it takes meanwhile."""
+
+
+class Fragment:
+    """A part of the model that is exchanged in rounds of its own.
+
+    Attributes:
+        averaging: takes the mean of what workers send.
+        ordinals: of its parameters.
+        agreed: their agreed weights, flat [numel]; the same bits on all workers.
+        momentum: of the outer optimizer, flat [numel] by parameter; empty without.
+        parts: by worker here.
+        sent_at: the progress at its last sending, or at what counts as one at first.
+        sent_step: the step of it.
+        in_flight: what was sent and is not merged.
+    """
+
+    def __init__(
+        self,
+        averaging: Averaging,
+        ordinals: Sequence[int],
+        agreed: Sequence[Tensor],
+        workers: Sequence[LocalWorker],
+        fields: LocalFields,
+    ) -> None:
+        """Takes charge of some of the parameters; `agreed` has those of all, and is updated in place."""
+        self.averaging, self.ordinals, self._workers, self._fields = averaging, ordinals, workers, fields
+        self.agreed = [agreed[ordinal] for ordinal in ordinals]
+        # Of what adding changes nothing: the first momentum is the first mean, signs of zeros included.
+        self.momentum = [empty_like(each).fill_(-0.0) for each in self.agreed if fields.outer.momentum]
+        self.parts = [WorkerPart([]) for _ in workers]
+        self.sent_at = 0.0
+        self.in_flight: InFlight | None = None
+        self.begin_anew(0)
+
+    def begin_anew(self, step: int) -> None:
+        """Notes that it was sent after a step."""
+        self.sent_step = step
+        for part in self.parts:
+            part.examples, part.squares = 0.0, [0.0 for _ in self.ordinals]
+
+    @property
+    def sendings(self) -> int:
+        """How often it was sent."""
+        return self.averaging.done + (self.in_flight is not None)
+
+    def begin(self, steps: int) -> list[PendingRounds]:
+        """Compresses what the workers here send after so many steps, and sends the first messages."""
+        pending = []
+        for local, (pattern, part) in enumerate(zip(self.averaging.patterns, self.parts, strict=True)):
+            if self._fields.exchange == "weights":
+                means = (math.sqrt(each / steps) if steps else 0.0 for each in part.squares)
+                pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
+            update = self.pseudo_gradient(local)
+            weighed = update if part.weight == 1 else [part.weight * each for each in update]
+            pending.append(self.averaging.begin(local, weighed))
+            if self._fields.delay_steps and self._fields.blend is None:
+                part.at_sending = [each.clone() for each in self._weights(local)]
+        return pending
+
+    @torch.no_grad()
+    def pseudo_gradient(self, local: int) -> list[Tensor]:
+        """A worker's weights; or the base weights minus these, so that a step along it leads to them."""
+        weights = self._weights(local)
+        if self._fields.exchange == "weights":
+            return weights
+        bases = self.base_weights(local)
+        return [base - weight.to(base.dtype) for base, weight in zip(bases, weights, strict=True)]
+
+    @torch.no_grad()
+    def base_weights(self, local: int) -> list[Tensor]:
+        """The weights that local steps start from: agreed ones, less a part of the residual; flat [numel]."""
+        if not self._fields.unsent:
+            return self.agreed
+        # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
+        share = self._fields.unsent / (self.parts[local].weight or 1.0)
+        residuals = self.averaging.patterns[local].unsent()
+        return [agreed - share * residual for agreed, residual in zip(self.agreed, residuals, strict=True)]
+
+    @torch.no_grad()
+    def apply(self, mean: Tensor) -> None:
+        """Takes the workers' mean weights, or the outer optimizer's step along their mean pseudo-gradient."""
+        means = torch.split(mean, [each.numel() for each in self.agreed])
+        if self._fields.exchange == "weights":
+            copy_into(self.agreed, means)
+            return
+        outer, offloads = self._fields.outer, self._fields.offload
+        for place, agreed in enumerate(self.agreed):
+            device = self._parameter(0, place).device
+            tensors = (means[place], agreed, *self.momentum[place : place + 1])
+            for gradient, *pieces in zip(*(torch.split(each, _PIECE) for each in tensors), strict=True):
+                weights, *momentum = copies = [each.to(device, copy=offloads) for each in pieces]
+                gradients, momenta = [gradient.to(device, weights.dtype)], list[Tensor | None](momentum)
+                sgd(
+                    [weights], gradients, momenta or [None], foreach=False, weight_decay=0.0, lr=outer.lr,
+                    momentum=outer.momentum, dampening=0.0, nesterov=outer.nesterov, maximize=False,
+                )  # fmt: skip
+                copy_into(pieces, copies)
+
+    @torch.no_grad()
+    def load_agreed(self, local: int, *, late: bool = False) -> None:
+        """Loads the agreed weights into a worker's model; late ones, blended with its own."""
+        part, blend = self.parts[local], self._fields.blend
+        for place, base in enumerate(self.base_weights(local)):
+            weights, continued = self._parameter(local, place), base
+            if part.at_sending:
+                continued = base + (self._flat(weights) - part.at_sending[place])
+            elif late and blend:
+                continued = base.to(weights.device).lerp(weights.reshape(-1).to(base.dtype), blend)
+            copy_into([weights], [continued])
+        part.at_sending = []
+
+    def _weights(self, local: int) -> list[Tensor]:
+        """A worker's weights, flat [numel] by parameter, where the agreed ones lie; views or copies."""
+        return [self._flat(self._parameter(local, place)) for place in range(len(self.ordinals))]
+
+    def _parameter(self, local: int, place: int) -> Tensor:
+        return local_tensor(self._workers[local].parameters[self.ordinals[place]])
+
+    def _flat(self, weights: Tensor) -> Tensor:
+        return on_host(weights) if self._fields.offload else weights.reshape(-1)
+
+    # States.
+
+    def shared_state(self) -> dict[str, Any]:
+        """What all workers have in common beside the agreed weights."""
+        return {
+            "sent_at": self.sent_at,
+            "sent_step": self.sent_step,
+            "done": self.averaging.done,
+            "momentum": list(self.momentum),
+        }
+
+    def load_shared(self, shared: Mapping[str, Any]) -> None:
+        """Restores what `shared_state` returned."""
+        self.sent_at, self.sent_step = float(shared["sent_at"]), int(shared["sent_step"])
+        self.averaging.done = int(shared["done"])
+        copy_into(self.momentum, shared["momentum"])
+
+    def own_state(self) -> dict[str, Any]:
+        """What only this process has; waits for what is on its way, which is not merged sooner."""
+        ranks = map(str, self.averaging.runner.ranks)
+        return {
+            "parts": {
+                rank: {**vars(part), "squares": list(part.squares)}
+                for rank, part in zip(ranks, self.parts, strict=True)
+            },
+            "in_flight": self.in_flight and self._saved(self.in_flight),
+            "unsent": self.averaging.own_state(),
+        }
+
+    def load_own(self, own: Mapping[str, Any]) -> None:
+        """Restores what `own_state` returned; raises ValueError where it is of other workers."""
+        if self.in_flight is not None:
+            self.in_flight.arrived()  # until then its rounds change what is not sent
+        self.averaging.load(own["unsent"])
+        self.parts = [self._restored_part(own["parts"][str(rank)]) for rank in self.averaging.runner.ranks]
+        self.in_flight = own["in_flight"] and self._restored(own["in_flight"])
+
+    def _restored_part(self, saved: Mapping[str, Any]) -> WorkerPart:
+        device = self.agreed[0].device
+        return WorkerPart(
+            **{**saved, "at_sending": [each.to(device, copy=True) for each in saved["at_sending"]]}
+        )
+
+    def reshard(
+        self,
+        states: Sequence[Mapping[str, Any]],
+        models: Sequence[Sequence[Tensor]],
+        waiting: Sequence[Sequence[Tensor] | None],
+    ) -> None:
+        """See `LocalRounds.reshard`."""
+        runner, unsent = self.averaging.runner, [each["unsent"] for each in states]
+        counts = [each["workers"] for each in unsent]
+        saved = ranks_together([each["parts"] for each in states], counts)
+        residuals = ranks_together([each["ranks"] for each in unsent], counts)
+        parts, former, now = [self._restored_part(each) for each in saved], len(saved), runner.workers
+        moved = [
+            self._moved(part, residuals[rank]["residuals"], models[rank], waiting[rank])
+            for rank, part in enumerate(parts)
+        ]
+        self.averaging.reshard(unsent)
+        setting = self.averaging.patterns[0].setting
+        moves = merged(moved, now, share_of(former, now, self.averaging.patterns[0].reduction))
+        for local, rank in enumerate(runner.ranks):
+            self.parts[local] = WorkerPart(list(parts[model_of(rank, former)].squares))
+            weights = bases = self.base_weights(local)
+            if move := moves[rank]:  # a worker that joins has none
+                weights = [
+                    base - move[name].to(base.device) for name, base in zip(setting.names, bases, strict=True)
+                ]
+            for place, each in enumerate(weights):
+                copy_into([self._parameter(local, place)], [each])
+            if parts[0].at_sending:
+                self.parts[local].at_sending = [each.clone() for each in bases]
+        if in_flight := states[0]["in_flight"]:  # the mean is the same everywhere
+            first, processes = (runner.ranks[0], now) if runner.waits else (0, 1)
+            counted = [each["in_flight"]["traffic"] for each in states[first::processes]]
+            self.in_flight = self._restored(in_flight, counted)
+
+    def _moved(
+        self,
+        part: WorkerPart,
+        residuals: Mapping[str, Tensor],
+        model: Sequence[Tensor],
+        waiting: Sequence[Tensor] | None,
+    ) -> dict[str, Tensor]:
+        """How far a former worker has moved since it continued from the agreed weights, by parameter.
+
+        Or since it was sent, where what it takes since then is kept apart.
+        """
+        share, moved = self._fields.unsent / (part.weight or 1.0), {}
+        names = self.averaging.patterns[0].setting.names
+        for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
+            base = self.agreed[place]
+            if part.at_sending:
+                base = part.at_sending[place]
+            elif share and name in residuals:
+                base = base - share * residuals[name].to(base.device)
+            moved[name] = (base - model[ordinal].reshape(-1).to(base.device)).cpu()
+            if waiting is not None:
+                moved[name] = moved[name] + waiting[ordinal].cpu()
+        return moved
+
+    def _saved(self, in_flight: InFlight) -> dict[str, Any]:
+        outcome, examples, buffers, _ = in_flight.arrived()
+        if isinstance(outcome.mean, RefusedUpdate):
+            raise self.averaging.refusal(outcome.mean)
+        return {
+            "merge_at": in_flight.merge_at,
+            "mean": outcome.mean,
+            "traffic": outcome.traffic.state_dict(),
+            "tallies": [[list(astuple(tally)) for tally in each.tallies] for each in outcome.records],
+            "examples": examples,
+            "buffers": dict(buffers),
+        }
+
+    def _restored(
+        self, saved: Mapping[str, Any], counts: Sequence[Mapping[str, Any]] | None = None
+    ) -> InFlight:
+        """What was saved, or with what former processes counted that this one takes over."""
+        traffic = Traffic(self.averaging.runner.workers)
+        if counts is None:
+            traffic.load_state_dict(saved["traffic"])
+        for former in counts or ():
+            traffic.add_sums(former)
+        records = [ExchangeRecord([[PartTally(*tally) for tally in tallies]]) for tallies in saved["tallies"]]
+        mean = saved["mean"].to(self.agreed[0].device, copy=True)
+        arrived = Arrived(Outcome(mean, traffic, 0.0, records), saved["examples"], saved["buffers"])
+        return InFlight(int(saved["merge_at"]), lambda: arrived)
+
+
+def on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A flat copy in the host's memory, which is pinned where the tensor is on a GPU."""
+    copy = torch.empty(tensor.shape, dtype=dtype or tensor.dtype, pin_memory=tensor.is_cuda)
+    return copy.copy_(tensor).reshape(-1)
+
+
+def empty_like(tensor: Tensor) -> Tensor:
+    """An empty tensor, pinned where another one is."""
+    return torch.empty_like(tensor, pin_memory=tensor.is_pinned())
+
+
+def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """The ordinals of parameters of these sizes, in their order, in parts with nearly as many elements each.
+
+    There is at most one part a parameter.
+    """
+    parts: list[list[int]] = [[] for _ in range(count)]
+    total, before = sum(sizes), 0
+    for ordinal, size in enumerate(sizes):
+        number = min(count - 1, (before + size // 2) * count // max(1, total))
+        left = len(sizes) - ordinal  # each later part needs one
+        empty = next((place for place, part in enumerate(parts) if not part), count)
+        parts[empty if left <= count - empty else min(number, empty)].append(ordinal)
+        before += size
+    return parts

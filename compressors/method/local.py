@@ -1,0 +1,135 @@
+"""The fields of local steps, as `LocalSteps` and a spec have them, and which of them do not go together."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .dense import DenseMethod
+from .methods import Method, NoCompression, PowerSGD
+
+PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
+"""Who sends to whom."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Outer(_Fields):
+    """The optimizer of the agreed weights: SGD along the mean of the workers' pseudo-gradients.
+
+    With the defaults, workers continue from the mean of their weights. DiLoCo has lr=0.7, momentum=0.9,
+    nesterov=True.
+    """
+
+    lr: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Learning rate. 1 applies the workers' mean; DiLoCo uses 0.7."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """DiLoCo uses 0.9."""
+    nesterov: bool = False
+    """DiLoCo uses it."""
+
+
+class LocalFields(_Fields):
+    """What workers exchange between local steps, and how they continue from it."""
+
+    exchange: Literal["pseudo_gradients", "weights"] = "pseudo_gradients"
+    """What is exchanged. pseudo_gradients: how far weights have moved from the last agreed ones, with
+    residuals like any gradient (DiLoCo, arXiv 2311.08105). weights: the weights themselves, averaged
+    (Oland-Raj)."""
+    pattern: PatternName = "allgather"
+    """Who sends to whom. parameter_server is Oland-Raj's master. hierarchical is allgather with messages that
+    go to each other site once."""
+    outer: Outer = Outer()
+    """For pseudo-gradients."""
+    unsent: float = Field(default=0.0, ge=0, le=1)
+    """How much of its residual (what it has not sent yet) a worker adds to its weights after an exchange.
+    0: workers continue from the agreed weights. 1 is the error reset of CSER (arXiv 2007.13221). 1 divided by
+    the number of workers is the weight that the residual will have in their mean. For pseudo-gradients."""
+    delay_steps: int = Field(default=0, ge=0)
+    """Steps for which workers train on while what they sent is on its way. It is merged after them."""
+    blend: float | None = Field(default=None, ge=0, lt=1)
+    """With a delay: the part of its weights that a worker keeps when the agreed ones arrive; the rest is
+    theirs (alpha of Streaming DiLoCo). By default a worker keeps the steps that it took meanwhile, whole, on
+    top of the agreed weights."""
+    offload: bool = False
+    """Whether agreed weights, residuals and outer momentum lie in the host's memory in place of the GPU's.
+    Updates are then compressed on the CPU."""
+
+
+def local_refusals(
+    fields: LocalFields, every: int, fragments: int, method: Method, back: Method | None, prefix: str = ""
+) -> Iterator[str]:
+    """Which combinations cannot be: the fields, their values, and what would be valid, a line each.
+
+    Args:
+        fields: of the local steps.
+        every: steps from one exchange to the next; 0 where they are not counted.
+        fragments: how many.
+        method: what is sent is compressed with; `compressor` in messages.
+        back: what sums are compressed with on their way back.
+        prefix: of the fields' names in messages.
+    """
+    outer, ring = fields.outer, fields.pattern == "ring"
+    momentum = f"compressor.momentum = {method.own_momentum}"
+    unsent = f"{prefix}unsent = {fields.unsent:g}"
+    for cannot, problem in (
+        (
+            isinstance(method, PowerSGD),
+            "compressor.kind = powersgd: its factors go through torch's own all-reduce, in DDP alone",
+        ),
+        (
+            method.nonfinite == "skip",
+            "compressor.nonfinite = skip: weights that are not finite cannot be left out; use refuse",
+        ),
+        (
+            outer.nesterov and not outer.momentum,
+            f"{prefix}outer.nesterov: needs {prefix}outer.momentum above 0",
+        ),
+        (
+            every and fields.delay_steps >= every,
+            f"{prefix}delay_steps = {fields.delay_steps} with {prefix}every = {every}: a fragment must have "
+            f"arrived before it is sent again; use at most {every - 1}",
+        ),
+        (
+            every and fragments > every,
+            f"{prefix}fragments = {fragments} with {prefix}every = {every}: at most one a step; use at most "
+            f"{every}",
+        ),
+        (
+            fields.blend is not None and not fields.delay_steps,
+            f"{prefix}blend = {fields.blend}: needs {prefix}delay_steps above 0",
+        ),
+        (
+            method.own_momentum and outer.momentum,
+            f"{momentum} with {prefix}outer.momentum = {outer.momentum}: it would be applied twice; use 0 "
+            "for one",
+        ),
+        (
+            method.own_momentum and ring,
+            f"{momentum} with {prefix}pattern = ring: a hop also compresses what other workers sent; use "
+            "compressor.momentum: 0, or another pattern",
+        ),
+        (
+            fields.unsent and ring,
+            f"{unsent} with {prefix}pattern = ring: what a hop leaves out also belongs to other workers; use "
+            f"{prefix}unsent: 0, or another pattern",
+        ),
+    ):
+        if cannot:
+            yield problem
+    if fields.exchange == "weights":
+        whole, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
+        if fields.unsent:
+            yield f"{unsent} {whole}: nothing is left for later; {other}"
+        for name, each in {"compressor": method, f"{prefix}back": back or method}.items():
+            if not isinstance(each, DenseMethod | NoCompression):
+                yield (
+                    f"{name}.kind = {each.kind} {whole}: weights that are not sent would count as 0; "
+                    f"{other}, or a method that sends every element, such as linear or entropy"
+                )
+        if method.reduction == "sum":
+            yield f"compressor.reduction = sum {whole}: a sum of weights is no model; use mean"
+        if outer != Outer():
+            yield f"{prefix}outer {whole}: there is no pseudo-gradient to step along; {other}"
