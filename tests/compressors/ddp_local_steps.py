@@ -287,7 +287,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
         assert said.startswith(f"ValueError: {words}")
 
 
-@scenario(2, each=OFFLOADED)
+@scenario(2, values=OFFLOADED)
 def agreed_weights_residuals_and_momentum_on_the_host_give_the_same_bits(name: str) -> None:
     """From beginning to end, or from a state on; the outer optimizer steps in many pieces."""
     rank, ends = dist.get_rank(), []
