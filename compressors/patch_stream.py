@@ -1,7 +1,7 @@
 """A stream of weight patches in a folder or a bucket: numbered patches, and now and then a whole snapshot.
 
-Patch n (`0000000012.patch`) leads from the weights of number 11 to those of 12, a snapshot
-(`0000000050.safetensors`) has all of them. With shards, each worker writes its part of either.
+Patch n (`0000000012.patch`) leads from the weights of number 11 to those of 12; a snapshot
+(`0000000050.safetensors`) has all of them. With shards, each rank writes its part of both.
 """
 
 import json
@@ -10,14 +10,10 @@ import re
 import secrets
 import socket
 import struct
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from logging import getLogger
 from math import prod
-from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import fsspec
@@ -28,26 +24,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .errors import CorruptMessage, PatchMismatch
-from .ops.array import Bytes
-from .patch_weights import (
-    Entry,
-    Weights,
-    digest_of,
-    entries_of,
-    make,
-    prepare,
-    require_same,
-    rows_digest,
-    threads_of,
-)
-from .wire.message import HEADER_BYTES, length_of
-from .wire.patch import Row, Table, merge_patches, read_patch_table, row_of
+from .patch_weights import BITS, Entry, Weights, digest_of, entries_of, make, prepare, require_fit
+from .wire.patch import PATTERNS, row_of, summary
 
 log = getLogger("taugrad")
 
 _TRIES = 100
-"""Files that vanish between the listing and the reading, or are damaged, before a reader waits for others."""
-
+"""Files that vanish after the listing, or are damaged, before a reader waits for others."""
 _NAME = re.compile(r"(\d{10})(?:\.(\d+)of(\d+))?\.(patch|safetensors)")
 _SAFETENSORS = {
     **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL"},
@@ -58,7 +41,7 @@ _SAFETENSORS = {
 
 
 class Published(NamedTuple):
-    """What one call of `PatchWriter.write` wrote."""
+    """What a call of `PatchWriter.write` wrote."""
 
     number: int
     patch_bytes: int
@@ -68,142 +51,103 @@ class Published(NamedTuple):
     changed: float
     """Share of the elements that changed; 1 for the first one."""
     digest: int
-    """Of the weights, or of this worker's shards."""
+    """Of the weights, or of this rank's shards."""
 
 
 class Store:
-    """A folder or a bucket, whose files are there whole or not at all."""
+    """A folder or a bucket, whose files appear whole or not at all."""
 
-    def __init__(self, place: str | os.PathLike[str], writer: int = 0) -> None:
-        """Opens a path, or an address that fsspec knows, such as s3://bucket/run.
-
-        Args:
-            place: the path or the address.
-            writer: which one of several writers this is.
-        """
-        self.place, self._part = os.fspath(place), f".{writer}.part"
-        self._system, self._folder = _system_of(self.place)
-        self._local = "file" in _protocols(self._system)
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        """Opens a path, or an address that fsspec knows, such as s3://bucket/run."""
+        self.place = os.fspath(place)
+        try:
+            self._system, self._folder = fsspec.url_to_fs(self.place)
+        except ImportError as missing:
+            try:  # pyarrow, which the platform has, has clients of its own
+                from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415
+                from pyarrow.fs import FileSystem  # noqa: PLC0415
+            except ImportError:
+                raise missing from None
+            system, self._folder = FileSystem.from_uri(self.place)
+            self._system = ArrowFSWrapper(system)
+        self._local = "file" in self._system.protocol
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file that belongs to a stream; nothing, where there is no such folder yet."""
+        """Bytes of the files of a stream; none if the folder does not exist yet."""
         self._system.invalidate_cache()
         try:
-            found = self._system.ls(self._folder, detail=True)
+            files = self._system.ls(self._folder, detail=True)
         except FileNotFoundError:
             return {}
-        names = ((each["name"].rpartition("/")[2], int(each["size"] or 0)) for each in found)
-        return {name: size for name, size in names if _NAME.fullmatch(name)}
+        sizes = {file["name"].rpartition("/")[2]: int(file["size"] or 0) for file in files}
+        return {name: sizes[name] for name in sorted(sizes) if _NAME.fullmatch(name)}
 
     def read(self, name: str, end: int | None = None) -> bytes:
-        """A file, or its beginning.
-
-        Raises:
-            FileNotFoundError: it is gone.
-        """
+        """Reads a file, or its beginning; raises FileNotFoundError."""
         with self._system.open(f"{self._folder}/{name}", "rb") as file:
-            data: bytes = file.read() if end is None else file.read(end)
+            data: bytes = file.read(end)
         return data
 
-    def write(self, name: str, data: Iterable[Any], *, new: bool = True) -> int:
-        """Writes a file of several buffers, and returns its bytes.
+    def write(self, name: str, buffers: Iterable[Any]) -> int:
+        """Writes a new file, and returns its bytes.
 
         Raises:
-            FileExistsError: it is to be new, and is there.
+            FileExistsError: it exists.
             OSError: it cannot be written; then nothing is left of it.
         """
         self._system.makedirs(self._folder, exist_ok=True)
         path = f"{self._folder}/{name}"
-        if not self._local:  # an object is there when it is complete
-            if new and self._system.exists(path):
-                raise FileExistsError(f"{path} is there")
+        if self._system.exists(path):
+            raise FileExistsError(f"{path} exists")
+        if not self._local:  # an object appears when it is complete
             with self._system.open(path, "wb") as file:
-                return sum(file.write(each) or len(each) for each in data)
-        part = f"{path}.{secrets.token_hex(4)}{self._part}"
+                return sum(file.write(buffer) or len(buffer) for buffer in buffers)
+        part = f"{self._folder}/{part_name(socket.gethostname(), os.getpid())}"
         try:
             with open(part, "wb") as file:
-                size = sum(file.write(each) for each in data)
+                size = sum(map(file.write, buffers))
                 file.flush()
                 os.fsync(file.fileno())
-            if new:
-                os.link(part, path)
-            else:
-                os.replace(part, path)
+            os.link(part, path)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(part)
         return size
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file, if it exists."""
         with suppress(FileNotFoundError):
             self._system.rm_file(f"{self._folder}/{name}")
 
-    def remove_parts(self) -> None:
-        """Removes what a writer that was killed has left behind."""
-        if self._local:
-            for path in Path(self._folder).glob(f"*{self._part}"):
-                path.unlink(missing_ok=True)
+
+def part_name(host: str, process: int) -> str:
+    """The file that a process writes before it has its name, in a folder."""
+    return f"{host}-{process}.part"
 
 
-def _system_of(place: str) -> tuple[Any, str]:
-    try:
-        system, folder = fsspec.url_to_fs(place)
-    except ImportError as missing:
-        try:  # pyarrow, which the platform has, has clients of its own
-            from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415
-            from pyarrow.fs import FileSystem  # noqa: PLC0415
-        except ImportError:
-            raise missing from None
-        found, folder = FileSystem.from_uri(place)
-        system = ArrowFSWrapper(found)
-    return system, str(folder).rstrip("/")
+def _number(name: str) -> int:
+    return int(name[:10])
 
 
-def _protocols(system: Any) -> tuple[str, ...]:
-    return (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
-
-
-@dataclass(frozen=True)
-class _Files:
-    """What a folder has, where all parts are there: by number, names, and bytes of all."""
-
-    patches: dict[int, list[str]] = field(default_factory=dict)
-    snapshots: dict[int, list[str]] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, sizes: dict[str, int]) -> "_Files":
-        sets = dict[tuple[str, int, int], list[str]]()
-        for name in sorted(sizes):
-            if match := _NAME.fullmatch(name):
-                sets.setdefault((match[4], int(match[1]), int(match[3] or 1)), []).append(name)
-        files = cls(sizes=sizes)
-        for (kind, number, parts), names in sorted(sets.items()):
-            if len(names) == parts:
-                (files.patches if kind == "patch" else files.snapshots)[number] = names
-        return files
-
-    def cost(self, names: Iterable[str]) -> int:
-        return sum(self.sizes[name] for name in names)
-
-    def way(self, number: int | None) -> tuple[int | None, list[tuple[int, list[str]]]]:
-        """The snapshot to begin with, if any, and the patches that go furthest, for the fewest bytes."""
-        ways = []
-        for begin, snapshot in [(number, None), *((each, each) for each in self.snapshots)]:
-            if begin is None or (number is not None and begin < number):
-                continue
-            at, patches = begin, list[tuple[int, list[str]]]()
-            while at + 1 in self.patches:
-                at += 1
-                patches.append((at, self.patches[at]))
-            cost = sum(self.cost(names) for _, names in patches)
-            cost += self.cost(self.snapshots[snapshot]) if snapshot is not None else 0
-            ways.append((-at, cost, snapshot is not None, begin, snapshot, patches))
-        if not ways:
-            return None, []
-        *_, snapshot, patches = min(ways, key=lambda way: way[:4])
-        return snapshot, patches
+def _chain(sizes: Mapping[str, int], number: int | None) -> list[tuple[int, list[str]]]:
+    """Number and files of each link of what leads furthest from a number, for the fewest bytes."""
+    sets = dict[tuple[str, int, int], list[str]]()
+    for name in sorted(sizes):
+        if match := _NAME.fullmatch(name):
+            sets.setdefault((match[4], int(match[1]), int(match[3] or 1)), []).append(name)
+    files = {(kind, at): names for (kind, at, parts), names in sets.items() if len(names) == parts}
+    begins = [] if number is None else [(number, list[tuple[int, list[str]]]())]
+    begins += [(at, [(at, names)]) for (kind, at), names in files.items() if kind == "safetensors"]
+    chains = []
+    for begin, chain in begins:
+        at = begin
+        while ("patch", at + 1) in files:
+            at += 1
+            chain.append((at, files["patch", at]))
+        if begin >= (number or 0):
+            cost = sum(sizes[name] for _, names in chain for name in names)
+            chains.append((-at, cost, begin, chain))
+    return min(chains)[-1] if chains else []
 
 
 class PatchWriter:
@@ -235,23 +179,21 @@ class PatchWriter:
         for name, value in (("full_every", full_every), ("keep", 1 if keep is None else keep)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-        running = dist.is_initialized()
-        self._rank, self._world = (dist.get_rank(), dist.get_world_size()) if running else (0, 1)
-        self._store, self._full_every, self._keep = Store(place, self._rank), full_every, keep
-        self._threads = threads_of(threads)
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._store, self._full_every, self._keep = Store(place), full_every, keep
+        self._threads = torch.get_num_threads() if threads is None else threads
         self._lease = _Lease(self._store, f"writer-{self._rank}.json", take_over)
         self._last: dict[str, Entry] | None = None
         self._digest, self._snapshot_due = 0, 0
-        self._store.remove_parts()
-        self.number = max((_number(name) for name in self._store.sizes()), default=-1)
+        self.number = max(map(_number, self._store.sizes()), default=-1)
         """Of what was written last; -1 for nothing."""
 
     def write(self, weights: Weights) -> Published:
         """Publishes weights under the next number.
 
         Args:
-            weights: by name, as for `make_patch`; always the same names, types and shapes. Where some are
-                DTensors, every rank calls this; each writes its shards, and rank 0 what all have alike.
+            weights: by name, as for `make_patch`; always the same names, dtypes and shapes. Where some are
+                DTensors, every rank calls this; each writes its shards, and rank 0 what all ranks have.
 
         Raises:
             FileExistsError: another writer has taken the place over.
@@ -259,22 +201,20 @@ class PatchWriter:
                 due: the next call writes one.
             PatchMismatch: the weights are not of the same model as before.
         """
-        self._lease.require()
-        parts = self._world if any(isinstance(each, DTensor) for each in weights.values()) else 1
-        entries = entries_of(weights)
-        if parts > 1:
-            entries = {
-                name: each if each.owned(self._rank) else each.empty() for name, each in entries.items()
-            }
-        number = self.number + 1
-        name = f"{number:010d}" + (f".{self._rank}of{parts}" if parts > 1 else "")
+        if not self._lease.held():
+            raise FileExistsError(f"{self._store.place}: another writer has taken it over")
+        entries, number = entries_of(weights), self.number + 1
+        name = f"{number:010d}"
+        if any(isinstance(tensor, DTensor) for tensor in weights.values()):
+            entries = {key: entry if entry.published else entry.empty() for key, entry in entries.items()}
+            name += f".{self._rank}of{dist.get_world_size()}"
         patch_bytes, snapshot_bytes, changed = 0, 0, 1.0
         if self._last is None:
             digest, self._snapshot_due = digest_of(entries, self._threads), number
         else:
-            made = make(self._last, entries, self._digest, self._threads)
-            digest, changed = made.table.after, made.table.changed / max(made.table.count, 1)
-            patch_bytes = self._store.write(f"{name}.patch", [made.data])
+            patch = make(self._last, entries, self._digest, self._threads)
+            changed, digest = summary(b"".join(patch))
+            patch_bytes = self._store.write(f"{name}.patch", patch)
             self._remember(entries, number, digest)
         if number >= self._snapshot_due:  # behind the patch: where this fails, the stream goes on
             snapshot_bytes = self._store.write(f"{name}.safetensors", _snapshot(entries, number, digest))
@@ -286,31 +226,28 @@ class PatchWriter:
     def _remember(self, entries: Mapping[str, Entry], number: int, digest: int) -> None:
         self.number, self._digest = number, digest
         if self._last is None:
-            copies = {each.place: each.bits.clone() for each in entries.values()}
-            self._last = {name: each.apart(copies[each.place]) for name, each in entries.items()}
-        for name, each in entries.items():
-            self._last[name].bits.copy_(each.bits)
+            copies = {entry.place: entry.bits.clone() for entry in entries.values()}
+            self._last = {name: entry.with_bits(copies[entry.place]) for name, entry in entries.items()}
+        for name, entry in entries.items():
+            self._last[name].bits.copy_(entry.bits)
 
     def _trim(self) -> None:
         files = self._store.sizes()
         snapshots = sorted({_number(name) for name in files if name.endswith(".safetensors")})
-        if self._keep is None or len(snapshots) <= self._keep:
-            return
-        for name in files:
-            if _number(name) < snapshots[-self._keep]:
+        for name in files if self._keep else ():
+            if _number(name) < snapshots[-(self._keep or 0) :][0]:
                 self._store.remove(name)
 
     def close(self) -> None:
         """Lets another writer have the place. What was written stays."""
-        self._lease.release()
+        if self._lease.held():
+            self._store.remove(self._lease.name)
 
     def __enter__(self) -> "PatchWriter":
-        """Itself."""
+        """Returns itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Closes it."""
         self.close()
 
@@ -319,43 +256,32 @@ class _Lease:
     """A file that says who writes to a place."""
 
     def __init__(self, store: Store, name: str, take_over: bool) -> None:
-        self._store, self._name = store, name
-        me = psutil.Process()
-        mine = {"host": socket.gethostname(), "pid": me.pid, "began": me.create_time(), "since": time.time()}
-        self._data = json.dumps(mine | {"key": secrets.token_hex(8)}).encode()
-        try:
-            store.write(name, [self._data])
-        except FileExistsError:
+        self._store, self.name, me = store, name, psutil.Process()
+        holder = {"host": socket.gethostname(), "pid": me.pid, "began": me.create_time()}
+        self._data = json.dumps(holder | {"key": secrets.token_hex(8)}).encode()
+        with suppress(FileNotFoundError):
             other = json.loads(store.read(name))
             if not take_over and _may_live(other):
-                since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(other["since"]))
                 raise FileExistsError(
-                    f"{store.place} is written by process {other['pid']} on {other['host']}, since {since}; "
+                    f"{store.place} is written by process {other['pid']} on {other['host']}; "
                     "if that one is gone, take_over=True takes its place"
-                ) from None
-            store.write(name, [self._data], new=False)
+                )
+            store.remove(name)
+            store.remove(part_name(other["host"], other["pid"]))  # where it was killed
+        store.write(name, [self._data])
 
-    def require(self) -> None:
-        if not self._held():
-            raise FileExistsError(f"{self._store.place}: another writer has taken it over")
-
-    def release(self) -> None:
-        if self._held():
-            self._store.remove(self._name)
-
-    def _held(self) -> bool:
+    def held(self) -> bool:
         try:
-            return bool(self._store.read(self._name) == self._data)
+            return self._store.read(self.name) == self._data
         except FileNotFoundError:
             return False
 
 
-def _may_live(other: Mapping[str, Any]) -> bool:
+def _may_live(holder: Mapping[str, Any]) -> bool:
     """Whether a writer may be alive; one of another machine may always be."""
-    if other["host"] != socket.gethostname():
-        return True
     try:
-        return bool(abs(psutil.Process(other["pid"]).create_time() - other["began"]) < 1)
+        same_host = holder["host"] == socket.gethostname()
+        return not same_host or psutil.Process(holder["pid"]).create_time() == holder["began"]
     except psutil.NoSuchProcess:
         return False
 
@@ -364,14 +290,14 @@ class PatchReader:
     """Follows what a `PatchWriter` publishes."""
 
     def __init__(self, place: str | os.PathLike[str], *, threads: int | None = None) -> None:
-        """Looks at a path or an address; nothing needs to be there yet.
+        """Opens a path or an address, where nothing needs to be yet.
 
         Args:
             place: as for `PatchWriter`.
             threads: as for `apply_patch`.
         """
-        self._store, self._threads = Store(place), threads_of(threads)
-        self._bad, self._digest = set[str](), 0
+        self._store, self._damaged, self._digest = Store(place), set[str](), 0
+        self._threads = torch.get_num_threads() if threads is None else threads
         self.number: int | None = None
         """Of the weights that `update` has last written; None before."""
 
@@ -386,158 +312,121 @@ class PatchReader:
             weights: by name, whole tensors; what they are at first does not matter.
 
         Returns:
-            The number that weights have now; None if there is nothing yet.
+            The number that weights have now; None if nothing is published yet.
 
         Raises:
-            PatchMismatch: what is published has other names, types or shapes.
+            PatchMismatch: what is published has other names, dtypes or shapes.
         """
         entries = entries_of(weights)
         for _ in range(_TRIES):
-            sizes = {name: size for name, size in self._store.sizes().items() if name not in self._bad}
-            snapshot, patches = _Files.of(sizes).way(self.number)
-            steps = [(number, names, False) for number, names in patches]
-            if snapshot is not None:
-                steps.insert(0, (snapshot, _Files.of(sizes).snapshots[snapshot], True))
-            if all(self._go(entries, *step) for step in steps):
+            sizes = {name: size for name, size in self._store.sizes().items() if name not in self._damaged}
+            if all(self._advance(entries, *link) for link in _chain(sizes, self.number)):
                 break
         return self.number
 
-    def _go(self, entries: Mapping[str, Entry], number: int, names: list[str], whole: bool) -> bool:
+    def _advance(self, entries: Mapping[str, Entry], number: int, names: list[str]) -> bool:
         """Brings weights to a number; whether that was possible."""
+        is_patch = names[0].endswith(".patch")
         try:
-            files = [np.frombuffer(self._store.read(name), np.uint8) for name in names]
-            if whole:
-                digest = _load(files, number, entries, self._threads)
+            files = [self._store.read(name) for name in names]
+            if is_patch:
+                patch = prepare(entries, np.frombuffer(b"".join(files), np.uint8), self._threads)
+                patch.apply()
+                self._digest = patch.digest
             else:
-                patch = files[0] if len(files) == 1 else np.frombuffer(merge_patches(files), np.uint8)
-                fitting = prepare(entries, patch, self._threads)
-                fitting.commit()
-                digest = fitting.table.after
+                self._digest = _load(files, number, entries, self._threads)
         except FileNotFoundError:  # the writer keeps newer ones only
             return False
         except (CorruptMessage, PatchMismatch) as problem:
             if isinstance(problem, PatchMismatch) and problem.tensor:
                 raise
-            if not whole and digest_of(entries, self._threads) != self._digest:
+            if is_patch and digest_of(entries, self._threads) != self._digest:
                 log.warning("%s: weights are not those of number %s any more", self._store.place, self.number)
                 self.number = None
             else:
                 log.warning("%s: %s is left out: %s", self._store.place, " ".join(names), problem)
-                self._bad.update(names)
+                self._damaged.update(names)
             return False
-        self.number, self._digest = number, digest
+        self.number = number
         return True
 
 
-def _number(name: str) -> int:
-    return int(name.partition(".")[0])
-
-
 def _snapshot(entries: Mapping[str, Entry], number: int, digest: int) -> Iterator[Any]:
-    """A safetensors file; what is no tensor of its own there, or a shard, is one of bytes."""
-    header = dict[str, Any]()
-    rows, end = list[Any](), 0
-    for name, entry in entries.items():
-        row, size = entry.row, entry.bits.numel() * entry.bits.element_size()
-        rows.append([row.names, *row[1:]])
-        known = row.elements == prod(row.shape) and row.dtype in _SAFETENSORS
-        dtype, shape = (_SAFETENSORS[row.dtype], list(row.shape)) if known else ("U8", [size])
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    about = json.dumps({"number": number, "digest": f"{digest:016x}", "tensors": rows})
-    text = json.dumps({"__metadata__": {"format": "pt", "taugrad": about}} | header).encode()
+    """A safetensors file; shards, and dtypes that the format does not know, are tensors of bytes."""
+    header, end = dict[str, Any](), 0
+    for name, (_, dtype, shape, _, size, _) in ((name, entry.row) for name, entry in entries.items()):
+        width, _, parts = PATTERNS[dtype]
+        known = dtype in _SAFETENSORS and size == prod(shape) * parts
+        kind = (
+            {"dtype": _SAFETENSORS[dtype], "shape": shape}
+            if known
+            else {"dtype": "U8", "shape": [size * width]}
+        )
+        header[name] = kind | {"data_offsets": [end, end + size * width]}
+        end += size * width
+    about = {"number": number, "digest": f"{digest:016x}", "rows": [entry.row for entry in entries.values()]}
+    text = json.dumps({"__metadata__": {"format": "pt", "taugrad": json.dumps(about)}} | header).encode()
     text += b" " * (-len(text) % 8)
-    yield struct.pack("<Q", len(text))
-    yield text
+    yield struct.pack("<Q", len(text)) + text
     for entry in entries.values():
         yield entry.bits.cpu().numpy().view(np.uint8).data
 
 
-def _read_snapshot(data: Bytes) -> tuple[int, int, list[tuple[Row, Bytes]]]:
-    """Number, digest and tensors of a snapshot, untrusted.
+def _about(data: bytes) -> tuple[Any, Any, int]:
+    """What a snapshot, untrusted, says of itself, of its tensors, and where these begin."""
+    (size,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + size])
+    return json.loads(header["__metadata__"]["taugrad"]), header, 8 + size
+
+
+def _load(files: list[bytes], number: int, entries: Mapping[str, Entry], threads: int) -> int:
+    """Writes a snapshot's tensors to weights, once all is checked; returns their digest.
 
     Raises:
-        CorruptMessage: it is none of a writer's.
+        CorruptMessage: a file is damaged, or not a writer's.
+        PatchMismatch: it is of another model.
     """
-    try:
-        about, header, begin = _about(bytes(data[: 8 + _header_size(data)]))
-        tensors = list[tuple[Row, Bytes]]()
-        for each in about["tensors"]:
-            row = row_of(*each)
-            low, high = header[row.names[0]]["data_offsets"]
-            size = row.elements * row.pattern.parts * row.pattern.width
-            if not 0 <= low <= high <= data.size - begin or high - low != size or len(row.names) > 1:
-                raise ValueError(f"tensor {row.names[0]} is not where the file says")
-            tensors.append((row, data[begin + low : begin + high]))
-        return about["number"], int(about["digest"], 16), tensors
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as problem:
-        raise CorruptMessage(f"no snapshot that taugrad wrote: {problem}") from None
-
-
-def _header_size(data: Bytes) -> int:
-    (size,) = struct.unpack("<Q", bytes(data[:8]))
-    return int(size)
-
-
-def _about(head: bytes) -> tuple[Any, Any, int]:
-    header = json.loads(head[8:])
-    return json.loads(header["__metadata__"]["taugrad"]), header, len(head)
-
-
-def _load(files: list[Bytes], number: int, entries: Mapping[str, Entry], threads: int) -> int:
-    """Writes a snapshot's tensors to weights, once all is checked; returns their digest."""
-    tensors, digest, names = list[tuple[Row, Bytes]](), 0, dict[str, Row]()
+    shards, digest = list[Entry](), 0
     for data in files:
-        said, own, found = _read_snapshot(data)
-        if said != number:
-            raise CorruptMessage(f"it is a snapshot of number {said}")
-        digest = (digest + own) % 2**64
-        tensors += found
-        names |= {row.names[0]: row for row, _ in found}
-    require_same(names, {name: entry.row for name, entry in entries.items()}, "the weights")
-    bits = [
-        torch.from_numpy(data.copy().view(f"i{row.pattern.width}")).view(entries[row.names[0]].bits.dtype)
-        for row, data in tensors
-    ]
-    if rows_digest([(row, each) for (row, _), each in zip(tensors, bits, strict=True)], threads) != digest:
-        raise CorruptMessage(f"the tensors do not have digest {digest:016x}")
-    covered = dict.fromkeys(names, 0)
-    for row, _ in tensors:
-        covered[row.names[0]] += row.elements
-    if any(covered[name] != prod(row.shape) for name, row in names.items()):
-        raise CorruptMessage("a tensor's shards are not all there")
-    for (row, _), each in zip(tensors, bits, strict=True):
-        entry = entries[row.names[0]]
-        begin = row.first * row.pattern.parts
-        entry.bits[begin : begin + each.numel()].copy_(each)
+        try:
+            about, header, begin = _about(data)
+            if about["number"] != number:
+                raise ValueError(f"it has number {about['number']}")
+            digest += int(about["digest"], 16)
+            for row in [row_of(*row) for row in about["rows"]]:
+                (low, high), width = header[row.names[0]]["data_offsets"], PATTERNS[row.dtype].width
+                array = np.frombuffer(data, np.uint8)[begin + low : begin + high].copy()
+                if array.size != row.size * width or low < 0 or len(row.names) > 1:
+                    raise ValueError(f"tensor {row.names[0]} is not where the file says")
+                bits = torch.from_numpy(array.view(f"u{width}")).view(BITS[width])
+                shards.append(Entry(row, bits, bits))
+        except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as problem:
+            raise CorruptMessage(f"no snapshot that taugrad wrote: {problem}") from None
+    require_fit([shard.row for shard in shards], entries)
+    found = sum(digest_of({shard.row.names[0]: shard}, threads) for shard in shards)
+    if (found - digest) % 2**64:
+        raise CorruptMessage(f"the tensors do not have digest {digest % 2**64:016x}")
+    for shard in shards:
+        entry, first = entries[shard.row.names[0]], shard.row.first
+        entry.bits[first : first + shard.row.size].copy_(shard.bits)
     for entry in entries.values():
         entry.write_back()
-    return digest
+    return digest % 2**64
 
 
 def listing(place: str | os.PathLike[str]) -> Iterator[str]:
     """A line for each file of a stream: number, kind, bytes, changed share, and digest after."""
     store = Store(place)
     yield f"{'number':>10}  {'file':<12}{'bytes':>14}{'changed':>10}  digest"
-    for name, size in sorted(store.sizes().items()):
-        kind, share, digest = name[11:], "", ""
+    for name, size in store.sizes().items():
+        share = ""
         try:
             if name.endswith(".patch"):
-                table = _head(store, name)
-                share, digest = f"{100 * table.changed / max(table.count, 1):.3f}%", f"{table.after:016x}"
+                changed, after = summary(store.read(name))
+                share, text = f"{changed:.3%}", f"{after:016x}"
             else:
-                end = 8 + _header_size(np.frombuffer(store.read(name, 8), np.uint8))
-                digest = _about(store.read(name, min(end, size)))[0]["digest"]
-        except (CorruptMessage, ValueError, KeyError, struct.error) as problem:
-            digest = f"damaged: {problem}"
-        yield f"{_number(name):>10}  {kind:<12}{size:>14,}{share:>10}  {digest}"
-
-
-def _head(store: Store, name: str) -> Table:
-    """The table of a patch, of which no more is read."""
-    head = store.read(name, HEADER_BYTES)
-    if len(head) == HEADER_BYTES:
-        head = store.read(name, HEADER_BYTES + struct.unpack_from("<Q", head, 16)[0])
-    data: Bytes = np.frombuffer(head, np.uint8)
-    length_of(data)
-    return read_patch_table(data)
+                (end,) = struct.unpack("<Q", store.read(name, 8))
+                text = _about(store.read(name, 8 + min(end, size)))[0]["digest"]
+        except (CorruptMessage, ValueError, LookupError, TypeError, struct.error) as problem:
+            text = f"damaged: {problem}"
+        yield f"{_number(name):>10}  {name[11:]:<12}{size:>14,}{share:>10}  {text}"

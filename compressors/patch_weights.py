@@ -1,77 +1,73 @@
-"""Dictionaries of tensors as the bit patterns that patches are about; how a patch is made and applied."""
+"""State dictionaries as bit patterns, and the patches between them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from hashlib import blake2b
+from itertools import accumulate, groupby
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from operator import mul
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .errors import CorruptMessage, PatchMismatch
 from .ops.array import Bytes
-from .ops.cpu.patching import CpuPatching, all_steps, bits_of, factor
+from .ops.cpu.patching import CpuPatching
 from .ops.cuda.ops import CudaOps
 from .ops.cuda.patching import CudaPatching
 from .ops.interface import ops_for
-from .ops.patching import PatchOps, Piece, Steps, Taken
-from .wire.patch import PATTERNS, Change, Row, Table, read_changes, read_patch_table, write_patch
+from .ops.patching import Comparison, PatchOps, Piece, Steps
+from .wire.patch import PATTERNS, PatchSection, Row, read_sections, read_steps, write_section
 
 Weights = Mapping[str, Tensor]
-"""Such as a state_dict: by name, tensors of any type and shape, or DTensors."""
+"""Such as a state_dict: by name, tensors of any dtype and shape, or DTensors."""
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_WHOLE = 2**64
-Result = TypeVar("Result")
+_PIECE = 2**27
+"""Bit patterns of a row, at most: 2^30 bytes."""
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types of bit patterns, by bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One name's tensor, or this process's shard of it."""
+    """A named tensor, or this process's shard of it."""
 
     row: Row
-    tensor: Tensor
-    """As it was given."""
+    """All of it."""
     local: Tensor
-    """What is in this process, real."""
+    """What this process has, real."""
     bits: Tensor
-    """[count * parts], contiguous: the same memory, or a copy where that is not contiguous."""
+    """[row.size], contiguous: the same memory, or a copy if that is not contiguous."""
+    published: bool = True
+    """Whether this rank publishes it, of those that have the same elements."""
 
     @property
     def place(self) -> tuple[Any, ...]:
         """Equal for tensors that are tied."""
         return self.local.data_ptr(), self.local.device, self.local.stride(), *self.row[1:]
 
-    def pieces(self, row: Row) -> list[Piece]:
-        """The pieces of a row that is a part of this one, or the same."""
-        parts, floats = row.pattern.parts, row.pattern.floats
-        begin, first = (row.first - self.row.first) * parts, row.first * parts
-        return [
-            Piece(self.bits[begin + low : begin + low + length], first + low, floats)
-            for low, length in row.pieces()
-        ]
+    def rows(self, names: tuple[str, ...]) -> Iterator[Row]:
+        """Rows that a patch can be about."""
+        for low in range(0, max(self.row.size, 1), _PIECE):
+            size = min(_PIECE, self.row.size - low)
+            yield self.row._replace(names=names, first=self.row.first + low, size=size)
 
-    def owned(self, rank: int) -> bool:
-        """Whether this process is the one, of those that have these elements, that publishes them."""
-        if not isinstance(self.tensor, DTensor):
-            return rank == 0
-        at: Sequence[int] = self.tensor.device_mesh.get_coordinate() or []
-        return all(
-            each == 0
-            for each, placement in zip(at, self.tensor.placements, strict=True)
-            if isinstance(placement, Replicate)
-        )
+    def piece(self, row: Row) -> Piece:
+        """The bit patterns of a row."""
+        begin = row.first - self.row.first
+        return Piece(self.bits[begin : begin + row.size], row.first, PATTERNS[row.dtype].floats)
 
-    def apart(self, bits: Tensor) -> "Entry":
-        """The same with a copy of its bits, which is then all that it holds."""
-        return Entry(self.row, bits, bits, bits)
+    def with_bits(self, bits: Tensor) -> "Entry":
+        """The same in other memory."""
+        return replace(self, local=bits, bits=bits)
 
     def empty(self) -> "Entry":
         """The same tensor, of which nothing is here."""
-        return replace(self, row=self.row._replace(first=0, elements=0), bits=self.bits[:0])
+        return replace(self, row=self.row._replace(first=0, size=0), bits=self.bits[:0])
 
     def write_back(self) -> None:
         """Copies the bits to the tensor, where they are not its memory."""
@@ -80,10 +76,10 @@ class Entry:
 
 
 def entries_of(weights: Weights) -> dict[str, Entry]:
-    """What a dictionary holds, by name, ascending.
+    """Reads a state dictionary; names ascend.
 
     Raises:
-        TypeError: something in it is no tensor of plain numbers.
+        TypeError: a value is no tensor of plain numbers.
         ValueError: a DTensor's shard is no run of its elements.
     """
     return {name: _entry(name, weights[name]) for name in sorted(weights)}
@@ -93,187 +89,147 @@ def _entry(name: str, tensor: Any) -> Entry:
     dtype = str(tensor.dtype).removeprefix("torch.") if isinstance(tensor, Tensor) else ""
     if dtype not in PATTERNS or tensor.layout is not torch.strided:
         what = f"a {tensor.layout} tensor of {tensor.dtype}" if dtype else f"a {type(tensor).__name__}"
-        raise TypeError(
-            f"weights[{name!r}] is {what}; patches are about strided tensors of {', '.join(PATTERNS)}"
-        )
-    local, first = _local(name, tensor.detach())
-    row = Row((name,), dtype, tuple(tensor.shape), first, local.numel())
+        raise TypeError(f"weights[{name!r}] is {what}; patches take strided tensors of {', '.join(PATTERNS)}")
+    local, first, published = tensor.detach(), 0, not dist.is_initialized() or dist.get_rank() == 0
+    if isinstance(local, DTensor):
+        local, first, published = _shard(name, local)
     local = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local.resolve_neg()
-    return Entry(row, tensor, local, local.contiguous().reshape(-1).view(_BITS[row.pattern.width]))
+    width, _, parts = PATTERNS[dtype]
+    row = Row((name,), dtype, tuple(tensor.shape), first * parts, local.numel())
+    return Entry(row, local, local.contiguous().reshape(-1).view(BITS[width]), published)
 
 
-def _local(name: str, tensor: Tensor) -> tuple[Tensor, int]:
-    """What this process has of a tensor, and the number of the first element."""
-    if not isinstance(tensor, DTensor):
-        return tensor, 0
-    local, offsets = tensor.to_local(), [0] * tensor.ndim
-    shape: list[int] = list(tensor.shape)
-    coordinate = tensor.device_mesh.get_coordinate()
-    for dim, placement in enumerate(tensor.placements):
-        if type(placement) not in (Shard, Replicate) or coordinate is None:
-            raise ValueError(f"weights[{name!r}] is placed as {placement}; patches take Shard and Replicate")
-        if isinstance(placement, Shard):
-            chunk = -(-shape[placement.dim] // tensor.device_mesh.size(dim))
-            begin = min(chunk * coordinate[dim], shape[placement.dim])
-            offsets[placement.dim] += begin
-            shape[placement.dim] = min(chunk, shape[placement.dim] - begin)
-    strides = [prod(tensor.shape[i + 1 :]) for i in range(tensor.ndim)]
-    first = sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
-    last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if tuple(shape) != tuple(local.shape) or (local.numel() and last - first + 1 != local.numel()):
-        raise ValueError(
-            f"weights[{name!r}]: the shard of shape {tuple(local.shape)} of {tuple(tensor.shape)} is no run "
-            "of its elements; shard the first dimension"
+def _shard(name: str, tensor: DTensor) -> tuple[Tensor, int, bool]:
+    """This process's shard, the index of its first element, and whether this process publishes it."""
+    local, mesh, rows, first = tensor.to_local(), tensor.device_mesh, tensor.shape[0] if tensor.ndim else 1, 0
+    published, coordinates = True, mesh.get_coordinate() or ()
+    for dim, (placement, coordinate) in enumerate(zip(tensor.placements, coordinates, strict=True)):
+        if type(placement) is Replicate:
+            published = published and coordinate == 0
+        elif type(placement) is Shard and placement.dim == 0:  # as torch.chunk divides
+            chunk = -(-rows // mesh.size(dim))
+            begin = min(chunk * coordinate, rows)
+            first, rows = first + begin, min(chunk, rows - begin)
+        else:
+            raise ValueError(
+                f"weights[{name!r}] is placed as {placement}; patches take Replicate and Shard(0)"
+            )
+    return local, first * prod(tensor.shape[1:]) if local.numel() else 0, published
+
+
+def require_fit(rows: Sequence[Row], entries: Mapping[str, Entry]) -> None:
+    """Refuses rows that are not those of weights.
+
+    Raises:
+        PatchMismatch: names, dtypes or shapes differ; it names the first tensor of which they do. Or rows are
+            of another shard, or not of all of it.
+    """
+    by_name = dict[str, list[Row]]()
+    for row in rows:
+        for name in row.names:
+            by_name.setdefault(name, []).append(row)
+    for name in sorted(by_name.keys() | entries.keys()):
+        if name not in entries:
+            raise PatchMismatch(name, f"the weights have no tensor {name!r}")
+        if name not in by_name:
+            raise PatchMismatch(name, f"the weights have a tensor {name!r} that should not be there")
+        for row in by_name[name]:
+            for what in ("dtype", "shape"):
+                if (due := getattr(row, what)) != (given := getattr(entries[name].row, what)):
+                    raise PatchMismatch(name, f"the weights have {name!r} with {what} {given}, not {due}")
+    for name, entry in ((name, entry.row) for name, entry in entries.items()):
+        ranges = sorted((row.first, row.first + row.size) for row in by_name[name] if row.size)
+        ends = [entry.first, *(end for _, end in ranges)]
+        if ends[-1] != ends[0] + entry.size or any(
+            first != end for (first, _), end in zip(ranges, ends, strict=False)
+        ):
+            raise PatchMismatch("", f"the weights have another shard of {name!r}")
+
+
+def _by_device(method: str, threads: int, pieces: Sequence[Piece], *beside: Any, **options: Any) -> list[Any]:
+    """The results of a method of `PatchOps` for pieces, which are on devices of any kind."""
+    batches, results = dict[Any, list[int]](), dict[int, Any]()
+    sizes = accumulate((piece.bits.numel() for piece in pieces), initial=0)
+    for number, (piece, size) in enumerate(zip(pieces, sizes, strict=False)):
+        batches.setdefault((piece.bits.device, size >> 30), []).append(number)
+    for (device, _), numbers in batches.items():
+        columns = [[column[number] for number in numbers] for column in (pieces, *beside)]
+        results |= zip(
+            numbers, getattr(patching_for(device, threads), method)(*columns, **options), strict=True
         )
-    return local, first if local.numel() else 0
+    return [results[number] for number in range(len(pieces))]
 
 
 def patching_for(device: torch.device, threads: int) -> PatchOps:
     """The passes on a device.
 
-    Args:
-        device: of the weights.
-        threads: how many may share the CPU's work. No result depends on it.
-
     Raises:
         ImportError: it is a GPU, and CuPy is not installed.
-        ValueError: weights cannot be compared there.
+        ValueError: weights cannot be compared on it.
     """
     ops = ops_for(device, threads)
-    return CudaPatching(ops) if isinstance(ops, CudaOps) else CpuPatching(ops)
-
-
-def on_devices(
-    pieces: Sequence[Piece], threads: int, run: Callable[[PatchOps, list[int]], Sequence[Result]]
-) -> list[Result]:
-    """The results of passes over pieces, by device, in the order of pieces."""
-    devices, results = dict[torch.device, list[int]](), dict[int, Result]()
-    for number, piece in enumerate(pieces):
-        devices.setdefault(piece.tensor.device, []).append(number)
-    for device, numbers in devices.items():
-        results |= zip(numbers, run(patching_for(device, threads), numbers), strict=True)
-    return [results[number] for number in range(len(pieces))]
+    return CudaPatching(ops) if isinstance(ops, CudaOps) else CpuPatching(threads)
 
 
 def digest_of(entries: Mapping[str, Entry], threads: int) -> int:
     """The digest of weights: the sum of those of their tensors, each times its name's factor, modulo 2^64."""
-    return _digest([(each.row, each) for each in entries.values()], threads)
+    rows = [row for name, entry in entries.items() for row in entry.rows((name,))]
+    digests: list[int] = _by_device("digest", threads, [entries[row.names[0]].piece(row) for row in rows])
+    return int(sum(map(mul, map(_factor, rows), digests)) % 2**64)
 
 
-def _digest(rows: Sequence[tuple[Row, Entry]], threads: int) -> int:
-    places = {(row.first, entry.place): (row, entry.pieces(row)) for row, entry in rows}  # tied ones but once
-    digests = dict(zip(places, _digests([pieces for _, pieces in places.values()], threads), strict=True))
-    return sum(factors(row) * digests[row.first, entry.place] for row, entry in rows) % _WHOLE
+def _factor(row: Row) -> int:
+    """What the digest of a row is multiplied by."""
+    digests = (blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest() for name in row.names)
+    return sum(int.from_bytes(digest, "little") | 1 for digest in digests)
 
 
-def rows_digest(rows: Sequence[tuple[Row, Tensor]], threads: int) -> int:
-    """The same of rows whose bits lie apart."""
-    pieces = [
-        [
-            Piece(bits[low : low + length], row.first * row.pattern.parts + low, row.pattern.floats)
-            for low, length in row.pieces()
-        ]
-        for row, bits in rows
-    ]
-    return (
-        sum(factors(row) * each for (row, _), each in zip(rows, _digests(pieces, threads), strict=True))
-        % _WHOLE
-    )
-
-
-def _digests(tensors: Sequence[Sequence[Piece]], threads: int) -> list[int]:
-    """Of each tensor, by its pieces."""
-    pieces = [piece for each in tensors for piece in each]
-    found = iter(on_devices(pieces, threads, lambda ops, some: ops.digest([pieces[i] for i in some])))
-    return [sum(next(found) for _ in each) for each in tensors]
-
-
-def factors(row: Row) -> int:
-    """What the digest of a tensor counts for: once for each of its names."""
-    return sum(map(factor, row.names))
-
-
-def require_same(due: Mapping[str, Row], found: Mapping[str, Row], whose: str) -> None:
-    """Refuses weights of another model.
-
-    Raises:
-        PatchMismatch: names, types or shapes differ; it names the first tensor of which they do.
-    """
-    for name in sorted(due.keys() | found.keys()):
-        if name not in found:
-            raise PatchMismatch(name, f"{whose} have no tensor {name!r}")
-        if name not in due:
-            raise PatchMismatch(name, f"{whose} have a tensor {name!r} that should not be there")
-        for what in ("dtype", "shape"):
-            wanted, given = getattr(due[name], what), getattr(found[name], what)
-            if wanted != given:
-                raise PatchMismatch(name, f"{whose} have {name!r} with {what} {given}, not {wanted}")
-
-
-class Made(NamedTuple):
-    """A patch, and what is known of it."""
-
-    data: bytes
-    table: Table
-
-
-def make(before: Mapping[str, Entry], after: Mapping[str, Entry], digest: int | None, threads: int) -> Made:
-    """The patch from one state to another; `digest` is that of `before`, if it is known.
+def make(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], digest: int | None, threads: int
+) -> list[bytes]:
+    """The sections of a patch; `digest` is that of `before`, if it is known.
 
     Raises:
         PatchMismatch: they are not of one model, or other shards of it.
     """
-    old, new = ({name: entry.row for name, entry in each.items()} for each in (before, after))
-    require_same(old, new, "the weights after")
-    for name, row in new.items():
-        if row != old[name]:
-            raise PatchMismatch(name, f"the weights after have another shard of {name!r}")
-    rows = _rows(before, after)
-    olds = [piece for row in rows for piece in before[row.names[0]].pieces(row)]
-    news = [piece for row in rows for piece in after[row.names[0]].pieces(row)]
-    news = [
-        Piece(new.tensor.to(old.tensor.device), new.first, new.floats)
-        for old, new in zip(olds, news, strict=True)
+    require_fit([entry.row for entry in before.values()], after)
+    rows = list(_rows(before, after))
+    old = [before[row.names[0]].piece(row) for row in rows]
+    new = [
+        Piece(after[row.names[0]].piece(row).bits.to(piece.bits.device), piece.first, piece.floats)
+        for row, piece in zip(rows, old, strict=True)
     ]
-    found = on_devices(
-        olds,
-        threads,
-        lambda ops, some: ops.compare(
-            [olds[i] for i in some], [news[i] for i in some], digested=digest is None
-        ),
+    compared: list[Comparison] = _by_device("compare", threads, old, new, digested=digest is None)
+    starts = accumulate((row.size * PATTERNS[row.dtype].width for row in rows), initial=0)
+    sections, data = (
+        groupby(zip(starts, rows, compared, strict=False), lambda row: row[0] >> 30),
+        list[bytes](),
     )
-    weighed = [factors(row) for row in rows for _ in row.pieces()]
-    if digest is None:
-        digest = sum(by * each.digest for by, each in zip(weighed, found, strict=True)) % _WHOLE
-    change = sum(by * each.change for by, each in zip(weighed, found, strict=True))
-    table = Table(tuple(rows), sum(each.changed for each in found), digest, (digest + change) % _WHOLE)
-    changes = []
-    for old_piece, new_piece, each in zip(olds, news, found, strict=True):
-        whole = each.changed > each.words.size
-        steps = all_steps(old_piece, new_piece) if whole else each.steps
-        changes.append(Change(None if whole else each.words, steps, partial(_bytes, new_piece)))
-    return Made(write_patch(table, changes, threads), table)
+    for _, some in ((number, list(section)) for number, section in sections):
+        begin = sum(_factor(row) * comparison.digest for _, row, comparison in some)
+        if digest is not None and not data:
+            begin = digest  # of all weights
+        end = begin + sum(_factor(row) * comparison.change for _, row, comparison in some)
+        changed = sum(comparison.steps.positions.size for *_, comparison in some)
+        head = PatchSection(tuple(row for _, row, _ in some), changed, (begin % 2**64, end % 2**64))
+        data.append(write_section(head, [comparison.steps for *_, comparison in some], threads))
+    return data or [write_section(PatchSection((), 0, (0, 0)), [], threads)]
 
 
-def _bytes(piece: Piece) -> Bytes:
-    data: Bytes = bits_of(piece).view(np.uint8)
-    return data
-
-
-def _rows(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> list[Row]:
-    """What a patch is about; tensors that are tied, and were equal before, are one row."""
+def _rows(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Iterator[Row]:
+    """What a patch is about; tensors that are tied, and were equal before, share rows."""
     tied = dict[Any, list[str]]()
     for name, entry in after.items():
-        place: Any = entry.place if entry.row.elements else name
-        first = before[tied[place][0]] if place in tied else before[name]
-        if first.place != before[name].place and not torch.equal(first.bits, before[name].bits):
-            place = name
-        tied.setdefault(place, []).append(name)
-    return [after[names[0]].row._replace(names=tuple(names)) for names in tied.values()]
+        names = tied.setdefault(entry.place if entry.row.size else name, [])
+        if names and not torch.equal(before[names[0]].bits, before[name].bits):
+            names = tied.setdefault(name, [])
+        names.append(name)
+    for names in tied.values():
+        yield from after[names[0]].rows(tuple(names))
 
 
 class SparseTensor(NamedTuple):
-    """The elements of one tensor that a patch changes."""
+    """The elements of a tensor that a patch changes."""
 
     name: str
     indices: Tensor
@@ -282,115 +238,66 @@ class SparseTensor(NamedTuple):
     """[k], what they become, of the tensor's dtype."""
 
 
-@dataclass(frozen=True, eq=False)
-class Application:
+class CheckedPatch(NamedTuple):
     """A patch that fits weights, ready to be applied."""
 
-    table: Table
-    targets: list[tuple[Row, Entry]]
-    """What each row is about: an entry for each of its names that is not tied to another."""
+    entries: Mapping[str, Entry]
+    digest: int
+    """After the patch."""
+    rows: list[Row]
+    """One for each name of each row."""
     pieces: list[Piece]
-    taken: list[Taken]
+    steps: list[Steps]
+    bits: list[Tensor]
+    """What patterns of each piece become."""
     threads: int
 
-    def commit(self) -> None:
-        """Writes."""
-
-        def scatter(ops: PatchOps, some: list[int]) -> list[None]:
-            ops.scatter([self.pieces[i] for i in some], [self.taken[i] for i in some])
-            return [None] * len(some)
-
-        on_devices(self.pieces, self.threads, scatter)
-        for _, entry in self.targets:
+    def apply(self) -> None:
+        """Writes to the weights."""
+        _by_device("scatter", self.threads, self.pieces, self.steps, self.bits)
+        for entry in self.entries.values():
             entry.write_back()
 
     def sparse(self) -> list[SparseTensor]:
-        """What changes, by tensor, ascending by name."""
-        found, rest = list[SparseTensor](), iter(zip(self.pieces, self.taken, strict=True))
-        for row, entry in self.targets:
-            own = [next(rest) for _ in row.pieces()]
-            if row.pattern.parts > 1:
+        """What changes, by tensor; names ascend."""
+        by_name = dict[str, list[tuple[int, Steps, Tensor]]]()
+        for row, steps, bits in zip(self.rows, self.steps, self.bits, strict=True):
+            if PATTERNS[row.dtype].parts > 1:
                 raise ValueError(f"weights[{row.names[0]!r}] is complex: servers know no such updates")
-            wide = torch.int64 if prod(row.shape) >= 2**31 else torch.int32
-            parts = [
-                (torch.from_numpy((each.words >> 1).astype(np.int64)) + piece.first, each.bits)
-                for piece, each in own
-            ]
-            if any(bits.numel() for _, bits in parts):
-                indices = torch.cat([index for index, _ in parts]).to(entry.local.device, wide)
-                values = torch.cat([bits for _, bits in parts]).view(entry.local.dtype)
-                found += [SparseTensor(name, indices, values) for name in row.names]
-        return sorted(found, key=lambda each: each.name)
+            if bits.numel():
+                by_name.setdefault(row.names[0], []).append((row.first, steps, bits))
+        tensors = list[SparseTensor]()
+        for name, parts in sorted(by_name.items()):
+            parts.sort(key=lambda part: part[0])
+            local, shape = self.entries[name].local, self.entries[name].row.shape
+            indices = np.concatenate([steps.positions.astype(np.int64) + first for first, steps, _ in parts])
+            wide = torch.int64 if prod(shape) >= 2**31 else torch.int32
+            values = torch.cat([bits for *_, bits in parts]).view(local.dtype)
+            tensors.append(SparseTensor(name, torch.from_numpy(indices).to(local.device, wide), values))
+        return tensors
 
 
-def prepare(
-    entries: Mapping[str, Entry], patch: Bytes, threads: int, digest: int | None = None
-) -> Application:
-    """Checks that a patch fits weights, and finds what they become; changes nothing.
-
-    Args:
-        entries: the weights.
-        patch: uint8, untrusted.
-        threads: how many may work at once.
-        digest: of the weights, if it is known.
+def prepare(entries: Mapping[str, Entry], patch: Bytes, threads: int) -> CheckedPatch:
+    """Checks that a patch, uint8, untrusted, fits weights, and computes what they become; changes nothing.
 
     Raises:
         CorruptMessage: the patch is damaged.
         PatchMismatch: it is not for these weights.
     """
-    table = read_patch_table(patch)
-    whole = {name: row for row in table.rows for name in row.names}
-    require_same(whole, {name: entry.row for name, entry in entries.items()}, "the weights")
-    named = [(row._replace(names=(name,)), entries[name]) for row in table.rows for name in row.names]
-    for row, entry in named:
-        if (
-            row.elements
-            and not entry.row.first
-            <= row.first
-            <= row.first + row.elements
-            <= entry.row.first + entry.row.elements
-        ):
-            raise PatchMismatch(
-                row.names[0], f"the weights have another shard of {row.names[0]!r} than the patch"
-            )
-    changes = read_changes(patch, table, threads)
-    found = _digest(named, threads) if digest is None else digest
-    if found != table.before:
-        raise PatchMismatch("", f"the weights have digest {found:016x}, the patch is for {table.before:016x}")
-    targets, pieces, steps, weighed = list[tuple[Row, Entry]](), list[Piece](), list[Steps](), list[int]()
-    rest = iter(changes)
-    for row in table.rows:
-        own = [next(rest) for _ in row.pieces()]
-        names = dict[Any, list[str]]()
-        for name in row.names:
-            names.setdefault(entries[name].place, []).append(name)
-        for tied in names.values():
-            targets.append((row._replace(names=tuple(tied)), entries[tied[0]]))
-            for piece, change in zip(entries[tied[0]].pieces(row), own, strict=True):
-                pieces.append(piece)
-                steps.append(_nonzero(change if isinstance(change, Steps) else _to(piece, change)))
-                weighed.append(sum(map(factor, tied)))
-    taken = on_devices(
-        pieces, threads, lambda ops, some: ops.take_steps([pieces[i] for i in some], [steps[i] for i in some])
-    )
-    after = found + sum(by * each.change for by, each in zip(weighed, taken, strict=True))
-    if after % _WHOLE != table.after:
-        raise CorruptMessage(f"the patch leads to digest {after % _WHOLE:016x}, and says {table.after:016x}")
-    return Application(table, targets, pieces, taken, threads)
-
-
-def _to(piece: Piece, data: Bytes) -> Steps:
-    """The steps to a piece's bits after a patch."""
-    tensor = torch.from_numpy(data.copy()).view(piece.tensor.dtype)
-    steps = all_steps(piece, Piece(tensor, piece.first, piece.floats))
-    return Steps(np.arange(steps.size, dtype=np.uint32) << np.uint32(1), steps)
-
-
-def _nonzero(steps: Steps) -> Steps:
-    moved = steps.steps != 0
-    return steps if moved.all() else Steps(steps.words[moved], steps.steps[moved])
-
-
-def threads_of(threads: int | None) -> int:
-    """As many as torch uses, if nothing else is said."""
-    return torch.get_num_threads() if threads is None else threads
+    sections = read_sections(patch)
+    require_fit([row for section in sections for row in section.rows], entries)
+    rows, steps = list[Row](), list[Steps]()
+    for section in sections:
+        for row, change in zip(section.rows, read_steps(section, threads), strict=True):
+            rows += [row._replace(names=(name,)) for name in row.names]
+            steps += [change] * len(row.names)
+    pieces, factors = [entries[row.names[0]].piece(row) for row in rows], list(map(_factor, rows))
+    before, after = (sum(section.digests[i] for section in sections) % 2**64 for i in (0, 1))
+    digest = sum(map(mul, factors, _by_device("digest", threads, pieces))) % 2**64
+    if digest != before:
+        raise PatchMismatch("", f"the weights have digest {digest:016x}, the patch is for {before:016x}")
+    stepped: list[tuple[Tensor, int]] = _by_device("take_steps", threads, pieces, steps)
+    digest = (digest + sum(map(mul, factors, (change for _, change in stepped)))) % 2**64
+    if digest != after:
+        raise CorruptMessage(f"the patch leads to digest {digest:016x}, and says {after:016x}")
+    return CheckedPatch(entries, digest, rows, pieces, steps, [bits for bits, _ in stepped], threads)

@@ -6,79 +6,73 @@
     apply_patch(weights, patch)        # in place; weights must be `before`, bit for bit
 
 Neither needs a process group. `PatchWriter` and `PatchReader` make a stream of them in a folder or a bucket;
-`python -m taugrad.compressors.patches show PATH` lists what is there.
+`python -m taugrad.compressors.patches show PATH` lists it.
 """
 
 import argparse
 
 import numpy as np
+import torch
 
 from .ops.array import Bytes
 from .patch_stream import listing
-from .patch_weights import SparseTensor, Weights, entries_of, make, prepare, threads_of
-from .wire.patch import Table, merge_patches, read_patch_table
+from .patch_weights import SparseTensor, Weights, entries_of, make, prepare
+from .wire.patch import PatchSection, read_sections
 
 
 class WeightPatch(bytes):
-    """The bytes of a patch, and what they say of themselves."""
+    """The bytes of a patch. Patches of all shards of a model, joined, are one of the whole model."""
 
     _made_from: Weights | None = None
 
     @property
-    def table(self) -> Table:
-        """Tensors, digests, and how many elements change.
+    def sections(self) -> list[PatchSection]:
+        """Tensors, digests, and how many elements change; raises CorruptMessage."""
+        return read_sections(_array(self))
 
-        Raises:
-            CorruptMessage: they are no patch.
-        """
-        return read_patch_table(_array(self))
+    @property
+    def changed(self) -> int:
+        """How many elements change; those of tied tensors count once, complex ones twice."""
+        return sum(section.changed for section in self.sections)
 
     def sparse(self, weights: Weights | None = None) -> list[SparseTensor]:
         """Names, indices and values of what changes, as servers take them that update weights in place.
 
         Args:
             weights: those that the patch is for, before it is applied; by default those that it was made
-                from, if they are still what they were.
+                from, if these have not changed.
 
         Raises:
             CorruptMessage: the patch is damaged.
             PatchMismatch: it is not for these weights.
-            TypeError: there are no weights.
+            TypeError: no weights are known.
         """
         weights = self._made_from if weights is None else weights
         if weights is None:
             raise TypeError("sparse() needs the weights that this patch is for: values are steps from those")
-        return prepare(entries_of(weights), _array(self), threads_of(None)).sparse()
-
-    @classmethod
-    def merge(cls, patches: "list[bytes]") -> "WeightPatch":
-        """The patch of whole tensors of the patches of all their shards.
-
-        Raises:
-            CorruptMessage: one of them is no patch.
-        """
-        return cls(merge_patches([_array(patch) for patch in patches]))
+        return prepare(entries_of(weights), _array(self), torch.get_num_threads()).sparse()
 
 
 def make_patch(before: Weights, after: Weights, *, threads: int | None = None) -> WeightPatch:
-    """What changed between two states of a model's weights.
+    """Computes what changed between two states of a model's weights.
 
     Args:
-        before: by name, tensors of any type and shape on any device: bits count, so that NaN payloads and
-            -0.0 are kept. Of DTensors, the patch is about this process's shard.
-        after: the same names, types and shapes.
+        before: by name, tensors of any dtype and shape on any device: bits count, so that NaN payloads and
+            -0.0 are kept. Of DTensors, the patch is about this process's shards.
+        after: the same names, dtypes and shapes.
         threads: how many may work at once; by default as many as torch uses. The bytes do not depend on it,
             nor on the dictionaries' order.
 
     Returns:
-        The patch, never longer than the raw tensors and a table of their names, types and shapes.
+        The patch, never longer than the raw tensors and a table of their names, dtypes and shapes.
 
     Raises:
         PatchMismatch: the states are not of one model; it names the first tensor that differs.
-        TypeError: something is no tensor of plain numbers.
-        ValueError: a DTensor's shard is no run of its elements.
+        TypeError: a value is no tensor of plain numbers.
+        ValueError: a DTensor is not sharded along its first dimension.
     """
-    patch = WeightPatch(make(entries_of(before), entries_of(after), None, threads_of(threads)).data)
+    threads = torch.get_num_threads() if threads is None else threads
+    patch = WeightPatch(b"".join(make(entries_of(before), entries_of(after), None, threads)))
     patch._made_from = before
     return patch
 
@@ -96,11 +90,12 @@ def apply_patch(weights: Weights, patch: bytes, *, threads: int | None = None) -
 
     Raises:
         CorruptMessage: the patch is damaged.
-        PatchMismatch: it is not for these weights; it names the first tensor whose name, type or shape
+        PatchMismatch: it is not for these weights; it names the first tensor whose name, dtype or shape
             differs.
-        TypeError: something in weights is no tensor of plain numbers.
+        TypeError: a value of weights is no tensor of plain numbers.
     """
-    prepare(entries_of(weights), _array(patch), threads_of(threads)).commit()
+    threads = torch.get_num_threads() if threads is None else threads
+    prepare(entries_of(weights), _array(patch), threads).apply()
 
 
 def _array(patch: bytes) -> Bytes:

@@ -31,7 +31,7 @@ def train(place: str, steps: int, pause: float) -> None:
             loss.backward()
             optimizer.step()
             # What servers use: bf16 of the float32 masters.
-            weights = {name: each.detach().bfloat16() for name, each in model.state_dict().items()}
+            weights = {name: tensor.detach().bfloat16() for name, tensor in model.state_dict().items()}
             made = writer.write(weights)
             size = made.patch_bytes + made.snapshot_bytes
             print(f"{made.number} {size} bytes, {made.changed:.2%} changed", flush=True)

@@ -61,8 +61,8 @@ def published(model: GptNetwork) -> dict[str, Tensor]:
 
 def entropy_bits(before: Tensor, after: Tensor) -> float:
     """Of positions and differences of one tensor, which are NumPy's."""
-    old, new = (each.view(torch.int16).numpy().astype(np.int64) & 0xFFFF for each in (before, after))
-    ordered = [np.where(each >> 15, 0xFFFF - each, each + 0x8000) for each in (old, new)]
+    old, new = (tensor.view(torch.int16).numpy().astype(np.int64) & 0xFFFF for tensor in (before, after))
+    ordered = [np.where(array >> 15, 0xFFFF - array, array + 0x8000) for array in (old, new)]
     differences = (ordered[1] - ordered[0]).ravel()
     counts = np.unique(differences[differences != 0], return_counts=True)[1]
     return _surprise(np.array([differences.size - counts.sum(), counts.sum()])) + _surprise(counts)
@@ -77,7 +77,7 @@ def gaps_and_values(before: dict[str, Tensor], after: dict[str, Tensor]) -> byte
     """What others send, before zstd: for each tensor gaps of 8 bits with escapes, then new values."""
     gaps, values = list[bytes](), list[bytes]()
     for name, old in before.items():
-        one, other = (each.view(torch.int16).numpy().ravel() for each in (old, after[name]))
+        one, other = (tensor.view(torch.int16).numpy().ravel() for tensor in (old, after[name]))
         found = np.flatnonzero(one != other)
         gap = np.diff(found, prepend=-1) - 1
         ends = np.cumsum(gap // 255 + 1) - 1
@@ -93,8 +93,8 @@ def measure(options: Options) -> tuple[Table, str]:
     model, take, warm = learner(options.quick)
     say(f"warm-up: {warm} steps")
     take(1e-3, warm)
-    saved = {name: each.clone() for name, each in model.state_dict().items()}
-    parameters, rows = sum(each.numel() for each in model.parameters()), list[tuple[str, ...]]()
+    saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    parameters, rows = sum(tensor.numel() for tensor in model.parameters()), list[tuple[str, ...]]()
     for rate in RATES:
         model.load_state_dict(saved)
         take(rate, 10)
@@ -108,10 +108,10 @@ def measure(options: Options) -> tuple[Table, str]:
             plain = gaps_and_values(before, after)
             zstd = [8 * len(zstandard.compress(plain, level)) / parameters for level in (1, 9)]
             ours = 8 * len(patch) / parameters
-            share, least = f"{100 * patch.table.changed / parameters:.2f}", min(zstd)
+            share, least = f"{100 * patch.changed / parameters:.2f}", min(zstd)
             over, ratio = f"{ours / due:.3f} ({verdict(ours / due, 1.08)})", f"{ours / least:.3f}"
             ratio += f" ({verdict(ours / least, 0.6)})" if rate <= 1e-5 else ""
-            cells = f"{ours:.4f}", f"{due:.4f}", over, *(f"{each:.4f}" for each in zstd), ratio
+            cells = f"{ours:.4f}", f"{due:.4f}", over, *(f"{bits:.4f}" for bits in zstd), ratio
             rows.append((f"{rate:g}", str(span), share, *cells))
     columns = ("lr", "steps", "changed %", "patch", "entropy", "patch / entropy", "zstd 1", "zstd 9")
     introduction = INTRODUCTION.format(
@@ -128,7 +128,7 @@ def speed(options: Options) -> Table:
     before = {
         f"{i}": torch.randn(2048, 4096, generator=generator).mul_(0.02).bfloat16() for i in range(tensors)
     }
-    size = sum(each.nbytes for each in before.values()) / 1e9
+    size = sum(tensor.nbytes for tensor in before.values()) / 1e9
     for share in (0.005, 0.035):
         after = {}
         for name, old in before.items():
@@ -145,7 +145,7 @@ def speed(options: Options) -> Table:
                 began = perf_counter()
                 patch = make_patch(before, after, threads=threads)
                 making.append(size / (perf_counter() - began))
-                weights = {name: each.clone() for name, each in before.items()}
+                weights = {name: tensor.clone() for name, tensor in before.items()}
                 began = perf_counter()
                 apply_patch(weights, patch, threads=threads)
                 applying.append(size / (perf_counter() - began))

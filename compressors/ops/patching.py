@@ -1,6 +1,14 @@
-"""The passes that weight patches are made of, on one kind of device: comparison, digest, application.
+"""The passes over bit patterns that weight patches are made of, on one kind of device.
 
-`cpu.patching.CpuPatching` and `cuda.patching.CudaPatching` implement them, and find the same.
+`cpu.patching.CpuPatching` and `cuda.patching.CudaPatching` implement them with the same results.
+
+A bit pattern is an unsigned number of 1, 2, 4 or 8 bytes. Its order is itself for integers; for floats, sign
+and magnitude become one number that ascends with them, so that neighbouring floats differ by one. A step is
+the difference of two orders modulo 2^bits in zigzag: 0, -1, 1, -2, ... are 0, 1, 2, 3, ....
+
+The digest of a tensor is the sum over its bit patterns of key(i) * pattern modulo 2^64, where
+key(i) = odd(i mod 1024) * odd(1024 + i // 1024). It is linear: digests of shards add up, and what a patch
+adds follows from what changes. A single change always changes it. It detects damage, not forgery.
 """
 
 from abc import ABC, abstractmethod
@@ -12,71 +20,57 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-Words = NDArray[np.uint32]
+KEY_BLOCK = 1024
+"""Bit patterns whose keys have a factor in common."""
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Some elements of a tensor, as bits."""
+    """A run of a tensor's bit patterns."""
 
-    tensor: Tensor
+    bits: Tensor
     """[n], contiguous: uint8, int16, int32 or int64."""
     first: int
-    """The number of the first one in its tensor."""
+    """The index of the first one in its tensor."""
     floats: bool
-    """Whether they are bits of floats, whose order is not that of their bits."""
+    """Whether they are patterns of floats."""
 
 
 class Steps(NamedTuple):
-    """How some elements of a piece change."""
+    """How some patterns of a piece change."""
 
-    words: Words
-    """uint32 [k], position << 1; the lowest bit means nothing. Ascending."""
+    positions: NDArray[np.uint32]
+    """[k], ascending."""
     steps: NDArray[Any]
-    """uint32 or uint64 [k]: differences of bits in order, modulo 2^bits, in zigzag."""
+    """Unsigned integers [k]."""
 
 
-class Changes(NamedTuple):
-    """How a piece differs from another."""
+class Comparison(NamedTuple):
+    """How a piece differs from another one."""
 
-    changed: int
-    """Elements that differ."""
-    words: Words
-    """See `Steps`; empty where more than half of the elements differ."""
-    steps: NDArray[Any]
-    """At least 1."""
+    steps: Steps
+    """All at least 1."""
     digest: int
-    """Of the first piece; 0 if it was not asked for."""
+    """Of the first piece; 0 if not computed."""
     change: int
-    """What has to be added to it, modulo 2^64, to have the digest of the second."""
-
-
-class Taken(NamedTuple):
-    """What elements of a piece become."""
-
-    words: Words
-    """See `Steps`."""
-    bits: Tensor
-    """[k], of the piece's type and on its device."""
-    change: int
-    """What that adds to the digest."""
+    """The second one's digest less that, modulo 2^64."""
 
 
 class PatchOps(ABC):
-    """See the module's text."""
+    """The passes; pieces of one call have fewer than 2^31 patterns."""
 
     @abstractmethod
     def digest(self, pieces: Sequence[Piece]) -> list[int]:
-        """The digest of each piece, see cpu/patching.py."""
+        """Computes the digest of each piece."""
 
     @abstractmethod
-    def compare(self, before: Sequence[Piece], after: Sequence[Piece], *, digested: bool) -> list[Changes]:
-        """How pieces differ; with the digests of `before`, if they are wanted."""
+    def compare(self, before: Sequence[Piece], after: Sequence[Piece], *, digested: bool) -> list[Comparison]:
+        """Compares pieces in pairs; computes digests of `before` if `digested`."""
 
     @abstractmethod
-    def take_steps(self, pieces: Sequence[Piece], steps: Sequence[Steps]) -> list[Taken]:
-        """What elements become; nothing is written to the pieces."""
+    def take_steps(self, pieces: Sequence[Piece], steps: Sequence[Steps]) -> list[tuple[Tensor, int]]:
+        """Computes what patterns become, [k], and what that adds to digests; writes nothing to the pieces."""
 
     @abstractmethod
-    def scatter(self, pieces: Sequence[Piece], taken: Sequence[Taken]) -> None:
-        """Writes what `take_steps` returned to the pieces."""
+    def scatter(self, pieces: Sequence[Piece], steps: Sequence[Steps], bits: Sequence[Tensor]) -> list[None]:
+        """Writes what `take_steps` computed to the pieces."""

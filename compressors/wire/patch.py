@@ -1,10 +1,9 @@
-"""A weight patch as bytes (docs/reference/messages.md): a table of tensors, then messages about pieces."""
+"""A weight patch as bytes: sections, of a table and up to four messages (docs/reference/messages.md)."""
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,364 +12,287 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..method.base import Form
-from ..ops.array import Bytes
-from ..ops.cpu import huffman, patching
-from ..ops.cpu.patching import UNITS
-from ..ops.patching import Steps, Words
+from ..ops.array import Bytes, aligned, host
+from ..ops.cpu.huffman import Codes
+from ..ops.patching import Steps
 from ..ops.segments import Segments
-from .message import HEADER_BYTES, LARGEST_N, length_of, read, read_table, write_all, write_table
+from .codec import Words
+from .forms import FORMS
+from .message import LARGEST_N, length_of, read, read_table, write_all, write_table
 from .update import Update
+from .values import STEP_BITS
 
-PIECE = 2**27
-"""Elements of a piece, at most."""
 _LARGEST_TABLE = 2**26
-UNCHANGED, SPARSE, CODED, RAW = "0123"
-"""How a piece is written."""
+_FORM_AT = 3
+_UNITS = 3
+"""Steps below are none, and one unit down or up."""
+SPARSE, CODED, RAW = range(3)
+_NOTHING: Bytes = np.empty(0, np.uint8)
 
 
 class BitPattern(NamedTuple):
-    """The bit patterns of a type."""
+    """The bit patterns of a dtype."""
 
     width: int
     """Bytes of one."""
     floats: bool
-    """Whether a float's: sign and magnitude."""
     parts: int = 1
-    """How many make an element: a complex number has two."""
+    """Patterns of an element: a complex number has two."""
 
 
+_FLOAT8, _WIDTHS = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"), (1, 2, 4, 8)
 PATTERNS = {
     **{
-        name: BitPattern(1, True)
-        for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+        f"{kind}{8 * n}": BitPattern(n, kind == "float")
+        for kind in ("int", "uint", "float")
+        for n in (1, 2, 4, 8)
     },
-    **{name: BitPattern(2, True) for name in ("float16", "bfloat16")},
-    **{f"float{8 * width}": BitPattern(width, True) for width in (4, 8)},
-    **{f"complex{16 * width}": BitPattern(width, True, 2) for width in (2, 4, 8)},
-    **{f"{kind}{8 * width}": BitPattern(width, False) for kind in ("int", "uint") for width in (1, 2, 4, 8)},
-    **{name: BitPattern(1, False) for name in ("bool", "float8_e8m0fnu")},
+    **{f"complex{16 * n}": BitPattern(n, True, 2) for n in (2, 4, 8)},
+    **{f"float8_{kind}": BitPattern(1, kind != "e8m0fnu") for kind in _FLOAT8},
+    **{"bfloat16": BitPattern(2, True), "bool": BitPattern(1, False)},
 }
-"""By name of torch's types."""
+"""By name of a torch dtype."""
 
 
 class Row(NamedTuple):
-    """A tensor, or a shard of one that is a run of its elements."""
+    """A run of a tensor's bit patterns."""
 
     names: tuple[str, ...]
-    """Its names; several, where tensors are tied."""
+    """Of the tensor; several, if tensors are tied."""
     dtype: str
     shape: tuple[int, ...]
     """Of the whole tensor."""
     first: int
-    """The number of the first element that is here."""
-    elements: int
-    """How many are here."""
-
-    @property
-    def pattern(self) -> BitPattern:
-        """Its bit patterns."""
-        return PATTERNS[self.dtype]
-
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """First bit pattern, from the first one here, and how many, of each of its pieces."""
-        total = self.elements * self.pattern.parts
-        return ((low, min(PIECE, total - low)) for low in range(0, total, PIECE))
+    """Index of the first pattern."""
+    size: int
+    """Patterns."""
+    mode: int = SPARSE
+    """How steps are written: of what changes, of all patterns as symbols, or of all as they are."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """What a patch says of itself."""
+class PatchSection:
+    """Rows, and the messages about them."""
 
     rows: tuple[Row, ...]
     changed: int
-    """How many bit patterns change; a tied tensor's count once."""
-    before: int
-    """Digest of the weights that it is for."""
-    after: int
-    """Digest of what they become."""
-    modes: str = ""
-    """A digit for each piece."""
-    cuts: tuple[int, ...] = ()
-    """How many pieces each part has, which messages are about together: at most LARGEST_N bytes."""
-
-    @property
-    def count(self) -> int:
-        """Bit patterns of all rows."""
-        return sum(row.elements * row.pattern.parts for row in self.rows)
-
-    def parts(self) -> list[list[tuple[str, BitPattern, int]]]:
-        """Mode, pattern and length of the pieces of each part."""
-        lengths = [(row.pattern, length) for row in self.rows for _, length in row.pieces()]
-        pieces = [(mode, *each) for mode, each in zip(self.modes, lengths, strict=True)]
-        ends = list(accumulate(self.cuts))
-        if [0, *ends][-1] != len(pieces) or min(self.cuts, default=1) < 1:
-            raise ValueError("the parts of a patch are not its pieces")
-        return [pieces[end - count : end] for end, count in zip(ends, self.cuts, strict=True)]
+    """Patterns that change; those of tied tensors count once."""
+    digests: tuple[int, int]
+    """Of the weights before and after; they add up over sections."""
+    messages: list[Bytes] = field(default_factory=list)
 
 
-class Change(NamedTuple):
-    """What becomes of a piece."""
-
-    words: Words | None
-    """uint32 [k], position << 1; None: of all its elements."""
-    steps: NDArray[Any]
-    """Beside each."""
-    bits: Callable[[], Bytes]
-    """What it becomes, as bytes."""
+def _segments(sizes: Iterable[int]) -> Segments:
+    """Runs side by side; empty ones are left out."""
+    array = np.array([size for size in sizes if size], np.int64)
+    return Segments(tuple(range(array.size)), np.cumsum(array) - array, array)
 
 
-def write_patch(table: Table, changes: Sequence[Change], threads: int) -> bytes:
-    """A patch.
-
-    Args:
-        table: of what it is about; its modes do not count.
-        changes: of all pieces.
-        threads: how many may work at once; the bytes do not depend on it.
-    """
-    widths = [row.pattern.width for row in table.rows for _ in row.pieces()]
-    modes, cuts = "".join(map(_mode, changes, widths)), _cuts(table.rows)
-    payloads, at = list[Bytes](), 0
-    for part in replace(table, modes=modes, cuts=cuts).parts():
-        own = changes[at : at + len(part)]
-        raw = sum(length * pattern.width for mode, pattern, length in part if mode != UNCHANGED)
-        payload = _write_part([mode for mode, _, _ in part], part, own, threads)
-        if payload.size > raw + HEADER_BYTES:
-            found = "".join(UNCHANGED if mode == UNCHANGED else RAW for mode, _, _ in part)
-            payload = _write_part(found, part, own, threads)
-            modes = modes[:at] + found + modes[at + len(part) :]
-        payloads.append(payload)
-        at += len(part)
-    return _joined(replace(table, modes=modes, cuts=cuts), payloads)
+def _of_mode(rows: Iterable[Row], mode: int) -> Segments:
+    return _segments(row.size for row in rows if row.mode == mode)
 
 
-def _cuts(rows: Sequence[Row]) -> tuple[int, ...]:
-    cuts, size = [0], 0
-    for row in rows:
-        for _, length in row.pieces():
-            own = length * row.pattern.width
-            if size + own > LARGEST_N:
-                cuts.append(0)
-                size = 0
-            cuts[-1] += 1
-            size += own
-    return tuple(each for each in cuts if each)
+def _split(values: NDArray[np.uint64]) -> tuple[NDArray[Any], Bytes]:
+    """Symbols, which say how many low bytes they leave out and what is above these; and the low bytes."""
+    left = np.zeros(values.size, np.uint8)
+    for bits in range(8, int(values.max(initial=0)).bit_length(), 8):
+        left += values >= 1 << bits
+    symbols = left.astype(np.uint16) << 8 | (values >> 8 * left).astype(np.uint16)
+    return symbols, values.view(np.uint8).reshape(-1, 8)[np.arange(8) < left[:, None]]
 
 
-def _joined(table: Table, messages: Sequence[Bytes]) -> bytes:
-    text = json.dumps(
-        {
-            "changed": table.changed,
-            "digests": [f"{each:016x}" for each in (table.before, table.after)],
-            "modes": table.modes,
-            "parts": table.cuts,
-            "tensors": [row if row.elements != prod(row.shape) else row[:3] for row in table.rows],
-        },
-        separators=(",", ":"),
-    )
-    return np.concatenate([write_table(len(table.rows), zlib.compress(text.encode())), *messages]).tobytes()
+def _low_bytes(symbols: NDArray[Any]) -> int:
+    """How many bytes symbols leave out."""
+    return int((symbols >> 8).sum(dtype=np.int64))
 
 
-def _mode(change: Change, width: int) -> str:
-    if change.words is not None:
-        return SPARSE if change.words.size else UNCHANGED
-    symbols, low = patching.split(change.steps, 0)
-    (estimate,) = huffman.Codes.of(symbols, np.array([symbols.size]), np.array([8])).estimates
-    return CODED if min(estimate, symbols.size) + low.size < change.steps.size * width else RAW
+def _join(symbols: NDArray[Any], low: Bytes) -> NDArray[np.uint64]:
+    """The reverse of `_split`."""
+    left, values = symbols >> 8, np.zeros((symbols.size, 8), np.uint8)
+    values[np.arange(8) < left[:, None]] = low
+    return values.view(np.uint64).ravel() | (symbols & 255).astype(np.uint64) << 8 * left.astype(np.uint64)
 
 
-def _write_part(
-    modes: Sequence[str], part: Sequence[tuple[str, BitPattern, int]], changes: Sequence[Change], threads: int
-) -> Bytes:
-    def of(mode: str) -> list[Change]:
-        return [change for given, change in zip(modes, changes, strict=True) if given == mode]
-
-    lengths = [length for _, _, length in part]
-    updates = list[Update]()
-    if sparse := of(SPARSE):
-        segments = _segments(lengths, modes, SPARSE)
-        words = np.concatenate(
-            [
-                change.words + (first << np.uint32(1))
-                for change, first in zip(sparse, segments.firsts.astype(np.uint32), strict=True)
-                if change.words is not None
-            ]
+def write_section(section: PatchSection, steps: Sequence[Steps], threads: int) -> bytes:
+    """Writes a section, which has no modes and messages yet; the steps of each row are at least 1."""
+    rows, sparse, low, raw = list[Row](), list[Steps](), list[Bytes](), list[Bytes]()
+    coded, updates = list[tuple[NDArray[Any], Bytes]](), list[Update]()
+    for row, change in zip(section.rows, steps, strict=True):
+        mode = SPARSE
+        if 2 * change.positions.size <= row.size:
+            sparse += [change] * (row.size > 0)
+        else:
+            dense = np.zeros(row.size, f"u{PATTERNS[row.dtype].width}")
+            dense[change.positions] = change.steps
+            symbols, rest = _split(dense.astype(np.uint64))
+            (estimate,) = Codes.of(symbols, np.array([row.size]), np.array([STEP_BITS]), threads).estimates
+            if estimate + rest.size < dense.nbytes:
+                mode = CODED
+                coded.append((symbols, rest))
+            else:
+                mode = RAW
+                raw.append(dense.view(np.uint8))
+        rows.append(row._replace(mode=mode))
+    if sparse:
+        segments = _of_mode(rows, SPARSE)
+        firsts = segments.firsts.astype(np.uint32)
+        words: Words = np.concatenate(
+            [change.positions + first << 1 for change, first in zip(sparse, firsts, strict=True)]
         )
-        steps = np.concatenate([change.steps for change in sparse])
-        units, others, steps = patching.divide(words, steps)
-        counts, taus = segments.counts_of(units), np.ones(len(segments), np.float32)
-        updates.append(Update("strom", segments, units, counts, taus=taus))
-        updates.append(_steps(segments, others, steps))
-    if coded := of(CODED):
-        segments = _segments(lengths, modes, CODED)
-        updates.append(_steps(segments, None, np.concatenate([change.steps for change in coded])))
-    if raw := of(RAW):
-        segments = _segments([length * pattern.width for _, pattern, length in part], modes, RAW)
-        bits = np.concatenate([change.bits() for change in raw])
-        updates.append(Update("bits", segments, None, segments.sizes, bits))
-    return write_all([(update, "auto") for update in updates], "auto", threads)
-
-
-def _steps(segments: Segments, words: Words | None, steps: NDArray[Any]) -> Update:
-    counts = segments.sizes if words is None else segments.counts_of(words)
-    symbols, low = patching.split(steps, 0 if words is None else UNITS)
-    return Update("steps", segments, words, counts, symbols, tables=(low,))
-
-
-def _segments(lengths: Sequence[int], modes: Sequence[str], mode: str) -> Segments:
-    """The pieces that are written in one way, side by side."""
-    sizes = np.array([length for length, own in zip(lengths, modes, strict=True) if own == mode], np.int64)
-    return Segments(tuple(range(sizes.size)), np.cumsum(sizes) - sizes, sizes)
+        values = np.concatenate([change.steps.astype(np.uint64) for change in sparse])
+        unit: NDArray[np.bool_] = values < _UNITS
+        units, others = words[unit] | (values[unit] & 1).astype(np.uint32), words[~unit]
+        ones = np.ones(len(segments), np.float32)
+        updates.append(Update("strom", segments, units, segments.counts_of(units), taus=ones))
+        symbols, rest = _split(values[~unit] - _UNITS)
+        updates.append(Update("steps", segments, others, segments.counts_of(others), symbols))
+        low.append(rest)
+    if coded:
+        segments = _of_mode(rows, CODED)
+        symbols, rest = map(np.concatenate, zip(*coded, strict=True))
+        updates.append(Update("steps", segments, None, segments.sizes, symbols))
+        low.append(rest)
+    if (data := np.concatenate([_NOTHING, *low, *raw])).size:
+        segments = _segments([data.size])
+        updates.append(Update("bits", segments, None, segments.sizes, data))
+    table = {
+        "changed": section.changed,
+        "digests": [f"{digest:016x}" for digest in section.digests],
+        "rows": rows,
+    }
+    text = json.dumps(table, separators=(",", ":")).encode()
+    messages = write_all([(update, "auto") for update in updates], "auto", threads)
+    return write_table(len(rows), zlib.compress(text)).tobytes() + messages.tobytes()
 
 
 # Reading
 
 
-def read_patch_table(patch: Bytes) -> Table:
-    """What a patch, uint8, untrusted, says of itself.
-
-    Raises:
-        CorruptMessage: it does not begin with a table.
-    """
-    count, body = read_table(patch[: length_of(patch)])
-    inflate = zlib.decompressobj()
-    try:
-        text = inflate.decompress(body, _LARGEST_TABLE)
-        table = _table(json.loads(text)) if inflate.eof and not inflate.unused_data else None
-    except (zlib.error, ValueError, TypeError, KeyError, RecursionError) as problem:
-        raise CorruptMessage(f"the table of a patch cannot be read: {problem}") from None
-    if table is None or len(table.rows) != count:
-        raise CorruptMessage(f"the table of a patch is cut off, too long, or not of {count} tensors")
-    return table
-
-
-def _table(given: Any) -> Table:
-    before, after = (int.from_bytes(bytes.fromhex(each)) for each in given["digests"])
-    rows, modes, cuts = (
-        tuple(row_of(*each) for each in given["tensors"]),
-        given["modes"],
-        tuple(given["parts"]),
-    )
-    if not (max(before, after) < 2**64 and type(modes) is str and set(modes) <= set("0123")):
-        raise ValueError("a digest or a mode is none that is written")
-    if not all(type(each) is int for each in (given["changed"], *cuts)):
-        raise ValueError("a number is none")
-    table, seen = Table(rows, given["changed"], before, after, modes, cuts), dict[str, Row]()
-    for part in table.parts():
-        if sum(length * pattern.width for _, pattern, length in part) > LARGEST_N:
-            raise ValueError("a part is too large")
-    for row in sorted(rows, key=lambda row: row.first):
-        for name in row.names:
-            last = seen.get(name)
-            if last and (last[1:3] != row[1:3] or row.first < last.first + last.elements or not row.elements):
-                raise ValueError(f"tensor {name} is there twice")
-            seen[name] = row
-    return table
-
-
-def row_of(names: Any, dtype: Any, shape: Any, first: Any = 0, count: Any = None) -> Row:
+def row_of(names: Any, dtype: Any, shape: Any, first: Any, size: Any, mode: Any = SPARSE) -> Row:
     """A row as a file has it, untrusted.
 
     Raises:
-        ValueError: it is impossible, or of an unknown type.
+        ValueError: it is impossible, or of an unknown dtype.
     """
-    total = prod(shape)
-    row = Row(tuple(names), dtype, tuple(shape), first, total if count is None else count)
-    numbers = [*row.shape, row.first, row.elements]
-    valid = all(type(each) is int and 0 <= each < 2**62 for each in numbers) and total < 2**62
-    if not (
-        valid and row.first + row.elements <= total and all(type(name) is str for name in names) and names
-    ):
-        raise ValueError(f"tensor {names} has an impossible shape or shard")
+    row = Row(tuple(names), dtype, tuple(shape), first, size, mode)
     if dtype not in PATTERNS:
         raise ValueError(f"tensor {names[0]} has dtype {dtype}; known are {', '.join(PATTERNS)}")
+    if not (
+        all(type(number) is int and number >= 0 for number in (*row.shape, first, size, mode))
+        and first + size <= prod(row.shape) * PATTERNS[dtype].parts < 2**62
+        and mode <= RAW
+        and names
+        and all(type(name) is str for name in names)
+    ):
+        raise ValueError(f"tensor {names} has an impossible shape, range or mode")
     return row
 
 
-def read_changes(patch: Bytes, table: Table, threads: int) -> list[Steps | Bytes]:
-    """What a patch makes of each piece: steps of some elements, or all its bytes.
-
-    Args:
-        patch: uint8, untrusted.
-        table: the patch's, whose tensors are known to exist: nothing larger than them is allocated.
-        threads: how many may work at once.
+def read_sections(patch: Bytes) -> list[PatchSection]:
+    """Reads the tables of a patch, uint8, untrusted.
 
     Raises:
-        CorruptMessage: it is nothing that `write_patch` makes.
+        CorruptMessage: one is missing, or none that `write_section` writes.
     """
-    rest = patch[length_of(patch) :]
-    found = list[Steps | Bytes]()
-
-    def take(form: Form, segments: Segments) -> Update:
-        nonlocal rest
-        message, rest = rest[: length_of(rest)], rest[length_of(rest) :]
-        return read(message, segments, threads, (form,))
-
-    for part in table.parts():
-        found += _read_part(part, take)
-    if rest.size:
-        raise CorruptMessage(f"length: {rest.size} bytes follow the patch")
-    return found
+    sections = list[PatchSection]()
+    while patch.size or not sections:
+        message, patch = patch[: length_of(patch)], patch[length_of(patch) :]
+        if message[_FORM_AT] == FORMS["patch"].code:
+            sections.append(_read_section(message))
+        elif sections:
+            sections[-1].messages.append(message)
+        else:
+            raise CorruptMessage("a patch begins with a table")
+    return sections
 
 
-def _read_part(
-    part: Sequence[tuple[str, BitPattern, int]], take: Callable[[Form, Segments], Update]
-) -> list[Steps | Bytes]:
-    modes, lengths = [mode for mode, _, _ in part], [length for _, _, length in part]
-    by_mode = {mode: list[Steps | Bytes]() for mode in "0123"}
-    by_mode[UNCHANGED] = [Steps(np.empty(0, np.uint32), np.empty(0, np.uint32))] * modes.count(UNCHANGED)
-    if SPARSE in modes:
-        segments = _segments(lengths, modes, SPARSE)
-        units, others = take("strom", segments), take("steps", segments)
-        if units.words is None or others.words is None or np.any(units.taus != np.float32(1)):
-            raise CorruptMessage("a patch without positions, or whose unit is not 1")
-        words, steps = patching.merge(units.words, others.words, _values(others, UNITS))
-        for first, count, end in zip(
-            segments.firsts.tolist(),
-            segments.counts_of(words).tolist(),
-            segments.counts_of(words).cumsum(),
-            strict=True,
-        ):
-            own = slice(end - count, end)
-            by_mode[SPARSE].append(Steps(words[own] - np.uint32(first << 1), steps[own]))
-    if CODED in modes:
-        update = take("steps", _segments(lengths, modes, CODED))
-        if update.words is not None or update.k != update.n:
-            raise CorruptMessage("a piece that changes as a whole has positions")
-        values = _values(update, 0)
-        for own in update.offsets.symbols:
-            every = np.arange(own.stop - own.start, dtype=np.uint32) << np.uint32(1)
-            by_mode[CODED].append(Steps(every, values[own]))
-    if RAW in modes:
-        update = take("bits", _segments([length * pattern.width for _, pattern, length in part], modes, RAW))
-        if update.k != update.n:
-            raise CorruptMessage("a piece that is sent whole is not")
-        by_mode[RAW] = [update.values[own] for own in update.offsets.symbols]
-    found = [by_mode[mode].pop(0) for mode in modes]
-    for change, (_, pattern, _) in zip(found, part, strict=True):
-        if isinstance(change, Steps) and int(change.steps.max(initial=0)) >> 8 * pattern.width:
-            raise CorruptMessage(f"a step has more than {8 * pattern.width} bits")
-    return found
+def summary(patch: bytes) -> tuple[float, int]:
+    """The share of patterns that a patch changes, and the digest of the weights after."""
+    sections = read_sections(np.frombuffer(patch, np.uint8))
+    size = sum(row.size for section in sections for row in section.rows)
+    changed = sum(section.changed for section in sections) / max(size, 1)
+    return changed, sum(section.digests[1] for section in sections) % 2**64
 
 
-def _values(update: Update, more: int) -> NDArray[np.uint64]:
-    if not update.k:
-        return np.empty(0, np.uint64)
-    return patching.join(update.values, update.tables[0], more)
+def _read_section(message: Bytes) -> PatchSection:
+    count, body = read_table(message)
+    inflate = zlib.decompressobj()
+    try:
+        text = inflate.decompress(body, _LARGEST_TABLE)
+        if not inflate.eof or inflate.unused_data:
+            raise ValueError("it is cut off, or too long")
+        table = json.loads(text)
+        before, after = (int(digest, 16) for digest in table["digests"])
+        rows = tuple(row_of(*row) for row in table["rows"])
+        if len(rows) != count or sum(row.size * PATTERNS[row.dtype].width for row in rows) > LARGEST_N:
+            raise ValueError(f"it is not of {count} rows, or of too many bytes")
+        if not (0 <= before < 2**64 and 0 <= after < 2**64 and type(table["changed"]) is int):
+            raise ValueError("a digest or a count is none that is written")
+    except (zlib.error, ValueError, TypeError, LookupError, RecursionError) as problem:
+        raise CorruptMessage(f"the table of a patch cannot be read: {problem}") from None
+    return PatchSection(rows, table["changed"], (before, after))
 
 
-def merge_patches(patches: Sequence[Bytes]) -> bytes:
-    """One patch of the patches of shards, of which none has elements of another.
+def read_steps(section: PatchSection, threads: int) -> list[Steps]:
+    """Reads how each row changes; allocates nothing larger than the rows.
 
     Raises:
-        CorruptMessage: one has no valid table.
+        CorruptMessage: the messages are none that `write_section` writes.
     """
-    tables = [read_patch_table(patch) for patch in patches]
-    merged = Table(
-        tuple(row for table in tables for row in table.rows if row.elements or table is tables[0]),
-        sum(table.changed for table in tables),
-        sum(table.before for table in tables) % 2**64,
-        sum(table.after for table in tables) % 2**64,
-        "".join(table.modes for table in tables),
-        tuple(cut for table in tables for cut in table.cuts),
+    rows, messages = section.rows, list(section.messages)
+
+    def take(form: Form, segments: Segments, *, sparse: bool) -> Update:
+        update = read(messages.pop(0) if messages else _NOTHING, segments, threads, (form,))
+        if (update.words is not None) != sparse or not (sparse or update.k == update.n):
+            raise CorruptMessage(f"{form}: positions are missing, or not due")
+        return update
+
+    sparse, coded = _of_mode(rows, SPARSE), _of_mode(rows, CODED)
+    units = take("strom", sparse, sparse=True) if len(sparse) else None
+    updates = [take("steps", sparse, sparse=True)] if len(sparse) else []
+    updates += [take("steps", coded, sparse=False)] if len(coded) else []
+    raw = [row for row in rows if row.mode == RAW and row.size]
+    sizes = [_low_bytes(update.values) for update in updates]
+    sizes += [row.size * PATTERNS[row.dtype].width for row in raw]
+    data = take("bits", _segments([sum(sizes)]), sparse=False).values if any(sizes) else _NOTHING
+    if messages:
+        raise CorruptMessage(f"{len(messages)} messages follow those of a section")
+    parts = np.split(data, np.cumsum(sizes, dtype=np.int64))
+    values = [_join(update.values, part) for update, part in zip(updates, parts, strict=False)]
+    dense = np.split(values[-1], coded.ends[:-1]) if len(coded) else []
+    of_mode: dict[int, Iterator[Steps]] = {CODED: map(_nonzero, dense)}
+    of_mode[RAW] = (
+        _nonzero(aligned(part, f"u{PATTERNS[row.dtype].width}"))
+        for row, part in zip(raw, parts[len(updates) :], strict=False)
     )
-    return _joined(merged, [patch[length_of(patch) :] for patch in patches])
+    if units:
+        of_mode[SPARSE] = _merged(units, updates[0], values[0])
+    steps = [next(of_mode[row.mode]) if row.size else _nonzero(_NOTHING) for row in rows]
+    for row, change in zip(rows, steps, strict=True):
+        if int(change.steps.max(initial=0)) >> 8 * PATTERNS[row.dtype].width:
+            raise CorruptMessage(f"a step of {row.names[0]} has too many bits for {row.dtype}")
+    if (changed := sum(change.positions.size for change in steps)) != section.changed:
+        raise CorruptMessage(f"{changed} patterns change where the table says {section.changed}")
+    return steps
+
+
+def _nonzero(dense: NDArray[Any]) -> Steps:
+    positions = np.flatnonzero(dense)
+    return Steps(positions.astype(np.uint32), dense[positions])
+
+
+def _merged(units: Update, others: Update, values: NDArray[np.uint64]) -> Iterator[Steps]:
+    """The steps of each sparse row."""
+    if np.any(units.taus != np.float32(1)):
+        raise CorruptMessage("the unit of a patch is not 1")
+    first, second = (host(update.words) >> 1 for update in (units, others))
+    at = np.searchsorted(first, second)
+    positions = np.insert(first, at, second)
+    if np.any(positions[1:] == positions[:-1]):
+        raise CorruptMessage("a pattern changes by one unit and by another step")
+    steps = np.insert(2 - (host(units.words) & 1).astype(np.uint64), at, values + _UNITS)
+    ends = np.cumsum(units.counts + others.counts)
+    for begin, end, base in zip(
+        ends - units.counts - others.counts, ends, units.segments.firsts, strict=True
+    ):
+        yield Steps(positions[begin:end] - base.astype(np.uint32), steps[begin:end])

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from ..errors import CorruptMessage
 from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
-from ..ops.cpu import bitpack, huffman, patching
+from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
 from .forms import FORMS, require_written, table_layout
 from .update import Update
 
-LEVEL_BITS = 8
-"""Of a symbol of qgt."""
+STEP_BITS = 11
+"""Of a symbol of steps."""
+_SYMBOL_BITS: dict[Form, int] = {"qgt": 8, "fp8": 8, "steps": STEP_BITS}
 _BLOCK = struct.Struct("<I")
-_LOW = struct.Struct("<Q")
 _CODED = 128
 
 
@@ -104,11 +104,9 @@ def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
     if not FORMS[update.form].symbols or not update.k:
         return PlannedValues(copied(update.values))
     quantized = FORMS[update.form].quantized
-    bits = update.bits if quantized else np.where(update.counts > 0, LEVEL_BITS, 0)
+    bits = update.bits if quantized else np.where(update.counts > 0, _SYMBOL_BITS[update.form], 0)
     planned = _plan_symbols(host(update.values), update.counts, bits, symbols, threads)
     before = [] if planned.own is None else [copied(planned.own)]
-    if update.form == "steps":
-        before += [copied(_LOW.pack(update.tables[0].size)), *map(copied, update.tables)]
     if quantized:
         block = update.block if update.block < update.counts.max() else 0
         before += [copied(_BLOCK.pack(block)), *map(copied, update.tables)]
@@ -182,14 +180,7 @@ def read_values(
         if block and block >= counts.max():
             raise CorruptMessage(f"blocks of {block} values, where no parameter has more than {counts.max()}")
         tables, body = _read_tables(body, form, Offsets.of(counts, block), bits)
-    if form == "steps":
-        need(body, _LOW.size, "the length of low bits")
-        (size,), body = _LOW.unpack_from(body.data), body[_LOW.size :]
-        need(body, size, "low bits")
-        tables, body = [body[:size]], body[size:]
     values = _read_symbols(body, counts, bits, coded, by_parameter=said[2], threads=threads)
-    if form == "steps":
-        patching.check_low_bits(values, tables[0])
     if form == "qgt" and not values.all():
         raise CorruptMessage("values: a level is 0; levels are 1 to 255")
     if form == "fp8" and any_has(values & np.uint8(0x7F), np.uint8(0x7F)):
@@ -232,7 +223,7 @@ def _read_bits(
     sent = each[counts > 0]
     if sent.min() < 1 or sent.max() > 16:
         raise CorruptMessage("symbols: their bits are not 1 to 16")
-    due = LEVEL_BITS if form in ("qgt", "fp8", "steps") else sent[0]
+    due = _SYMBOL_BITS.get(form, sent[0])
     if form != "linear" and (sent != due).any():
         raise CorruptMessage(f"symbols of {form} have {due} bits, not {sent.min()} to {sent.max()}")
     return each, are_coded, body

@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_right
 from hashlib import blake2b
 from itertools import accumulate
-from math import isqrt, prod
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -160,7 +160,7 @@ def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[i
     Raises:
         Invalid: it is none, or not for them.
     """
-    messages = []
+    messages, digests = [], [0, 0]
     while patch:
         require(len(patch) >= 28, "no header")
         size = 28 + struct.unpack_from("<Q", patch, 16)[0]
@@ -171,84 +171,82 @@ def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[i
             "CRC",
         )
         messages.append(message)
-    require(messages[0][:8] == b"tg\x02\x0d\0\0\0\0", "no table")
-    table = json.loads(zlib.decompress(messages.pop(0)[28:]))
-    before, after = (int(digits, 16) for digits in table["digests"])
-    require(digest(weights) == before, "the digest before")
-    pieces, left = [], list(table["modes"])
-    for names, dtype, shape, *shard in table["tensors"]:
-        first, count = shard or (0, prod(shape))
-        parts = 2 if dtype.startswith("complex") else 1
-        floats = dtype.startswith(("float", "bfloat", "complex")) and dtype != "float8_e8m0fnu"
-        for low in range(first * parts, (first + count) * parts, 2**27):
-            size = min(2**27, (first + count) * parts - low)
-            pieces.append((left.pop(0), names, low, size, 8 * WIDTHS[dtype], floats))
-    require(not left and sum(table["parts"]) == len(pieces), "pieces")
     new = {name: list(patterns) for name, patterns in weights.items()}
-    for count in table["parts"]:
-        part, pieces = pieces[:count], pieces[count:]
-        for number, mode in ((0, "1"), (1, "1"), (2, "2"), (3, "3")):
-            coded_pieces = [piece[1:] for piece in part if piece[0] == mode]
-            if coded_pieces:
-                apply_message(messages.pop(0), number, coded_pieces, new)
-    require(not messages, "messages")
-    require(digest(new) == after, "the digest after")
+    while messages:
+        require(messages[0][:8] == b"tg\x02\x0d\0\0\0\0", "no table")
+        table = json.loads(zlib.decompress(messages.pop(0)[28:]))
+        digests = [digests[i] + int(table["digests"][i], 16) for i in (0, 1)]
+        apply_section(table["rows"], messages, new)
+    require(digest(weights) == digests[0] & ALL, "the digest before")
+    require(digest(new) == digests[1] & ALL, "the digest after")
     return new
 
 
-def apply_message(message: bytes, number: int, pieces: list[Any], new: dict[str, list[int]]) -> None:
-    """Each piece is names, first pattern, patterns, bits, whether floats."""
-    sizes = [size * (bits // 8 if number == 3 else 1) for _, _, size, bits, _ in pieces]
+def apply_section(rows: list[Any], messages: list[bytes], new: dict[str, list[int]]) -> None:
+    rows = [row for row in rows if row[4]]
+    some = [[row for row in rows if row[5] == mode] for mode in (0, 1, 2)]
+    changes: list[tuple[Any, int, int]] = []
+    symbols: list[tuple[Any, int, int, int]] = []
+    if some[0]:
+        sizes = [row[4] for row in some[0]]
+        require(messages[0][3] == 4, "form")
+        positions, amounts = decode(messages[0], sizes)  # type: ignore[misc]
+        at = places(some[0], positions)
+        changes += [(*place, 2 if amount > 0 else 1) for place, amount in zip(at, amounts, strict=True)]
+        symbols += [(*place, symbol, 3) for place, symbol in read_steps(messages[1], some[0])]
+        del messages[:2]
+    if some[1]:
+        symbols += [(*place, symbol, 0) for place, symbol in read_steps(messages.pop(0), some[1])]
+    widths = [WIDTHS[row[1]] for row in some[2]]
+    due = sum(symbol >> 8 for *_, symbol, _ in symbols)
+    due += sum(row[4] * width for row, width in zip(some[2], widths, strict=True))
+    body = Body(b"")
+    if due:
+        require(messages[0][3:7] == bytes([12, 4, 0, 0]), "form")
+        require(struct.unpack_from("<II", messages[0], 8) == (due, due), "n")
+        body = Body(messages.pop(0)[28:])
+    for row, i, symbol, more in symbols:
+        left = symbol >> 8
+        low = int.from_bytes(body.take(left), "little")
+        changes.append((row, i, ((symbol & 255) << 8 * left) + low + more))
+    for row, width in zip(some[2], widths, strict=True):
+        changes += [(row, i, int.from_bytes(body.take(width), "little")) for i in range(row[4])]
+    require(not body.data, "bytes behind the steps")
+    for (names, dtype, _, first, *_), i, step in changes:
+        w, d = 8 * WIDTHS[dtype], step // 2 if step % 2 == 0 else -(step + 1) // 2
+        floats = dtype.startswith(("float", "bfloat", "complex")) and dtype != "float8_e8m0fnu"
+        for name in names:
+            old = order(new[name][first + i], w, floats=floats)
+            new[name][first + i] = pattern((old + d) % 2**w, w, floats=floats)
+
+
+def places(rows: list[Any], positions: list[int]) -> list[tuple[Any, int]]:
+    """Row and index in it of positions over all rows."""
+    starts = list(accumulate((row[4] for row in rows), initial=0))
+    owners = [bisect_right(starts, position) - 1 for position in positions]
+    return [(rows[owner], at - starts[owner]) for owner, at in zip(owners, positions, strict=True)]
+
+
+def read_steps(message: bytes, rows: list[Any]) -> list[tuple[tuple[Any, int], int]]:
+    """Row, index and symbol."""
     form, codec, flags, b = message[3:7]
     n, k = struct.unpack_from("<II", message, 8)
-    require(n == sum(sizes) and form == (4, 11, 11, 12)[number], "n or form")
-    if number == 3:
-        body = Body(message[28:])
-        for names, first, size, bits, _ in pieces:
-            numbers = [int.from_bytes(body.take(bits // 8), "little") for _ in range(size)]
-            for name in names:
-                new[name][first : first + size] = numbers
-        return
-    if number == 0:
-        positions, amounts = decode(message, sizes)  # type: ignore[misc]
-        steps = [2 if amount > 0 else 1 for amount in amounts]
-    else:
-        body = Body(message[28:])
-        positions, _ = READERS[CODECS[codec]](body, "steps", sizes, k)
-        more = 3 if number == 1 else 0
-        edges = [0, *accumulate(sizes)]
-        owners = [bisect_right(edges, position) - 1 for position in positions]
-        steps = [v + more for v in step_values(body, [owners.count(i) for i in range(len(sizes))], flags, b)]
-    starts = list(accumulate(sizes, initial=0))
-    for position, step in zip(positions, steps, strict=True):
-        owner = bisect_right(starts, position) - 1
-        names, first, _, w, floats = pieces[owner]
-        d = step // 2 if step % 2 == 0 else -(step + 1) // 2
-        for name in names:
-            at = first + position - starts[owner]
-            new[name][at] = pattern((order(new[name][at], w, floats=floats) + d) % 2**w, w, floats=floats)
-
-
-def step_values(body: Body, counts: list[int], flags: int, b: int) -> list[int]:
-    k = sum(counts)
-    if not k:
-        return []
+    sizes = [row[4] for row in rows]
+    require(n == sum(sizes) and form == 11, "n or form")
+    body = Body(message[28:])
+    positions, _ = READERS[CODECS[codec]](body, "steps", sizes, k)
+    at = places(rows, positions)
+    counts = [sum(place[0] is row for place in at) for row in rows]
     said = body.unpack("B", len(counts)) if flags & 2 else [b + 128 * (flags & 1)]
-    (size,) = body.unpack("Q")
-    low = Bits(body.take(size))
     runs = counts if flags & 2 else [k]
     symbols = [
         symbol
-        for text, count in zip(said, runs, strict=True)
+        for coding, count in zip(said, runs, strict=True)
         if count
-        for symbol in symbols_of(body, 8, count, huffman=text >= 128)
+        for symbol in symbols_of(body, 11, count, huffman=coding >= 128)
     ]
-    positions = []
-    for symbol in symbols:
-        e = 3 + (symbol - 8) // 4
-        positions.append(symbol if symbol < 8 else (4 + (symbol - 8) % 4) << e - 2 | low.number(e - 2))
-    low.end()
-    return positions
+    require(not body.data, "bytes behind the symbols")
+    return list(zip(at, symbols, strict=True))
 
 
 def read_taus(body: Body, form: str, sizes: list[int], *, own_taus: bool) -> list[np.float32]:

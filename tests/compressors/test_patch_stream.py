@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -13,13 +14,16 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import patch_shards
 import pytest
 import torch
 from cases import in_turn
+from forked import run_workers
 from objects import BUCKET, Objects
 from patch_models import Weights, model, step
 
-from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, patches
+from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, apply_patch, patches
+from taugrad.compressors.patch_stream import part_name
 from taugrad.compressors.patches import listing
 
 
@@ -311,7 +315,30 @@ def test_writers_and_readers_that_are_killed_leave_whole_streams(tmp_path: Path)
         assert PatchReader(place).update(fresh) == number
         assert same(fresh, weights)
     assert json.loads((place / "writer-0.json").read_text())["pid"] == writer.pid
-    shutil.copy(place / patch(last), place / f"{patch(last)}.abcd.0.part")
+    shutil.copy(place / patch(last), place / part_name(socket.gethostname(), writer.pid))
     with PatchWriter(place) as again:  # the one before is dead
         assert again.write(weights).number == last + 1
     assert not list(place.glob("*.part"))
+
+
+def test_readers_of_whole_tensors_merge_the_shards_of_fsdp(tmp_path: Path) -> None:
+    run_workers(Path(patch_shards.__file__), lambda rank: (rank, tmp_path), 2)
+    states = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in range(3)]
+    assert not same(states[0], states[1])
+    follower, weights = tmp_path / "follower", {name: tensor.clone() for name, tensor in states[2].items()}
+    follower.mkdir()
+    reader = PatchReader(follower)
+    for number, state in enumerate(states):
+        for path in (tmp_path / "weights").glob(f"{number:010d}.*"):
+            if number < 2 or path.suffix == ".patch":
+                shutil.copy(path, follower)
+        assert reader.update(weights) == number
+        assert same(weights, state)
+    fresh = {name: torch.zeros_like(tensor) for name, tensor in states[0].items()}
+    assert PatchReader(tmp_path / "weights").update(fresh) == 2  # by a snapshot of two files
+    assert same(fresh, states[2])
+    shards = [(tmp_path / f"1.{rank}.shard").read_bytes() for rank in (0, 1)]
+    whole = {name: tensor.clone() for name, tensor in states[0].items()}
+    with pytest.raises(PatchMismatch, match="another shard of"):
+        apply_patch(whole, shards[0])
+    assert same(whole, states[0])

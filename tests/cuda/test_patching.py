@@ -8,10 +8,9 @@ import torch
 from cases import in_turn
 
 from taugrad.compressors import apply_patch, make_patch, patch_weights
-from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.cpu.patching import CpuPatching
 from taugrad.compressors.ops.cuda.patching import CudaPatching
-from taugrad.compressors.ops.patching import Piece, Steps
+from taugrad.compressors.ops.patching import Piece
 
 TYPES = [(torch.uint8, True), (torch.int16, True), (torch.int32, False), (torch.int64, True)]
 
@@ -38,12 +37,12 @@ def pairs(share: float, seed: int) -> tuple[list[Piece], list[Piece]]:
 
 
 def on(device: Any, pieces: list[Piece]) -> list[Piece]:
-    return [Piece(each.tensor.to(device.device), each.first, each.floats) for each in pieces]
+    return [Piece(piece.bits.to(device.device), piece.first, piece.floats) for piece in pieces]
 
 
 @in_turn("share", [0.0, 0.01, 0.4, 1.0])
 def test_changes_and_digests_are_those_of_the_cpu(share: float, device: Any) -> None:
-    ours, theirs = CpuPatching(CPU), CudaPatching(device)
+    ours, theirs = CpuPatching(1), CudaPatching(device)
     before, after = pairs(share, int(10 * share))
     there, others = on(device, before), on(device, after)
     assert theirs.digest(there) == ours.digest(before)
@@ -52,17 +51,17 @@ def test_changes_and_digests_are_those_of_the_cpu(share: float, device: Any) -> 
         changes = ours.compare(before, after, digested=digested)
         found = theirs.compare(there, others, digested=digested)
         for mine, other in zip(changes, found, strict=True):
-            assert (mine.changed, mine.digest, mine.change) == (other.changed, other.digest, other.change)
-            assert mine.words.tolist() == other.words.tolist()
-            assert mine.steps.tolist() == other.steps.tolist()
-    steps = [Steps(each.words, each.steps) for each in changes]
+            assert (mine.digest, mine.change) == (other.digest, other.change)
+            assert mine.steps.positions.tolist() == other.steps.positions.tolist()
+            assert mine.steps.steps.tolist() == other.steps.steps.tolist()
+    steps = [change.steps for change in changes]
     taken, due = theirs.take_steps(there, steps), ours.take_steps(before, steps)
-    assert [each.change for each in taken] == [each.change for each in due]
-    theirs.scatter(there, taken)
-    ours.scatter(before, due)
-    for mine, other, last, change in zip(before, there, after, changes, strict=True):
-        assert mine.tensor.equal(other.tensor.cpu())
-        assert not change.words.size or mine.tensor.equal(last.tensor)
+    assert [change for _, change in taken] == [change for _, change in due]
+    theirs.scatter(there, steps, [bits for bits, _ in taken])
+    ours.scatter(before, steps, [bits for bits, _ in due])
+    for mine, other, last in zip(before, there, after, strict=True):
+        assert mine.bits.equal(other.bits.cpu())
+        assert mine.bits.equal(last.bits)
 
 
 def test_patches_are_those_of_the_cpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,12 +82,12 @@ def test_patches_are_those_of_the_cpu(device: Any, monkeypatch: pytest.MonkeyPat
     if device.device.type == "cpu":
         monkeypatch.setattr(patch_weights, "patching_for", lambda *_: CudaPatching(device))
     there, others = (
-        {name: each.to(device.device) for name, each in state.items()} for state in (before, after)
+        {name: tensor.to(device.device) for name, tensor in state.items()} for state in (before, after)
     )
     assert make_patch(there, others) == due
-    weights = {name: each.clone() for name, each in there.items()}
+    weights = {name: tensor.clone() for name, tensor in there.items()}
     apply_patch(weights, due)
-    for name, each in weights.items():
-        assert each.cpu().view(torch.uint8).equal(after[name].view(torch.uint8))
+    for name, tensor in weights.items():
+        assert tensor.cpu().view(torch.uint8).equal(after[name].view(torch.uint8))
     for name, _, values in due.sparse(there):
         assert values.device == there[name].device

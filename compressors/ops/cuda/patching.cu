@@ -1,25 +1,22 @@
-// Weight patches: where and how bit patterns differ, with digests, and what steps make of them. All tensors in
-// one launch; the meaning of steps and digests is that of cpu/patching.py.
+// The passes of ops/patching.py, over all pieces in one launch.
 //
 // A block of 256 threads compares a tile of 4096 elements, 16 neighbours a thread: a bit for each that differs,
-// whose place in the output is found by look-back, so that words ascend.
+// whose place in the output is found by look-back, so that positions ascend.
 #include "look_back.cuh"
 
 #define THREADS 256
 #define EACH 16
 #define TILE (THREADS * EACH)
 
-// A piece, as the host writes it.
+// A piece.
 struct Part {
     u8* bits;
-    u8* other;         // what it is compared with; of steps, where new bits go
-    i64 n, base;       // elements, and the position of the first one; of steps, words
-    i64 width, floats; // bytes of an element
-    i64 first;         // its number in its tensor
-    i64 begin;         // the first tile, or the first word, of all pieces'
+    i64 n, width, floats, first; // patterns, bytes of one, whether floats', index of the first one in its tensor
+    u8* other;                   // what it is compared with, or where new bits go
+    i64 base, begin;             // patterns of the pieces before; their tiles, or their positions
 };
 
-// The last part that begins here or before; each has a tile, or a word.
+// The last part that begins here or before.
 __device__ __forceinline__ i64 part_at(const Part* parts, i64 count, i64 place) {
     i64 low = 0, high = count;
     while (high - low > 1) {
@@ -69,7 +66,7 @@ __device__ __forceinline__ u64 stepped(u64 before, u64 step, u64 mask, i64 float
 
 // states: u64 [tiles + 1], zeros. sums: u64 [count, 3], zeros: elements that differ, digest, and change of it.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    compare(const Part* parts, i64 count, u32* words, u64* steps, i64 room, u64* states, u64* sums, i64 digested) {
+    compare(const Part* parts, i64 count, u32* positions, u64* steps, i64 room, u64* states, u64* sums, i64 digested) {
     __shared__ i64 tile_begin;
     i64 ticket = take_ticket(states), number = part_at(parts, count, ticket);
     const Part part = parts[number];
@@ -101,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u32 j = 0; j < EACH; j++) {
         if (!(differs >> j & 1)) continue;
         if (at < room) {
-            words[at] = (u32)(part.base + low + j) << 1;
+            positions[at] = (u32)(part.base + low + j);
             steps[at] = step_between(load(part.bits, part.width, low + j), load(part.other, part.width, low + j), mask,
                                      part.floats);
         }
@@ -111,12 +108,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // What elements become goes to `other`; sums: u64 [count], zeros: what that adds to the digests.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    take_steps(const Part* parts, i64 count, i64 total, const u32* words, const u64* steps, u64* sums) {
+    take_steps(const Part* parts, i64 count, i64 total, const u32* positions, const u64* steps, u64* sums) {
     i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (i >= total) return;
     i64 number = part_at(parts, count, i);
     const Part part = parts[number];
-    i64 at = words[i] >> 1;
+    i64 at = positions[i];
     u64 before = load(part.bits, part.width, at);
     u64 after = stepped(before, steps[i], ~0ull >> (64 - 8 * part.width), part.floats);
     store(part.other, part.width, i - part.begin, after);
@@ -125,9 +122,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // Writes to elements what `take_steps` found.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    scatter(const Part* parts, i64 count, i64 total, const u32* words) {
+    scatter(const Part* parts, i64 count, i64 total, const u32* positions) {
     i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (i >= total) return;
     const Part part = parts[part_at(parts, count, i)];
-    store(part.bits, part.width, words[i] >> 1, load(part.other, part.width, i - part.begin));
+    store(part.bits, part.width, positions[i], load(part.other, part.width, i - part.begin));
 }

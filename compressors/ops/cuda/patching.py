@@ -1,21 +1,22 @@
-"""The passes of weight patches on a device: a launch for all pieces, of fewer than 2^31 elements together."""
+"""The passes of weight patches on a device, see ops/patching.py: one launch for all pieces."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..patching import Changes, PatchOps, Piece, Steps, Taken
+from ..patching import Comparison, PatchOps, Piece, Steps
 from .device import Device, DeviceArray
 
 _THREADS = 256
 _TILE = 4096
-"""Elements that a block of threads compares, as in patching.cu."""
+"""Patterns that a block of threads compares, as in patching.cu."""
 _SPARSE = 8
-"""There is room for one element in so many at first; where more differ, the pass runs once more."""
-_LARGEST = 2**31 - 1
+"""At first there is memory for one change in so many patterns; where more differ, the pass runs once more."""
 
 
 class CudaPatching(PatchOps):
@@ -26,111 +27,79 @@ class CudaPatching(PatchOps):
         self._device = device
 
     def digest(self, pieces: Sequence[Piece]) -> list[int]:
-        sums = [self._compare(some, some, 0, digested=True)[0][:, 1] for some in _batches(pieces)]
-        return [int(each) for each in np.concatenate(sums)] if sums else []
+        digests: list[int] = self._compare(pieces, pieces, 0, digested=True)[0][:, 1].tolist()
+        return digests
 
-    def compare(self, before: Sequence[Piece], after: Sequence[Piece], *, digested: bool) -> list[Changes]:
-        found, rest = list[Changes](), list(after)
-        for olds in _batches(before):
-            news, rest = rest[: len(olds)], rest[len(olds) :]
-            room = sum(piece.tensor.numel() for piece in olds) // _SPARSE + _TILE
-            sums, words, steps = self._compare(olds, news, room, digested=digested)
-            total = int(sums[:, 0].sum())
-            if total > room:
-                _, words, steps = self._compare(olds, news, total, digested=False)
-            hosts = self._device.fetch_all([words[:total], steps[:total]])
-            found += _split(olds, sums, *hosts)
-        return found
+    def compare(self, before: Sequence[Piece], after: Sequence[Piece], *, digested: bool) -> list[Comparison]:
+        bases = list(accumulate((piece.bits.numel() for piece in before), initial=0))
+        capacity = bases[-1] // _SPARSE + _TILE
+        sums, positions, steps = self._compare(before, after, capacity, digested=digested)
+        total, comparisons, begin = int(sums[:, 0].sum()), list[Comparison](), 0
+        if total > capacity:
+            _, positions, steps = self._compare(before, after, total, digested=False)
+        at, step = self._device.fetch_all([positions[:total], steps[:total]])
+        for base, (count, digest, change) in zip(bases, sums.tolist(), strict=False):
+            end = begin + count
+            some = Steps(at[begin:end] - np.uint32(base), step[begin:end])
+            comparisons.append(Comparison(some, digest, change))
+            begin = end
+        return comparisons
 
     def _compare(
-        self, before: Sequence[Piece], after: Sequence[Piece], room: int, *, digested: bool
+        self, before: Sequence[Piece], after: Sequence[Piece], capacity: int, *, digested: bool
     ) -> tuple[NDArray[np.uint64], DeviceArray, DeviceArray]:
-        sizes = [piece.tensor.numel() for piece in before]
-        tiles = np.cumsum([0, *(-(-size // _TILE) for size in sizes)])
-        bases = np.cumsum([0, *sizes])
-        rows = [
-            (*_row(old), new.tensor.data_ptr(), base, begin)
-            for old, new, base, begin in zip(before, after, bases.tolist(), tiles.tolist(), strict=False)
-        ]
-        words, steps = self._device.empty(room, np.uint32), self._device.empty(room, np.uint64)
-        sums, states = (
-            self._device.zeros(3 * len(rows), np.uint64),
-            self._device.zeros(int(tiles[-1]) + 1, np.uint64),
-        )
-        last = words, steps, room, states, sums, int(digested)
-        self._device.launch(
-            "patching", "compare", int(tiles[-1]), _THREADS, self._parts(rows), len(rows), *last
-        )
-        return self._device.fetch_all([sums])[0].reshape(-1, 3), words, steps
+        """Count, digest and change of each piece, uint64 [pieces, 3]; positions over all pieces; steps."""
+        tiles = [-(-piece.bits.numel() // _TILE) for piece in before]
+        positions, steps = self._device.empty(capacity, np.uint32), self._device.empty(capacity, np.uint64)
+        sums = self._device.zeros(3 * len(before), np.uint64)
+        if blocks := sum(tiles):
+            states = self._device.zeros(blocks + 1, np.uint64)
+            parts = self._parts(before, [piece.bits for piece in after], tiles)
+            given = positions, steps, capacity, states, sums, int(digested)
+            self._device.launch("patching", "compare", blocks, _THREADS, *parts, *given)
+        return self._device.fetch_all([sums])[0].reshape(-1, 3), positions, steps
 
-    def _parts(self, rows: Sequence[tuple[int, ...]]) -> DeviceArray:
-        """Rows as patching.cu's `Part`: bits, n, width, floats, first, other, base, begin in its order."""
-        table = np.array(rows, np.int64).reshape(-1, 8)[:, [0, 5, 1, 6, 2, 3, 4, 7]]
-        (placed,) = self._device.place_all([table.reshape(-1)])
-        return placed
-
-    def take_steps(self, pieces: Sequence[Piece], steps: Sequence[Steps]) -> list[Taken]:
-        outs = [
-            torch.empty(each.words.size, dtype=piece.tensor.dtype, device=piece.tensor.device)
-            for piece, each in zip(pieces, steps, strict=True)
+    def take_steps(self, pieces: Sequence[Piece], steps: Sequence[Steps]) -> list[tuple[Tensor, int]]:
+        bits = [
+            torch.empty(positions.size, dtype=piece.bits.dtype, device=piece.bits.device)
+            for piece, (positions, _) in zip(pieces, steps, strict=True)
         ]
         sums = self._device.zeros(len(pieces), np.uint64)
-        words, values = (np.concatenate([np.empty(0, np.uint32), *each]) for each in zip(*steps, strict=True))
-        if words.size:
-            placed = self._device.place_all([words.astype(np.uint32), values.astype(np.uint64)])
-            self._over_words("take_steps", pieces, outs, [each.words.size for each in steps], *placed, sums)
-        changes = self._device.fetch_all([sums])[0].tolist()
-        return [
-            Taken(each.words, out, change) for each, out, change in zip(steps, outs, changes, strict=True)
-        ]
+        values = np.concatenate([np.empty(0, np.uint64), *(some.steps.astype(np.uint64) for some in steps)])
+        self._over_positions("take_steps", pieces, steps, bits, [values], sums)
+        return list(zip(bits, self._device.fetch_all([sums])[0].tolist(), strict=True))
 
-    def scatter(self, pieces: Sequence[Piece], taken: Sequence[Taken]) -> None:
-        words = np.concatenate([np.empty(0, np.uint32), *(each.words for each in taken)])
-        if words.size:
-            counts, outs = [each.words.size for each in taken], [each.bits for each in taken]
-            self._over_words("scatter", pieces, outs, counts, *self._device.place_all([words]))
+    def scatter(self, pieces: Sequence[Piece], steps: Sequence[Steps], bits: Sequence[Tensor]) -> list[None]:
+        self._over_positions("scatter", pieces, steps, bits, [])
+        return [None] * len(pieces)
 
-    def _over_words(
+    def _over_positions(
         self,
         kernel: str,
         pieces: Sequence[Piece],
-        outs: Sequence[torch.Tensor],
-        counts: Sequence[int],
+        steps: Sequence[Steps],
+        bits: Sequence[Tensor],
+        beside: Sequence[NDArray[Any]],
         *last: Any,
     ) -> None:
-        """A launch with a thread for each word of all pieces."""
-        begins, total = np.cumsum([0, *counts]).tolist(), sum(counts)
-        # The last of those that begin at a word has it: pieces without words stand before, or at the end.
-        some = range(max((i + 1 for i, count in enumerate(counts) if count), default=0))
-        rows = [(*_row(pieces[i]), outs[i].data_ptr(), 0, begins[i]) for i in some]
-        given = self._parts(rows), len(rows), total, *last
-        self._device.launch("patching", kernel, -(-total // _THREADS), _THREADS, *given)
+        """Launches a thread for each position of all pieces."""
+        positions = np.concatenate([np.empty(0, np.uint32), *(some.positions for some in steps)])
+        if positions.size:
+            parts = self._parts(pieces, bits, [some.positions.size for some in steps])
+            given = positions.size, *self._device.place_all([positions, *beside]), *last
+            self._device.launch("patching", kernel, -(-positions.size // _THREADS), _THREADS, *parts, *given)
 
-
-def _row(piece: Piece) -> tuple[int, ...]:
-    tensor = piece.tensor
-    return tensor.data_ptr(), tensor.numel(), tensor.element_size(), int(piece.floats), piece.first
-
-
-def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Neighbouring pieces of so few elements that positions fit words."""
-    batch, size = list[Piece](), 0
-    for piece in pieces:
-        if size + piece.tensor.numel() > _LARGEST:
-            yield batch
-            batch, size = [], 0
-        batch.append(piece)
-        size += piece.tensor.numel()
-    if batch:
-        yield batch
-
-
-def _split(
-    pieces: Sequence[Piece], sums: NDArray[np.uint64], words: NDArray[np.uint32], steps: NDArray[np.uint64]
-) -> Iterator[Changes]:
-    begin = base = 0
-    for piece, (count, digest, change) in zip(pieces, sums.tolist(), strict=True):
-        own = slice(begin, begin + (0 if count > piece.tensor.numel() // 2 else count))
-        yield Changes(count, words[own] - np.uint32(base << 1), steps[own], digest, change)
-        begin += count
-        base += piece.tensor.numel()
+    def _parts(
+        self, pieces: Sequence[Piece], others: Sequence[Tensor], counts: Sequence[int]
+    ) -> tuple[DeviceArray, int]:
+        """Pieces as patching.cu's `Part`, and how many; counts are their tiles, or their positions."""
+        rows, base, begin = list[tuple[int, ...]](), 0, 0
+        for piece, other, count in zip(pieces, others, counts, strict=True):
+            bits = piece.bits
+            row = bits.data_ptr(), bits.numel(), bits.element_size(), int(piece.floats), piece.first
+            rows.append((*row, other.data_ptr(), base, begin))
+            base, begin = base + bits.numel(), begin + count
+        # The last one that begins at a place has it; those behind the last place have none.
+        while rows and rows[-1][-1] == begin:
+            rows.pop()
+        return self._device.place_all([np.array(rows, np.int64).reshape(-1)])[0], len(rows)
