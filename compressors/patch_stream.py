@@ -203,11 +203,15 @@ class PatchWriter:
         """
         if not self._lease.held():
             raise FileExistsError(f"{self._store.place}: another writer has taken it over")
-        entries, number = entries_of(weights), self.number + 1
-        name = f"{number:010d}"
-        if any(isinstance(tensor, DTensor) for tensor in weights.values()):
-            entries = {key: entry if entry.published else entry.empty() for key, entry in entries.items()}
-            name += f".{self._rank}of{dist.get_world_size()}"
+        entries, part = entries_of(weights), ""
+        if sharded := [tensor for tensor in weights.values() if isinstance(tensor, DTensor)]:
+            device = sharded[0].device_mesh.device_type
+            agreed = torch.tensor([self.number, -self._snapshot_due], device=device)
+            dist.all_reduce(agreed, dist.ReduceOp.MAX)  # a rank may have failed, or started late
+            self.number, self._snapshot_due = int(agreed[0]), -int(agreed[1])
+            entries = {name: entry if entry.published else entry.empty() for name, entry in entries.items()}
+            part = f".{self._rank}of{dist.get_world_size()}"
+        number, name = self.number + 1, f"{self.number + 1:010d}{part}"
         patch_bytes, snapshot_bytes, changed = 0, 0, 1.0
         if self._last is None:
             digest, self._snapshot_due = digest_of(entries, self._threads), number

@@ -1,6 +1,7 @@
 """One worker of FSDP2 that publishes its shards: `python patch_shards.py RANK FOLDER`."""
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ def main(rank: int, folder: Path) -> None:
     model = nn.Sequential(nn.Linear(13, 7), nn.BatchNorm1d(7), nn.Linear(7, 1)).bfloat16()
     fully_shard(model)  # 7 rows on two ranks, and 1 row, of which rank 1 has none
     before = None
+    time.sleep(rank)  # rank 0 does not begin before the other one is ready
     with PatchWriter(folder / "weights", full_every=2) as writer:
         for number in range(3):
             state = model.state_dict()
