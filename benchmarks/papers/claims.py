@@ -24,6 +24,7 @@ import yaml
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import LOSS
 
+from ..harness import paired
 from ..harness.pages import RESULTS, cell, results_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -99,7 +100,9 @@ def figure(source: str, rest: str) -> Figure:
     if not seeds:
         raise NotMeasured(f"{source}: no {column!r} of {row!r} in {table!r}")
     first, *others = columns
-    return Figure.over([first[seed] - sum(values[seed] for values in others) for seed in seeds])
+    if others:
+        return Figure.read(paired.interval([first[seed] - others[0][seed] for seed in seeds], 2))
+    return Figure.over([first[seed] for seed in seeds])
 
 
 def evaluate(expression: str) -> float | bool:
