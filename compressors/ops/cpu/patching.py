@@ -65,9 +65,14 @@ def _change(before: Patterns, after: Patterns, indices: NDArray[np.int64]) -> in
     return int(((after.astype(np.uint64) - before) * keys).sum())
 
 
+def _flips(patterns: Patterns) -> Patterns:
+    """What is xor-ed with patterns of floats for their order: all bits of negative ones, the others' sign."""
+    signed = patterns.view(f"i{patterns.itemsize}")
+    return (signed >> 8 * patterns.itemsize - 1 | np.iinfo(signed.dtype).min).view(patterns.dtype)
+
+
 def _order(patterns: Patterns, floats: bool) -> Patterns:
-    top = patterns.dtype.type(1 << 8 * patterns.itemsize - 1)
-    return np.where(patterns & top, ~patterns, patterns ^ top) if floats else patterns
+    return patterns ^ _flips(patterns) if floats else patterns
 
 
 def _steps(before: Patterns, after: Patterns, floats: bool) -> Patterns:
@@ -79,8 +84,7 @@ def _advanced(before: Patterns, steps: NDArray[Any], floats: bool) -> Patterns:
     """The patterns that steps lead to."""
     steps = steps.astype(before.dtype)
     order = _order(before, floats) + (steps >> 1 ^ -(steps & 1))
-    top = before.dtype.type(1 << 8 * before.itemsize - 1)
-    return np.where(order & top, order ^ top, ~order) if floats else order
+    return order ^ _flips(~order) if floats else order
 
 
 def _differing(before: Patterns, after: Patterns) -> tuple[NDArray[np.int64], Patterns, Patterns]:
