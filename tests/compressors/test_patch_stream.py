@@ -5,13 +5,11 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import patch_shards
@@ -260,65 +258,20 @@ def test_a_full_disk_leaves_the_stream_as_it_was(tmp_path: Path) -> None:
         assert same(mine, weights)
 
 
-WRITER = """
-import sys, torch
-sys.path[:0] = sys.argv[2:]
-from patch_models import model, step
-from taugrad.compressors import PatchWriter
-weights = model()
-with PatchWriter(sys.argv[1], full_every=4) as writer:
-    for seed in range(100000):
-        step(weights, seed)
-        writer.write(weights)
-"""
-READER = """
-import sys, time
-sys.path[:0] = sys.argv[2:]
-from patch_models import model
-from taugrad.compressors import PatchReader
-reader, weights = PatchReader(sys.argv[1]), model(4)
-while True:
-    reader.update(weights)
-    time.sleep(0.05)
-"""
-
-
-def until(condition: Any) -> None:
-    end = monotonic() + 60
-    while not condition():
-        assert monotonic() < end
-        sleep(0.02)
-
-
-def test_writers_and_readers_that_are_killed_leave_whole_streams(tmp_path: Path) -> None:
-    place = tmp_path / "weights"
-    folder = str(Path(__file__).parent)
-
-    def started(script: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", script, place, folder])
-
-    reader, weights, last = PatchReader(place), model(2), -1
-    for _ in range(2):
-        writer, other = started(WRITER), started(READER)
-        try:
-            until(lambda due=last + 6: (reader.update(weights) or 0) > due)
-        finally:
-            other.kill()
-            writer.kill()
-            writer.wait()
-            other.wait()
-        number = reader.update(weights)
-        assert number is not None
-        assert number > last
-        last = number
-        fresh = model(3)
-        assert PatchReader(place).update(fresh) == number
-        assert same(fresh, weights)
-    assert json.loads((place / "writer-0.json").read_text())["pid"] == writer.pid
-    shutil.copy(place / patch(last), place / part_name(socket.gethostname(), writer.pid))
-    with PatchWriter(place) as again:  # the one before is dead
-        assert again.write(weights).number == last + 1
-    assert not list(place.glob("*.part"))
+def test_the_place_of_a_dead_writer_is_taken(tmp_path: Path) -> None:
+    """Whose process is gone, or whose number another process has now, as in a container that starts again."""
+    PatchWriter(tmp_path).write(model())
+    lease, gone = tmp_path / "writer-0.json", subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    alive = json.loads(lease.read_text())
+    for number, change in enumerate(({"pid": gone.pid}, {"began": 0}), 1):
+        holder = alive | change
+        lease.write_text(json.dumps(holder))
+        part = tmp_path / part_name(holder["host"], holder["pid"])
+        part.write_bytes(b"half a file")
+        with PatchWriter(tmp_path) as writer:
+            assert not part.exists()
+            assert writer.write(model()).number == number
 
 
 def test_readers_of_whole_tensors_merge_the_shards_of_fsdp(tmp_path: Path) -> None:
