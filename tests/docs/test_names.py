@@ -48,6 +48,7 @@ OF_LIBRARIES = {
         "MixedPrecisionPolicy",
         "FullyShardedDataParallel",
         "float8_e8m0fnu",
+        "prepare_model",
         "pretrained_cfg",
         "RawModule",
     ),
