@@ -95,22 +95,17 @@ class LocalSteps:
                 workers of unequal speed. Each must come to equally many exchanges.
             compressor: a method, its dictionary, or its line such as
                 `strom(density(0.1, every=1)) | golomb_rice`.
-            exchange: pseudo-gradients (how far weights have moved), with residuals; or weights (Oland-Raj),
-                by a method that sends every element.
-            unsent: how much of its residual (what it has not sent yet) a worker adds to its weights after
-                an exchange. "1/n" is the weight that it will have in the workers' mean.
+            exchange: pseudo-gradients, or weights (Oland-Raj); of this and the next, `LocalFields` says more.
+            unsent: the part of its residual that a worker adds to its weights; "1/n": as in their mean.
             outer: the optimizer of the agreed weights, for pseudo-gradients.
             fragments: parts of the model that are exchanged one after the other, each every `every` steps
                 (Streaming DiLoCo, arXiv 2501.18512): how many, of about equal size; or for each the names of
                 its modules or parameters.
             delay_steps: steps for which workers train on while a fragment is on its way.
-            blend: with a delay, the part of its weights that a worker keeps when the agreed ones arrive
-                (the paper's alpha). By default it keeps the steps that it took meanwhile, whole, on top of
-                the agreed weights.
-            offload: whether agreed weights, residuals and outer momentum lie in the host's memory, not in
-                the GPU's; updates are then compressed on the CPU.
+            blend: with a delay, the part of its weights that a worker keeps; by default, all its steps since.
+            offload: whether agreed weights, residuals and outer momentum lie in the host's memory.
             group: the workers' process group; by default all.
-            pattern: who sends to whom (docs/synchronization.md).
+            pattern: who sends to whom.
             back: for sharded and parameter_server, the method of sums on their way back; by default the
                 compressor.
             sites: for hierarchical, the ranks of each site; by default, the workers on one host form one.
@@ -149,19 +144,19 @@ class LocalSteps:
         )
         names = list(reversed(parameters))  # the last one first, as in DDP's buckets
         self._parameters = {name: parameters[name] for name in names}
-        own = self._own
-        parts = _parts(fragments, names, [each.numel() for each in own])
+        weights = self._weights
+        parts = _parts(fragments, names, [weight.numel() for weight in weights])
         _require_interval(every, every_examples)
         for problem in local_refusals(self._fields, every or 0, len(parts), self.method, returning):
             raise ValueError(problem)
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
-        self._known = {id(each): each for each in self._parameters.values()}
+        self._known = {id(parameter): parameter for parameter in self._parameters.values()}
         named = plain_names(model)
         self._others = {
-            named[name]: local_tensor(each)
-            for name, each in model.named_parameters()
-            if id(each) not in self._known
+            named[name]: local_tensor(parameter)
+            for name, parameter in model.named_parameters()
+            if id(parameter) not in self._known
         }
         group = dist.group.WORLD if group is None else group
         assert group is not None
@@ -172,31 +167,31 @@ class LocalSteps:
             "every": str(every_examples if every is None else every),
             "fragments": str(parts),
             "buffers": str(buffers),
-            **described(dict(zip(names, own, strict=True))),
-            **{f"frozen {name!r}": description(each) for name, each in self._others.items()},
+            **described(dict(zip(names, weights, strict=True))),
+            **{f"frozen {name!r}": description(tensor) for name, tensor in self._others.items()},
             **buffer_fields(began),
         }
         require_agreement(described_as, group)
-        require_sendable({f"buffer {name!r}": each for name, each in began.items()})
-        values = sum(each.numel() for each in [*own, *began.values()])
-        carrier = connected(group, most_bytes=self.workers * most_bytes_of(values), key=key)
-        runner = ProcessRunner(own[0].device, carrier, group)
-        runner.broadcast([*own, *self._others.values(), *began.values()])
+        require_sendable({f"buffer {name!r}": buffer for name, buffer in began.items()})
+        elements = sum(tensor.numel() for tensor in [*weights, *began.values()])
+        carrier = connected(group, most_bytes=self.workers * most_bytes_of(elements), key=key)
+        runner = ProcessRunner(weights[0].device, carrier, group)
+        runner.broadcast([*weights, *self._others.values(), *began.values()])
         placed, self._rank = None, dist.get_rank(group)
         if pattern == "hierarchical":
             placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
-        dtypes = [torch.promote_types(each.dtype, torch.float32) for each in own]
+        dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
         agreed = [
-            on_host(each, dtype) if offload else each.reshape(-1).to(dtype, copy=True)
-            for each, dtype in zip(own, dtypes, strict=True)
+            on_host(weight, dtype) if offload else weight.reshape(-1).to(dtype, copy=True)
+            for weight, dtype in zip(weights, dtypes, strict=True)
         ]
         threads = torch.get_num_threads() if threads is None else threads
-        setting = Setting(names, [each.float() for each in agreed], self._rank, self.workers, threads)
+        setting = Setting(names, [weight.float() for weight in agreed], self._rank, self.workers, threads)
         self._traffic = Traffic(self.workers)
         self._rounds = LocalRounds(
             parts_of(runner, self._fields, (self.method, returning), parts, setting, placed),
             agreed,
-            {name: each.clone() for name, each in began.items()},
+            {name: buffer.clone() for name, buffer in began.items()},
             [LocalWorker(list(self._parameters.values()), model if buffers else None)],
             self._fields,
             float(every or every_examples or 0),
@@ -206,13 +201,13 @@ class LocalSteps:
             note = WeakMethod(self._rounds.note_squares)
             handle = self._optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now(0))
             finalize(self, handle.remove)
-        self._elements = sum(each.numel() for each in own)
+        self._elements = sum(weight.numel() for weight in weights)
         self.last_step, self._before_last = Step(), Totals()
 
     @property
-    def _own(self) -> list[Tensor]:
+    def _weights(self) -> list[Tensor]:
         """This worker's weights, by parameter; of a sharded one, this process's shard."""
-        return [local_tensor(each) for each in self._parameters.values()]
+        return [local_tensor(parameter) for parameter in self._parameters.values()]
 
     def step(self, examples: float | None = None) -> bool:
         """Called after each step of the optimizer; exchanges what is due, and merges what has arrived.
@@ -248,10 +243,10 @@ class LocalSteps:
 
     def _require_all_exchanged(self) -> None:
         for optimizer in self._optimizers:
-            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            for parameter in (held for group in optimizer.param_groups for held in group["params"]):
                 if id(parameter) in self._known or not parameter.requires_grad:
                     continue
-                name = next((n for n, each in self._model.named_parameters() if each is parameter), None)
+                name = next((n for n, other in self._model.named_parameters() if other is parameter), None)
                 if name is not None:
                     raise ValueError(
                         f"{name!r} is trained now, and was not when LocalSteps was made: when parameters are "
@@ -287,15 +282,15 @@ class LocalSteps:
 
         They are the same on all workers. Do not train within it.
         """
-        own = self._own
-        kept = [on_host(each) if self._fields.offload else each.clone() for each in own]
-        buffers = {name: each.clone() for name, each in buffers_of(self._model).items()}
-        copy_into(own, self._rounds.agreed)
+        weights = self._weights
+        kept = [on_host(weight) if self._fields.offload else weight.clone() for weight in weights]
+        buffers = {name: buffer.clone() for name, buffer in buffers_of(self._model).items()}
+        copy_into(weights, self._rounds.agreed)
         load_buffers(self._model, self._rounds.agreed_buffers)
         try:
             yield
         finally:
-            copy_into(own, kept)
+            copy_into(weights, kept)
             load_buffers(self._model, buffers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -309,7 +304,7 @@ class LocalSteps:
             "rank": self._rank,
             "workers": self.workers,
             "agreed": dict(zip(self._parameters, self._rounds.agreed, strict=True)),
-            "own": dict(zip(self._parameters, self._own, strict=True)),
+            "own": dict(zip(self._parameters, self._weights, strict=True)),
             "others": dict(self._others),
             "buffers": buffers_of(self._model),
             "agreed_buffers": dict(self._rounds.agreed_buffers),
@@ -330,20 +325,22 @@ class LocalSteps:
         if state.get("version") != _VERSION:
             raise ValueError(f"version {state.get('version')!r} of a state; this program reads {_VERSION}")
         require_same_worker(state, self._rank, self.workers)
-        own = dict(zip(self._parameters, self._own, strict=True))
+        weights = dict(zip(self._parameters, self._weights, strict=True))
         shapes, saved = (
-            [{name: each.shape for name, each in some.items()} for some in kinds]
-            for kinds in ((own, self._others), (state["own"], state["others"]))
+            [{name: tensor.shape for name, tensor in some.items()} for some in kinds]
+            for kinds in ((weights, self._others), (state["own"], state["others"]))
         )
         if shapes != saved:
             raise ValueError("the state is of another model: its parameters have other names or shapes")
         self._rounds.load_shared(state["shared"])
         self._rounds.load_own(state["rounds"])
         agreed = dict(zip(self._parameters, self._rounds.agreed, strict=True))
-        for kind, tensors in (("own", own), ("agreed", agreed), ("others", self._others)):
+        for kind, tensors in (("own", weights), ("agreed", agreed), ("others", self._others)):
             copy_into(tensors.values(), [state[kind][name] for name in tensors])
         load_buffers(self._model, state["buffers"])
-        self._rounds.agreed_buffers = {name: each.clone() for name, each in state["agreed_buffers"].items()}
+        self._rounds.agreed_buffers = {
+            name: buffer.clone() for name, buffer in state["agreed_buffers"].items()
+        }
         self._traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step = Totals.from_state_dict(state["totals"]), Step()
         self._weighted = state["weighted"]
@@ -351,20 +348,31 @@ class LocalSteps:
 
 def _stepped(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
     """The parameters that are exchanged, by their names without wrappers."""
-    if any(isinstance(each, DistributedDataParallel) for each in model.modules()):
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise ValueError("model is in DistributedDataParallel, which synchronizes each step: give its module")
-    for each in optimizers:
-        if not isinstance(each, Optimizer):
-            raise TypeError(f"optimizer is of {type(each).__name__}: must be one of torch.optim, or a list")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"optimizer is of {type(optimizer).__name__}: must be one of torch.optim, or a list"
+            )
     names = plain_names(model)
-    trained = {names[name]: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {
+        names[name]: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     if not trained:
         raise ValueError("model has no parameter that requires a gradient: there is nothing to exchange")
-    held = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
-    found: dict[str, Tensor] = {name: each for name, each in trained.items() if id(each) in held}
-    if not found:
+    stepped = {
+        id(parameter)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    parameters: dict[str, Tensor] = {
+        name: parameter for name, parameter in trained.items() if id(parameter) in stepped
+    }
+    if not parameters:
         raise ValueError("optimizer steps no parameter of the model: make it of model.parameters()")
-    return found
+    return parameters
 
 
 def _read_fields(**fields: Any) -> LocalFields:
@@ -399,14 +407,14 @@ def _parts(
     for number, modules in enumerate(fragments):
         part = []
         for module in [modules] if isinstance(modules, str) else modules:
-            found = [i for i, name in enumerate(names) if name == module or name.startswith(f"{module}.")]
-            if not found:
+            matching = [i for i, name in enumerate(names) if name == module or name.startswith(f"{module}.")]
+            if not matching:
                 raise ValueError(f"fragments[{number}]: {module!r} matches no parameter of the model")
-            part += found
-        for each in part:
-            if taken.setdefault(each, number) != number:
-                raise ValueError(f"fragments: {names[each]!r} is in {taken[each]} and in {number}")
+            part += matching
+        for ordinal in part:
+            if taken.setdefault(ordinal, number) != number:
+                raise ValueError(f"fragments: {names[ordinal]!r} is in {taken[ordinal]} and in {number}")
         parts.append(sorted(set(part)))
-    if left := [name for each, name in enumerate(names) if each not in taken]:
+    if left := [name for ordinal, name in enumerate(names) if ordinal not in taken]:
         raise ValueError(f"fragments: {left[0]!r} is in none of them, nor are {len(left) - 1} others")
     return parts

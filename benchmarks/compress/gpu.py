@@ -21,11 +21,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, Outer, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.layout import Part, Parts
+from taugrad.compressors.bucket.ledger import Step, Traffic
+from taugrad.compressors.exchange.fragment import LocalWorker, on_host
+from taugrad.compressors.exchange.local_rounds import LocalRounds, parts_of
+from taugrad.compressors.exchange.patterns.base import Setting
+from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.method import read_config
 from taugrad.compressors.method.base import Form
+from taugrad.compressors.method.local import LocalFields
 from taugrad.compressors.ops.interface import Batch, Quantizing, ops_for
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.rules.base import Context
@@ -264,6 +270,42 @@ def measure(device: torch.device, sizes: Sizes) -> Table:
     return Table("Passes, buckets and steps on a GPU", ("", *COLUMNS), rows, tuple(notes))
 
 
+def local_peak(arena: Arena, *, offload: bool | None) -> int:
+    """Peak bytes of two simulated workers that train by DiLoCo; with `offload` None, each alone."""
+    width, layers = arena.sizes.width, arena.sizes.layers
+    data = torch.randn(64, width, device=arena.device)
+    models = [nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))) for _ in range(2)]
+    optimizers = [torch.optim.AdamW(model.to(arena.device).parameters()) for model in models]
+    rounds, weights = None, [parameter.detach().view(-1) for parameter in models[0].parameters()]
+    if offload is not None:
+        fields = LocalFields(outer=Outer(lr=0.7, momentum=0.9, nesterov=True), offload=offload)
+        agreed = [on_host(each) if offload else each.clone() for each in weights]
+        names, runner = [str(ordinal) for ordinal in range(len(agreed))], SimulatedRunner(2)
+        methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
+        parts = parts_of(runner, fields, methods, [range(len(agreed))], Setting(names, agreed, 0, 2), None)
+        workers = [LocalWorker(list(model.parameters())) for model in models]
+        rounds = LocalRounds(parts, agreed, {}, workers, fields, 2, Traffic(2))
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(4):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(data).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if rounds is not None:
+            rounds.advance(Step())
+    return torch.cuda.max_memory_allocated()
+
+
+def measure_local_steps(arena: Arena) -> Table:
+    """Memory on the GPU beside that of training alone."""
+    alone, *peaks = (local_peak(arena, offload=offload) for offload in (None, False, True))
+    elements = arena.sizes.layers * arena.sizes.width * (arena.sizes.width + 1)
+    names = ("LocalSteps", "LocalSteps, offload=True")
+    rows = [(name, number((peak - alone) / elements)) for name, peak in zip(names, peaks, strict=True)]
+    note = "DiLoCo with strom, two simulated workers, which share what they agreed on; at a round, too."
+    return Table("Memory of local steps on a GPU", ("", "bytes a parameter over training"), rows, (note,))
+
+
 def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("compress.gpu", "What buckets cost on a GPU.", arguments)
     if not torch.cuda.is_available():
@@ -274,7 +316,7 @@ def main(arguments: Sequence[str]) -> None:
         meeting = f"file://{os.path.join(folder, 'rendezvous')}"
         dist.init_process_group("nccl", init_method=meeting, rank=0, world_size=1)
         try:
-            table = measure(device, sizes)
+            tables = [measure(device, sizes), measure_local_steps(Arena(device, sizes))]
         finally:
             dist.destroy_process_group()
     introduction = INTRODUCTION.format(
@@ -282,7 +324,7 @@ def main(arguments: Sequence[str]) -> None:
         n=sizes.elements,
         rounds=sizes.rounds,
     )
-    publish("gpu", options, introduction, [table], PLACE)
+    publish("gpu", options, introduction, tables, PLACE)
 
 
 if __name__ == "__main__":

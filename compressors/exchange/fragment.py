@@ -105,7 +105,7 @@ class Fragment:
         self.averaging, self.ordinals, self._workers, self._fields = averaging, ordinals, workers, fields
         self.agreed = [agreed[ordinal] for ordinal in ordinals]
         # Of what adding changes nothing: the first momentum is the first mean, signs of zeros included.
-        self.momentum = [empty_like(each).fill_(-0.0) for each in self.agreed if fields.outer.momentum]
+        self.momentum = [empty_like(weights).fill_(-0.0) for weights in self.agreed if fields.outer.momentum]
         self.parts = [WorkerPart([]) for _ in workers]
         self.sent_at = 0.0
         self.in_flight: InFlight | None = None
@@ -127,13 +127,13 @@ class Fragment:
         pending = []
         for local, (pattern, part) in enumerate(zip(self.averaging.patterns, self.parts, strict=True)):
             if self._fields.exchange == "weights":
-                means = (math.sqrt(each / steps) if steps else 0.0 for each in part.squares)
+                means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
                 pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
             update = self.pseudo_gradient(local)
-            weighed = update if part.weight == 1 else [part.weight * each for each in update]
+            weighed = update if part.weight == 1 else [part.weight * tensor for tensor in update]
             pending.append(self.averaging.begin(local, weighed))
             if self._fields.delay_steps and self._fields.blend is None:
-                part.at_sending = [each.clone() for each in self._weights(local)]
+                part.at_sending = [weights.clone() for weights in self._weights(local)]
         return pending
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class Fragment:
     @torch.no_grad()
     def apply(self, mean: Tensor) -> None:
         """Takes the workers' mean weights, or the outer optimizer's step along their mean pseudo-gradient."""
-        means = torch.split(mean, [each.numel() for each in self.agreed])
+        means = torch.split(mean, [weights.numel() for weights in self.agreed])
         if self._fields.exchange == "weights":
             copy_into(self.agreed, means)
             return
@@ -166,8 +166,8 @@ class Fragment:
         for place, agreed in enumerate(self.agreed):
             device = self._parameter(0, place).device
             tensors = (means[place], agreed, *self.momentum[place : place + 1])
-            for gradient, *pieces in zip(*(torch.split(each, _PIECE) for each in tensors), strict=True):
-                weights, *momentum = copies = [each.to(device, copy=offloads) for each in pieces]
+            for gradient, *pieces in zip(*(torch.split(tensor, _PIECE) for tensor in tensors), strict=True):
+                weights, *momentum = copies = [piece.to(device, copy=offloads) for piece in pieces]
                 gradients, momenta = [gradient.to(device, weights.dtype)], list[Tensor | None](momentum)
                 sgd(
                     [weights], gradients, momenta or [None], foreach=False, weight_decay=0.0, lr=outer.lr,
@@ -227,18 +227,18 @@ class Fragment:
             "unsent": self.averaging.own_state(),
         }
 
-    def load_own(self, own: Mapping[str, Any]) -> None:
+    def load_own(self, saved: Mapping[str, Any]) -> None:
         """Restores what `own_state` returned; raises ValueError where it is of other workers."""
         if self.in_flight is not None:
             self.in_flight.arrived()  # until then its rounds change what is not sent
-        self.averaging.load(own["unsent"])
-        self.parts = [self._restored_part(own["parts"][str(rank)]) for rank in self.averaging.runner.ranks]
-        self.in_flight = own["in_flight"] and self._restored(own["in_flight"])
+        self.averaging.load(saved["unsent"])
+        self.parts = [self._restored_part(saved["parts"][str(rank)]) for rank in self.averaging.runner.ranks]
+        self.in_flight = saved["in_flight"] and self._restored(saved["in_flight"])
 
     def _restored_part(self, saved: Mapping[str, Any]) -> WorkerPart:
         device = self.agreed[0].device
         return WorkerPart(
-            **{**saved, "at_sending": [each.to(device, copy=True) for each in saved["at_sending"]]}
+            **{**saved, "at_sending": [weights.to(device, copy=True) for weights in saved["at_sending"]]}
         )
 
     def reshard(
@@ -248,11 +248,11 @@ class Fragment:
         waiting: Sequence[Sequence[Tensor] | None],
     ) -> None:
         """See `LocalRounds.reshard`."""
-        runner, unsent = self.averaging.runner, [each["unsent"] for each in states]
-        counts = [each["workers"] for each in unsent]
-        saved = ranks_together([each["parts"] for each in states], counts)
-        residuals = ranks_together([each["ranks"] for each in unsent], counts)
-        parts, former, now = [self._restored_part(each) for each in saved], len(saved), runner.workers
+        runner, unsent = self.averaging.runner, [state["unsent"] for state in states]
+        counts = [state["workers"] for state in unsent]
+        saved = ranks_together([state["parts"] for state in states], counts)
+        residuals = ranks_together([state["ranks"] for state in unsent], counts)
+        parts, former, now = [self._restored_part(part) for part in saved], len(saved), runner.workers
         moved = [
             self._moved(part, residuals[rank]["residuals"], models[rank], waiting[rank])
             for rank, part in enumerate(parts)
@@ -267,13 +267,13 @@ class Fragment:
                 weights = [
                     base - move[name].to(base.device) for name, base in zip(setting.names, bases, strict=True)
                 ]
-            for place, each in enumerate(weights):
-                copy_into([self._parameter(local, place)], [each])
+            for place, continued in enumerate(weights):
+                copy_into([self._parameter(local, place)], [continued])
             if parts[0].at_sending:
-                self.parts[local].at_sending = [each.clone() for each in bases]
+                self.parts[local].at_sending = [base.clone() for base in bases]
         if in_flight := states[0]["in_flight"]:  # the mean is the same everywhere
             first, processes = (runner.ranks[0], now) if runner.waits else (0, 1)
-            counted = [each["in_flight"]["traffic"] for each in states[first::processes]]
+            counted = [state["in_flight"]["traffic"] for state in states[first::processes]]
             self.in_flight = self._restored(in_flight, counted)
 
     def _moved(
@@ -283,10 +283,7 @@ class Fragment:
         model: Sequence[Tensor],
         waiting: Sequence[Tensor] | None,
     ) -> dict[str, Tensor]:
-        """How far a former worker has moved since it continued from the agreed weights, by parameter.
-
-        Or since it was sent, where what it takes since then is kept apart.
-        """
+        """How far a former worker has moved since it continued from the agreed weights, or since sending."""
         share, moved = self._fields.unsent / (part.weight or 1.0), {}
         names = self.averaging.patterns[0].setting.names
         for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
@@ -308,7 +305,7 @@ class Fragment:
             "merge_at": in_flight.merge_at,
             "mean": outcome.mean,
             "traffic": outcome.traffic.state_dict(),
-            "tallies": [[list(astuple(tally)) for tally in each.tallies] for each in outcome.records],
+            "tallies": [[list(astuple(tally)) for tally in record.tallies] for record in outcome.records],
             "examples": examples,
             "buffers": dict(buffers),
         }

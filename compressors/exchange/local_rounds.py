@@ -45,28 +45,25 @@ def parts_of(
     setting: Setting,
     sites: Sites | None,
 ) -> list[Part]:
-    """The exchanges of a model's fragments.
+    """The exchanges of a model's fragments, whose parameters have these ordinals.
 
-    Args:
-        runner: of the rounds.
-        fields: of the local steps.
-        methods: of what workers send, and of sums on their way back.
-        parts: by fragment, the ordinals of its parameters.
-        setting: of all parameters; tensors lie where residuals will.
-        sites: for the pattern hierarchical.
+    The methods are those of what workers send, and of sums on their way back. The setting is of all
+    parameters; its tensors lie where residuals will.
     """
     method, back = methods
     back = returning(method) if back is None else back
     if fields.exchange == "weights":
         method, back = self_contained(method), self_contained(back)
-    found = []
+    exchanges = []
     for number, ordinals in enumerate(parts):
         names = [setting.names[ordinal] for ordinal in ordinals]
         like = [setting.like[ordinal] for ordinal in ordinals]
         settings = [replace(setting, names=names, like=like, rank=rank) for rank in runner.ranks]
-        patterns = [pattern_for(fields.pattern, method, back, each, sites) for each in settings]
-        found.append(Part(Averaging(runner, patterns, names, f"round {number}", NonFiniteWeight), ordinals))
-    return found
+        patterns = [pattern_for(fields.pattern, method, back, worker, sites) for worker in settings]
+        exchanges.append(
+            Part(Averaging(runner, patterns, names, f"round {number}", NonFiniteWeight), ordinals)
+        )
+    return exchanges
 
 
 class LocalRounds:
@@ -144,20 +141,9 @@ class LocalRounds:
     ) -> bool:
         """Called after each step of the workers here; sends what is due, and merges what is to be merged.
 
-        Args:
-            step: the ledger.
-            amount: by which `progress` grows.
-            examples: by worker here, from which it learned; without them, workers weigh the same.
-            due: whether all fragments are to be sent, whatever `every` says.
-
-        Returns:
-            Whether anything was merged.
-
-        Raises:
-            NonFiniteWeight: on every worker, if one's weights are not finite.
-            PeerLost: another worker is gone, or has been silent for too long.
-            WorkersDisagree: another worker is in another round, or has other buffers.
-            CorruptMessage: what arrived is damaged, or does not fit.
+        `progress` grows by the amount. Workers weigh by the examples from which they learned, if there are
+        any. `due`: all fragments are to be sent, whatever `every` says. Returns whether anything was merged.
+        Raises NonFiniteWeight, PeerLost, WorkersDisagree or CorruptMessage as `LocalSteps.step` does.
         """
         self.steps, self.progress = self.steps + 1, self.progress + amount
         merged = False
@@ -167,7 +153,7 @@ class LocalRounds:
             if fragment.in_flight is not None and self.steps >= fragment.in_flight.merge_at:
                 merged |= self._merge(fragment, step)
         # Where workers take unequal steps, what is due in one step of a worker is due in several of another.
-        for fragment in sorted(self.fragments, key=lambda each: each.sendings):
+        for fragment in sorted(self.fragments, key=lambda fragment: fragment.sendings):
             if due or (self.every and self.progress - fragment.sent_at >= self.every):
                 merged |= self._merge(fragment, step)  # where one is still on its way
                 self._send(fragment, weighted=bool(examples))
@@ -178,16 +164,13 @@ class LocalRounds:
     def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> None:
         """Sends what has moved since it was sent, and merges everything; raises as `advance` does.
 
-        Args:
-            step: the ledger.
-            weighted: whether `advance` is told examples.
-            every_fragment: whether to send all, moved or not: where workers do not take equally many steps,
-                one does not know whether another's has moved.
+        `weighted`: whether `advance` is told examples. `every_fragment`: whether to send all, moved or not:
+        where workers do not take equally many steps, one does not know whether another's has moved.
         """
         for fragment in self.fragments:
             self._merge(fragment, step)
         # In the order in which they would be sent next: another worker may have sent one of them already.
-        due = [each for each in self.fragments if every_fragment or self.steps > each.sent_step]
+        due = [fragment for fragment in self.fragments if every_fragment or self.steps > fragment.sent_step]
         due.sort(key=lambda fragment: fragment.sendings)
         if due and self._finished is not None:
             rounds = {self._finished: {LEFT: "0"}, self._runner.ranks[0]: {LEFT: str(len(due))}}
@@ -242,8 +225,8 @@ class LocalRounds:
         step.blocked_s += perf_counter() - began if late and self._runner.waits else outcome.waited_s
         mean = fragment.averaging.finish(outcome, step, self._traffic)
         assert mean is not None, "what is not finite is refused"
-        patterns = [pattern for each in self.fragments for pattern in each.averaging.patterns]
-        step.residual_squares = sum(each.residual_squares() for each in patterns) / len(self._workers)
+        patterns = [pattern for fragment in self.fragments for pattern in fragment.averaging.patterns]
+        step.residual_squares = sum(pattern.residual_squares() for pattern in patterns) / len(self._workers)
         if examples is not None:
             assert self._unit is not None
             mean = mean * (self._runner.workers * self._unit / (examples or 1.0))
@@ -274,10 +257,10 @@ class LocalRounds:
         for fragment, saved in zip(self.fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
 
-    def load_own(self, own: Mapping[str, Any]) -> None:
+    def load_own(self, state: Mapping[str, Any]) -> None:
         """Restores what `own_state` returned to the same workers; raises ValueError where it does not fit."""
-        self.progress = float(own["progress"])
-        for fragment, saved in zip(self.fragments, own["fragments"], strict=True):
+        self.progress = float(state["progress"])
+        for fragment, saved in zip(self.fragments, state["fragments"], strict=True):
             fragment.load_own(saved)
 
     def reshard(
@@ -290,19 +273,14 @@ class LocalRounds:
 
         How far workers have moved since they last continued from the agreed weights still has to be sent,
         like a residual, and is merged in the same way, into the weights of the workers that take it over.
-
-        Args:
-            states: what `own_state` returned to each of their processes.
-            models: by former worker and parameter, its weights.
-            waiting: by former worker, what it had not handed in before, flat [numel] by parameter.
-
-        Raises:
-            ValueError: they are not the states of all workers of a run, or do not fit.
+        `states` is what `own_state` returned to each of their processes; `models` has, by former worker and
+        parameter, its weights; `waiting`, by former worker, what it had not handed in before, flat [numel] by
+        parameter. Raises ValueError where they are not the states of all workers of a run, or do not fit.
         """
-        self.progress = max(float(each["progress"]) for each in states)
+        self.progress = max(float(state["progress"]) for state in states)
         for number, fragment in enumerate(self.fragments):
             fragment.begin_anew(self.steps)
-            fragment.reshard([each["fragments"][number] for each in states], models, waiting)
+            fragment.reshard([state["fragments"][number] for state in states], models, waiting)
 
 
 def _run(averaging: Averaging, pending: Sequence[PendingRounds], side: SideChannel) -> Outcome:

@@ -123,10 +123,10 @@ def local_refusals(
         whole, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
         if fields.unsent:
             yield f"{unsent} {whole}: nothing is left for later; {other}"
-        for name, each in {"compressor": method, f"{prefix}back": back or method}.items():
-            if not isinstance(each, DenseMethod | NoCompression):
+        for name, kind in {"compressor": method, f"{prefix}back": back or method}.items():
+            if not isinstance(kind, DenseMethod | NoCompression):
                 yield (
-                    f"{name}.kind = {each.kind} {whole}: weights that are not sent would count as 0; "
+                    f"{name}.kind = {kind.kind} {whole}: weights that are not sent would count as 0; "
                     f"{other}, or a method that sends every element, such as linear or entropy"
                 )
         if method.reduction == "sum":
