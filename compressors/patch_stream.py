@@ -11,7 +11,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from logging import getLogger
 from math import prod
 from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ def _chain(sizes: Mapping[str, int], number: int | None) -> list[tuple[int, list
     return min(chains)[-1] if chains else []
 
 
-class PatchWriter:
+class PatchWriter(AbstractContextManager["PatchWriter"]):
     """Publishes a model's weights, again and again, as patches and snapshots."""
 
     def __init__(
@@ -246,10 +246,6 @@ class PatchWriter:
         """Lets another writer have the place. What was written stays."""
         if self._lease.held():
             self._store.remove(self._lease.name)
-
-    def __enter__(self) -> "PatchWriter":
-        """Returns itself."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Closes it."""
