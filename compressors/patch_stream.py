@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
+from fsspec.implementations.local import LocalFileSystem
 from torch.distributed.tensor import DTensor
 
 from .errors import CorruptMessage, PatchMismatch
@@ -70,7 +71,7 @@ class Store:
                 raise missing from None
             system, self._folder = FileSystem.from_uri(self.place)
             self._system = ArrowFSWrapper(system)
-        self._local = "file" in self._system.protocol
+        self._local = isinstance(self._system, LocalFileSystem)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of the files of a stream; none if the folder does not exist yet."""

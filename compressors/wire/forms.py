@@ -45,7 +45,7 @@ FORMS: dict[Form, FormTraits] = {
     "quantile": FormTraits(10, symbols=True, quantized=True),
     "steps": FormTraits(11, symbols=True),
     "bits": FormTraits(12, dtype=np.dtype("u1")),
-    "patch": FormTraits(13),
+    "patch": FormTraits(13, dtype=np.dtype("u1")),
 }
 GRADIENT_FORMS = tuple(form for form in FORMS if form not in ("steps", "bits", "patch"))
 """The others are of weight patches alone."""

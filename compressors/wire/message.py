@@ -119,29 +119,6 @@ def write_nonfinite(refusal: NonFinite) -> Bytes:
     return message
 
 
-def write_table(n: int, body: bytes) -> Bytes:
-    """The message that a patch begins with: n tensors, and the table of them as bytes."""
-    message = np.empty(HEADER_BYTES + len(body), np.uint8)
-    _HEADER.pack_into(message.data, 0, MAGIC, VERSION, FORMS["patch"].code, 0, 0, 0, 0, n, 0, len(body), 0)
-    message[HEADER_BYTES:] = np.frombuffer(body, np.uint8)
-    _seal(message)
-    return message
-
-
-def read_table(message: Bytes) -> tuple[int, bytes]:
-    """How many tensors a patch is about, and the table of them.
-
-    Raises:
-        CorruptMessage: it is no message that `write_table` makes.
-    """
-    header = _read_header(message)
-    if header.form != "patch" or header.codec or header.flags or header.bits or header.k:
-        raise CorruptMessage(
-            f"a message of {header.form} where a patch begins, or with a codec, flags or bits"
-        )
-    return header.n, message[HEADER_BYTES:].tobytes()
-
-
 def _seal(message: Bytes) -> None:
     _CRC.pack_into(message.data, _CRC_AT, isal_zlib.crc32(message.data))
 

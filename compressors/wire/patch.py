@@ -18,7 +18,7 @@ from ..ops.patching import Steps
 from ..ops.segments import Segments
 from .codec import Words
 from .forms import FORMS
-from .message import LARGEST_N, length_of, read, read_table, write_all, write_table
+from .message import HEADER_BYTES, LARGEST_N, length_of, read, write_all
 from .update import Update
 from .values import STEP_BITS
 
@@ -92,6 +92,11 @@ def _of_mode(rows: Iterable[Row], mode: int) -> Segments:
     return _segments(row.size for row in rows if row.mode == mode)
 
 
+def _bytes(form: Form, data: Bytes) -> Update:
+    segments = _segments([data.size])
+    return Update(form, segments, None, segments.sizes, data)
+
+
 def _split(values: NDArray[np.uint64]) -> tuple[NDArray[Any], Bytes]:
     """Symbols, which say how many low bytes they leave out and what is above these; and the low bytes."""
     left = np.zeros(values.size, np.uint8)
@@ -153,16 +158,15 @@ def write_section(section: PatchSection, steps: Sequence[Steps], threads: int) -
         updates.append(Update("steps", segments, None, segments.sizes, symbols))
         low.append(rest)
     if (data := np.concatenate([_NOTHING, *low, *raw])).size:
-        segments = _segments([data.size])
-        updates.append(Update("bits", segments, None, segments.sizes, data))
+        updates.append(_bytes("bits", data))
     table = {
         "changed": section.changed,
         "digests": [f"{digest:016x}" for digest in section.digests],
         "rows": rows,
     }
-    text = json.dumps(table, separators=(",", ":")).encode()
-    messages = write_all([(update, "auto") for update in updates], "auto", threads)
-    return write_table(len(rows), zlib.compress(text)).tobytes() + messages.tobytes()
+    text = zlib.compress(json.dumps(table, separators=(",", ":")).encode())
+    updates.insert(0, _bytes("patch", np.frombuffer(text, np.uint8)))
+    return write_all([(update, "auto") for update in updates], "auto", threads).tobytes()
 
 
 # Reading
@@ -215,17 +219,19 @@ def summary(patch: bytes) -> tuple[float, int]:
 
 
 def _read_section(message: Bytes) -> PatchSection:
-    count, body = read_table(message)
-    inflate = zlib.decompressobj()
+    update, inflate = (
+        read(message, _segments([message.size - HEADER_BYTES]), forms=("patch",)),
+        zlib.decompressobj(),
+    )
     try:
-        text = inflate.decompress(body, _LARGEST_TABLE)
+        text = inflate.decompress(update.values.tobytes(), _LARGEST_TABLE)
         if not inflate.eof or inflate.unused_data:
             raise ValueError("it is cut off, or too long")
         table = json.loads(text)
         before, after = (int(digest, 16) for digest in table["digests"])
         rows = tuple(row_of(*row) for row in table["rows"])
-        if len(rows) != count or sum(row.size * PATTERNS[row.dtype].width for row in rows) > LARGEST_N:
-            raise ValueError(f"it is not of {count} rows, or of too many bytes")
+        if update.k != update.n or sum(row.size * PATTERNS[row.dtype].width for row in rows) > LARGEST_N:
+            raise ValueError("it is about too many bytes")
         if not (0 <= before < 2**64 and 0 <= after < 2**64 and type(table["changed"]) is int):
             raise ValueError("a digest or a count is none that is written")
     except (zlib.error, ValueError, TypeError, LookupError, RecursionError) as problem:

@@ -173,7 +173,7 @@ def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[i
         messages.append(message)
     new = {name: list(patterns) for name, patterns in weights.items()}
     while messages:
-        require(messages[0][:8] == b"tg\x02\x0d\0\0\0\0", "no table")
+        require(messages[0][:8] == b"tg\x02\x0d\x04\0\0\0", "no table")
         table = json.loads(zlib.decompress(messages.pop(0)[28:]))
         digests = [digests[i] + int(table["digests"][i], 16) for i in (0, 1)]
         apply_section(table["rows"], messages, new)

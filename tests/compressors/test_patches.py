@@ -260,7 +260,7 @@ def rewritten(patch: bytes, **fields: Any) -> bytes:
     size = 28 + struct.unpack_from("<Q", patch, 16)[0]
     table = json.loads(zlib.decompress(patch[28:size])) | fields
     body = zlib.compress(json.dumps(table).encode())
-    head = patch[:8] + struct.pack("<IIQI", len(table["rows"]), 0, len(body), 0)
+    head = patch[:8] + struct.pack("<IIQI", len(body), len(body), len(body), 0)
     return sealed(head + body) + patch[size:]
 
 
