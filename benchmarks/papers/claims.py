@@ -51,9 +51,9 @@ class Figure:
 
     text: str
     mean: float
-    low: float
-    """The lower end of the interval that the text has; the mean where it has none."""
-    high: float
+    low: float | None
+    """The ends of its interval; None of one seed."""
+    high: float | None
 
     @classmethod
     def read(cls, text: str) -> "Figure":
@@ -62,15 +62,14 @@ class Figure:
         if not numbers:
             raise LookupError(f"no number in {text!r}")
         ends = re.search(rf"\({_NUMBER} to {_NUMBER}\)", text)
-        low, high = numbers[1:3] if ends else numbers[:1] * 2
-        return cls(text, numbers[0], low, high)
+        return cls(text, numbers[0], *(numbers[1:3] if ends else (None, None)))
 
     @classmethod
     def over(cls, values: Sequence[float]) -> "Figure":
         """The mean over seeds with its 95% interval (Student's t); one value has none."""
         mean, ends = fmean(values), interval(list(values), None, LOSS)
         shown = f"{mean:.4g}" + (f" ({ends[0]:.4g} to {ends[1]:.4g})" if ends and ends[0] < ends[1] else "")
-        return cls(shown, mean, *(ends or (mean, mean)))
+        return cls(shown, mean, *(ends or (None, None)))
 
 
 @cache
@@ -111,9 +110,10 @@ def evaluate(expression: str) -> float | bool:
 
     def named(address: re.Match[str]) -> str:
         at = figure(address["source"], address["rest"])
-        numbers[name := f"figure{len(numbers)}"] = {".low": at.low, ".high": at.high}.get(
-            address["end"], at.mean
-        )
+        number = {".low": at.low, ".high": at.high}.get(address["end"], at.mean)
+        if number is None:
+            raise NotMeasured(f"{address[0]}: one seed has no interval")
+        numbers[name := f"figure{len(numbers)}"] = number
         return name
 
     def value(node: ast.AST) -> Any:
@@ -192,8 +192,11 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
         measured = "<br>".join(map(_measured_by, sources))
         seeds = _seeds(claim, sources[0])
         return (claim["claim"], claim["paper"], here, seeds, verdict(claim), why, measured)
-    except NotMeasured:
-        command = claim.get("command") or _command(next(name for name in sources if name.endswith(".jsonl")))
+    except NotMeasured as lacking:
+        measuring = [_command(name) for name in sources if name.endswith(".jsonl")]
+        command = claim.get("command", measuring[0] if measuring else "")
+        if not command:
+            raise LookupError(f"{claim['claim']}: {lacking}") from lacking
         return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", f"`{command}`")
     except LookupError as problem:
         raise LookupError(f"{claim['claim']}: {problem.args[0]}") from problem
