@@ -272,9 +272,7 @@ class LocalSteps:
     @property
     def totals(self) -> Totals:
         """The ledger of all steps so far. Buffers are not in it, as with DDP."""
-        totals = Totals(**self._before_last.state_dict())
-        totals.add(self.last_step)
-        return totals
+        return self._before_last.plus(self.last_step)
 
     @contextmanager
     def agreed(self) -> Iterator[None]:

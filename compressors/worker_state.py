@@ -148,9 +148,7 @@ class WorkerState:
     @property
     def totals(self) -> Totals:
         """What this worker sent and received in all steps so far."""
-        totals = Totals(**self._before_last.state_dict())
-        totals.add(self.last_step)
-        return totals
+        return self._before_last.plus(self.last_step)
 
     @property
     def traffic(self) -> Traffic:

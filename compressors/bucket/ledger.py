@@ -75,6 +75,12 @@ class Totals:
         for name in _names():
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def plus(self, other: "Totals") -> "Totals":
+        """The sums of both."""
+        totals = Totals(**self.state_dict())
+        totals.add(other)
+        return totals
+
     def state_dict(self) -> dict[str, int]:
         """The sums as plain numbers."""
         return {name: getattr(self, name) for name in _names()}

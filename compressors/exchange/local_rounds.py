@@ -30,7 +30,7 @@ from .sites import Sites
 from .tensors import buffers_of, load_buffers, local_tensor
 
 
-class Part(NamedTuple):
+class FragmentExchange(NamedTuple):
     """A fragment's exchange, and the ordinals of its parameters."""
 
     averaging: Averaging
@@ -44,7 +44,7 @@ def parts_of(
     parts: Sequence[Sequence[int]],
     setting: Setting,
     sites: Sites | None,
-) -> list[Part]:
+) -> list[FragmentExchange]:
     """The exchanges of a model's fragments, whose parameters have these ordinals.
 
     The methods are those of what workers send, and of sums on their way back. The setting is of all
@@ -61,7 +61,7 @@ def parts_of(
         settings = [replace(setting, names=names, like=like, rank=rank) for rank in runner.ranks]
         patterns = [pattern_for(fields.pattern, method, back, worker, sites) for worker in settings]
         exchanges.append(
-            Part(Averaging(runner, patterns, names, f"round {number}", NonFiniteWeight), ordinals)
+            FragmentExchange(Averaging(runner, patterns, names, f"round {number}", NonFiniteWeight), ordinals)
         )
     return exchanges
 
@@ -84,7 +84,7 @@ class LocalRounds:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[FragmentExchange],
         agreed: Sequence[Tensor],
         agreed_buffers: Mapping[str, Tensor],
         workers: Sequence[LocalWorker],

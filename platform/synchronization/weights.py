@@ -10,7 +10,7 @@ import torch
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.fragment import LocalWorker, on_host
-from taugrad.compressors.exchange.local_rounds import LocalRounds, Part
+from taugrad.compressors.exchange.local_rounds import FragmentExchange, LocalRounds
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.tensors import buffers_of, copy_into, load_buffers
@@ -30,7 +30,7 @@ class OwnWorkers:
     """The workers of this process, and what they train with."""
 
     runner: Runner
-    parts: Sequence[Part]
+    parts: Sequence[FragmentExchange]
     """The exchanges of their models' fragments."""
     replicas: Sequence[Replica]
     """Theirs."""
