@@ -72,7 +72,7 @@ class Stripes(SparseRule):
             begin, end = end, end + places.size
             words, values = target.words[begin:end], target.values[begin:end]
             made = (base + places).astype(np.uint32) << np.uint32(1)
-            given.ops.tensor(words.view(np.uint8)).copy_(torch.from_numpy(made.view(np.uint8)))
+            given.ops.tensor(words).copy_(torch.from_numpy(made))
             given.ops.tensor(values).copy_(residual[there])
             residual[there] = 0
             ends.append(end)

@@ -34,8 +34,8 @@ from taugrad.compressors.method.base import Form
 from taugrad.compressors.method.local import LocalFields
 from taugrad.compressors.ops.interface import Batch, Quantizing, ops_for
 from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.quantizers.base import Given
 from taugrad.compressors.rules.base import Context
-from taugrad.compressors.wire.forms import table_layout
 from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
@@ -179,16 +179,13 @@ def pass_cases(arena: Arena) -> Iterator[Case]:
         ("quantile(4, block=4096)", "quantile", 4, 4096),
     )  # fmt: skip
     for name, form, bits, block in forms:
-        work = Quantizing(batch, ops.empty(n, np.uint8 if bits <= 8 else np.uint16), bits, block)
-        tables = [
-            ops.empty(work.offsets.all_blocks * size, dtype) for dtype, size in table_layout(form, bits)
-        ]
+        work = Given(batch, ops, Readback(ops)).room(form, bits, block)
 
-        def quantize(form: Form = form, work: Quantizing = work, tables: Any = tables) -> None:
-            ops.quantize(form, work, tables, Readback(ops))
+        def quantize(form: Form = form, work: Quantizing = work) -> None:
+            ops.quantize(form, work._replace(readback=Readback(ops)))
 
         quantize()
-        rows, sources = work.offsets.table, [(work.symbols, tables)] * WORKERS
+        rows, sources = work.offsets.table, [(work.symbols, work.tables)] * WORKERS
 
         def add(form: Form = form, block: int = block, rows: Any = rows, sources: Any = sources) -> None:
             ops.add_values(form, sources, block, rows, out, rows[:, 0], WORKERS)

@@ -24,7 +24,7 @@ def add_update(update: Update, total: Tensor, ops: Ops) -> None:
     segments = update.segments
     if update.words is None:
         source, rows = (update.values, update.tables), update.offsets.table
-        ops.add_values(update.form, [source], update.block, rows, ops.array(total), segments.starts)
+        ops.add_values(update.form, [source], update.block, rows, ops.array(total), segments.starts, 0)
         return
     starts = total.data_ptr() + 4 * segments.starts
     rows = np.stack((starts, starts, segments.sizes, segments.firsts), axis=1)
@@ -44,7 +44,7 @@ def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Colle
         # A pass leaves their symbols undefined, which could lie behind the end of a table.
         for ordinal, own in zip(segments.ordinals, update.offsets.symbols, strict=True):
             if ordinal in leaving_out:
-                ops.tensor(update.values[own].view(np.uint8)).zero_()
+                ops.tensor(update.values[own]).zero_()
     add_update(update, total, ops)
     for ordinal, start, size in zip(segments.ordinals, segments.starts, segments.sizes, strict=True):
         residual = parts[ordinal].residual

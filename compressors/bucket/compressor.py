@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
-from ..ops.array import Array, host
-from ..ops.interface import Flags, Ops, ops_for
+from ..ops.array import Array, Flags, host
+from ..ops.interface import Ops, ops_for
 from ..ops.readback import Pending, Readback
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message

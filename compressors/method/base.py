@@ -71,13 +71,9 @@ class Settings(BaseModel):
         return float(getattr(self, self.first_field)) if self.aims and not changes else None
 
     def aimed_at(self, share: float) -> Self:
-        """A copy with another target density; the messages of such a method have the same format.
+        """A copy with another target density, which a method may round; its messages have the same format.
 
-        Args:
-            share: above 0, at most 1; a method may round it.
-
-        Raises:
-            ValueError: it has no `aim`.
+        Raises ValueError where it has no `aim`.
         """
         if self.aim is None:
             raise ValueError(f"{self.line_name()} has no target density")

@@ -27,10 +27,7 @@ def parse_expression(text: str) -> ast.expr | None:
 def expand(value: Any, known: Known = POLICIES, *, bare: bool = False) -> Any:
     """`density(0.01)` as the dictionary that it stands for; anything else as it is.
 
-    Args:
-        value: of a field.
-        known: the classes of the field, by name.
-        bare: whether a name may have no brackets, and numbers are refused.
+    `known` has the field's classes by name. With `bare`, a name needs no brackets, and numbers are refused.
 
     Raises:
         ValueError: it is text, and neither a number nor one of those known.
@@ -128,14 +125,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def line(config: Settings, quantize: Settings | None, codec: str, symbols: str) -> str:
-    """A method as a chain on one line; fields with their default value are left out.
-
-    Args:
-        config: the method.
-        quantize: its quantizer, which becomes a link.
-        codec: the codec of positions, or `auto`.
-        symbols: the codec of symbols, or `auto`.
-    """
+    """A method, its quantizer and its codecs as a chain on one line, without fields of default values."""
     fields = type(config).model_fields
     links = [_call_text(config, exclude=("quantize", "codec", "symbols"))]
     default = fields["quantize"].default if "quantize" in fields else None

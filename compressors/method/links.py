@@ -31,19 +31,13 @@ _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 def parse(text: str) -> dict[str, Any]:
     """The configuration of a chain, as a dictionary that the models validate.
 
-    Raises:
-        ValueError: it is not a chain of links, a name is unknown, or the links do not fit together; the
-            message says which and why.
+    Raises ValueError where it is no chain, a name is unknown, or links do not fit together.
     """
     return join(links_of(text))
 
 
 def links_of(text: str) -> list[dict[str, Any] | str]:
-    """The links of a line, for `join`.
-
-    Raises:
-        ValueError: it is not a chain of links, or a name is unknown.
-    """
+    """The links of a line, for `join`. Raises ValueError where it is no chain, or a name is unknown."""
     tree = parse_expression(text)
     if tree is None:
         shown = text if len(text) < 60 else f"{text[:57]}..."
@@ -52,11 +46,7 @@ def links_of(text: str) -> list[dict[str, Any] | str]:
 
 
 def join(links: Sequence[dict[str, Any] | str]) -> dict[str, Any]:
-    """The configuration of a method, a quantizer and codecs, in this order.
-
-    Raises:
-        ValueError: they cannot be combined; the message says why.
-    """
+    """The configuration of a method, a quantizer and codecs, in this order; ValueError if they don't fit."""
     head = links[0]
     if _name(head) not in RULES or isinstance(head, str):
         raise ValueError(f"a chain starts with a method ({', '.join(RULES)}), not with {_name(head)}")
@@ -160,10 +150,7 @@ def chain(*links: BaseModel | str) -> Method:
     """A method from its links, in their order.
 
     `chain(WholeGradient(tau=1e-3), Quantile(), "golomb_rice")` is
-    `chain("wgt(tau=1e-3) | quantile | golomb_rice")`.
-
-    Args:
-        links: a method's model, perhaps a quantizer's, then names of codecs; or text as in a line.
+    `chain("wgt(tau=1e-3) | quantile | golomb_rice")`: links are models, codecs' names, or text as in a line.
 
     Raises:
         ValueError: they cannot be combined (pydantic.ValidationError where a field is not valid).

@@ -97,11 +97,8 @@ def _address(kind: Any) -> str:
 def implementation_of(fields: type, attribute: str, base: type) -> Any:
     """The class that implements what a class of fields describes.
 
-    Args:
-        fields: a subclass of `Settings`.
-        attribute: the class variable that holds the class, or its address, `package.module:Class`. An address
-            is imported here, so that fields can be read without it.
-        base: what the class must derive from.
+    Its class variable `attribute` holds the class, a subclass of `base`, or its address,
+    `package.module:Class`, which is imported here, so that fields can be read without it.
 
     Raises:
         ValueError: there is none, or it cannot be imported or created.

@@ -1,4 +1,4 @@
-"""What an array is: NumPy's in the CPU's memory, or one on a device."""
+"""What an array is: NumPy's in the CPU's memory, or a tensor on a device."""
 
 from typing import Any, TypeAlias
 
@@ -6,7 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = Any
-"""NumPy's, or a `cuda.device.DeviceArray`: one-dimensional, contiguous; its slices share its memory."""
+"""NumPy's, or a tensor on a device: one-dimensional, contiguous; its slices share its memory."""
+Floats32: TypeAlias = NDArray[np.float32]
+Floats64: TypeAlias = NDArray[np.float64]
+Flags: TypeAlias = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""
 

@@ -8,7 +8,6 @@ Legend: m parameters, n elements of a parameter, k of them sent, whose words are
 [k], positions ascending. Tensors are gradients and what is kept of them; arrays are what updates consist of.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..method.base import Form, ThresholdRule
-from .array import Array
+from .array import Array, Flags, Floats32, Floats64
 from .readback import Pending, Readback
 from .segments import Numbers, Offsets
 
@@ -32,9 +31,6 @@ QUANTILE_EXPONENTS = (-128, 113)
 LARGEST_MEAN = np.int32(0x77FF)
 """The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
 
-Floats64: TypeAlias = NDArray[np.float64]
-Flags: TypeAlias = NDArray[np.bool_]
-
 
 class Target(NamedTuple):
     """Where sparse passes write: what one parameter sends stands behind what the one before has sent."""
@@ -43,6 +39,8 @@ class Target(NamedTuple):
     """uint32, position << 1 | sign."""
     values: Array
     """What stands beside a word: float32 (wgt), uint8 levels (qgt), nothing for the others."""
+    readback: Readback
+    """Receives the results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +167,18 @@ class Quantizing(NamedTuple):
 
     batch: Batch
     """Gradients are added to residuals, which become what symbols leave out."""
+    readback: Readback
+    """Receives the results."""
     symbols: Array
     """Receives the symbols: uint8 for up to 8 bits, uint16 above."""
     bits: int
     """Of a symbol, 1 to 16."""
     block: int = 0
     """Elements that share tables, a parameter's last ones may be fewer; 0 for one block a parameter."""
+    tables: Sequence[Array] = ()
+    """Receives the tables of all blocks, in a message's order. `linear`: float32 [blocks], the smallest
+    element, and the width of a bin. `quantile`: int8 [blocks], an exponent e, and uint16 [blocks * 2^bits],
+    the float16 bits of the bins' means times 2^-e. `fp8`: int8 [blocks], the scale's exponent."""
 
     @property
     def offsets(self) -> Offsets:
@@ -191,7 +195,7 @@ class Selected(NamedTuple):
     """float64 [m], sums of squares of what was kept; a metric, whose last bits depend on the device."""
     nonfinite: Flags
     """bool [m], whether a sum of residual and gradient was infinite or no number."""
-    taus: NDArray[np.float32]
+    taus: Floats32
     """float32 [m], thresholds; the smallest tau for chunks, which have none."""
 
 
@@ -206,23 +210,22 @@ class Kept(NamedTuple):
     nothing."""
 
 
-class Ranges(Protocol):
-    """The ranges of parameters, for the pass behind the one that found them; known when that was fetched."""
+class Extremes(NamedTuple):
+    """The ranges of parameters."""
 
-    @property
-    def low(self) -> NDArray[np.float32]:
-        """float32 [m], the smallest elements; 0.0 for -0.0."""
-
-    @property
-    def high(self) -> NDArray[np.float32]:
-        """float32 [m], the largest elements, likewise."""
-
-    @property
-    def nonfinite(self) -> Flags:
-        """bool [m], whether a NaN or Inf was met; then the range means nothing."""
+    low: Floats32
+    """float32 [m], the smallest elements; 0.0 for -0.0."""
+    high: Floats32
+    """float32 [m], the largest elements, likewise."""
+    nonfinite: Flags
+    """bool [m], whether a NaN or Inf was met; then the range means nothing."""
 
 
-class Ops(ABC):
+Sources: TypeAlias = Sequence[tuple[Any, Sequence[Any]]]
+"""Of each worker: symbols of all rows, and tables of all blocks in the order of a message's."""
+
+
+class Ops(Protocol):
     """See the module's text. No pass takes more calls of kernels for more parameters."""
 
     device: torch.device
@@ -233,49 +236,38 @@ class Ops(ABC):
 
     # Memory
 
-    @abstractmethod
     def empty(self, size: int, dtype: Any) -> Any:
         """A one-dimensional array, its contents undefined."""
 
-    @abstractmethod
     def zeros(self, size: int, dtype: Any) -> Any:
         """The same, of zeros."""
 
-    @abstractmethod
     def array(self, tensor: Tensor) -> Any:
         """A contiguous tensor of this device as an array in the same memory; 16-bit floats as their bits."""
 
-    @abstractmethod
     def tensor(self, array: Any) -> Tensor:
-        """An array of this device, float32 or uint8, as a tensor in the same memory."""
+        """An array of this device as a tensor in the same memory."""
 
-    @abstractmethod
     def fetch_all(self, arrays: Sequence[Any]) -> list[NDArray[Any]]:
         """Arrays in the CPU's memory; waits once, for what was started before."""
 
-    @abstractmethod
     def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[Any]:
         """NumPy arrays on this device. Does not wait."""
 
-    @abstractmethod
-    def target(self, elements: int, rule: ThresholdRule) -> Target:
+    def target(self, elements: int, rule: ThresholdRule, readback: Readback) -> Target:
         """Room for the sparse passes of a bucket over so many elements; holds until the next call."""
 
     # Looking
 
-    @abstractmethod
     def nonzero(self, gradients: Sequence[Tensor]) -> Flags:
         """Whether an element of each gradient is not zero (NaN is not), bool [m]. Waits once."""
 
-    @abstractmethod
     def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[Any, Pending[Flags]]:
         """Gradients as float32 one behind the other, and whether each has an element that is not finite."""
 
-    @abstractmethod
     def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
         """Sums of squares of float32 tensors as they are now, float64 [m]; 0 for None."""
 
-    @abstractmethod
     def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
         """Sums of squares of gradients, n at least 1, to the same bits on every device.
 
@@ -284,33 +276,22 @@ class Ops(ABC):
         is not finite. May wait once.
         """
 
-    @abstractmethod
-    def samples(
-        self, batch: Batch, counts: Sequence[int], readback: Readback
-    ) -> Pending[list[NDArray[np.float32]]]:
+    def samples(self, batch: Batch, counts: Sequence[int], readback: Readback) -> Pending[list[Floats32]]:
         """Some values of residual + gradient of each parameter, one in each of equal strata.
 
-        Args:
-            batch: the parameters, which stay as they are.
-            counts: how many values of each, at most its elements (`ops.cpu.looking` says which).
-            readback: receives the values.
+        `counts` says how many of each, at most its elements; `ops.cpu.looking`, which.
         """
 
-    @abstractmethod
     def ranked_samples(
         self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
-    ) -> tuple[NDArray[np.float32], Flags]:
+    ) -> tuple[Floats32, Flags]:
         """Of as many samples: the magnitude of a rank, and whether one is not finite. Waits once.
 
-        Args:
-            batch: the parameters.
-            counts: how many values of each, as for `samples`.
-            ranks: from 1, the largest magnitude, to the counts. It means nothing where one is not finite.
+        Ranks are from 1, the largest magnitude. A magnitude means nothing where a sample is not finite.
         """
 
     # Sparse passes
 
-    @abstractmethod
     def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:
         """velocity = momentum * velocity + gradient, float32: the gradients of the batch that is returned.
 
@@ -318,98 +299,69 @@ class Ops(ABC):
         returned, so that the pass over it finds it. That holds until the next call for another bucket.
         """
 
-    @abstractmethod
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float], readback: Readback
+        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float]
     ) -> Pending[Selected]:
         """Adds gradients to residuals, moves what reaches tau (strom: exceeds it) out, keeps the rest.
 
-        Args:
-            rule: what stands for an element.
-            batch: the parameters.
-            target: receives what is sent, each parameter's positions ascending.
-            taus: theirs, each a float32's value greater than 0.
-            readback: receives the results.
+        A tau is a float32's value greater than 0; each parameter's positions ascend.
         """
 
-    @abstractmethod
-    def take_largest(
-        self, batch: Batch, target: Target, counts: Sequence[int], readback: Readback
-    ) -> Pending[Selected]:
+    def take_largest(self, batch: Batch, target: Target, counts: Sequence[int]) -> Pending[Selected]:
         """The same for the largest magnitudes of each parameter, at most `counts` of them.
 
         Of equal magnitudes the lower positions are sent; fewer where fewer reach the smallest tau, and none
         where a sum is not finite.
+
+        Raises:
+            ValueError: a count is negative.
         """
 
-    @abstractmethod
     def take_largest_of_chunks(
-        self, batch: Batch, target: Target, chunk: int, keep: int, readback: Readback
+        self, batch: Batch, target: Target, chunk: int, keep: int
     ) -> Pending[Selected]:
-        """The same for the `keep` largest magnitudes of every `chunk` elements, a power of two."""
+        """The same for the `keep` largest magnitudes of every `chunk` elements, a power of two.
+
+        Every chunk sends exactly min(keep, its length) elements, zeros too where it must; fewer where sums
+        are not finite.
+
+        Raises:
+            ValueError: chunk or keep is out of its range.
+        """
 
     # Quantizing passes
 
-    @abstractmethod
-    def extremes(self, batch: Batch, readback: Readback) -> Ranges:
-        """Adds gradients to residuals, and finds the smallest and the largest element of each parameter.
+    def extremes(self, batch: Batch, readback: Readback) -> tuple[Any, Pending[Extremes]]:
+        """Adds gradients to residuals, and finds the range of each parameter, none of them empty.
 
-        Args:
-            batch: parameters of at least one element each.
-            readback: to be fetched before the ranges are looked at.
+        Also returns what `linear_between` takes.
         """
 
-    @abstractmethod
-    def quantize(
-        self, form: Form, work: Quantizing, tables: Sequence[Any], readback: Readback
-    ) -> Pending[Kept]:
+    def quantize(self, form: Form, work: Quantizing) -> Pending[Kept]:
         """Quantizes residual + gradient of each parameter, in its blocks.
 
-        Args:
-            form: `linear`, uniformly (`ops.cpu.by_range` defines it); `quantile`, to bins of equal population
-                (`ops.cpu.quantile`); `fp8`, to float8 e4m3fn scaled by a power of two a block; `fp16` or
-                `bf16`, whose bits are the symbols.
-            work: what is quantized, and to what.
-            tables: of all blocks, in the order of a message's; they are written. `linear`: float32 [blocks],
-                the smallest element, and the width of a bin. `quantile`: int8 [blocks], an exponent e, and
-                uint16 [blocks * 2^bits], the float16 bits of the bins' means times 2^-e. `fp8`: int8
-                [blocks], the scale's exponent.
-            readback: receives the results.
+        Forms are `linear`, uniformly (`ops.cpu.by_range` defines it); `quantile`, to bins of equal population
+        (`ops.cpu.quantile`); `fp8`, to float8 e4m3fn scaled by a power of two a block; `fp16` or `bf16`,
+        whose bits are the symbols.
         """
 
-    @abstractmethod
-    def linear_between(
-        self, work: Quantizing, bits: Sequence[int], ranges: Any, tables: Sequence[Any], readback: Readback
-    ) -> Pending[Kept]:
+    def linear_between(self, work: Quantizing, bits: Sequence[int], ranges: Any) -> Pending[Kept]:
         """The same uniformly, of parameters that are one block each and have bits of their own.
 
-        Args:
-            work: what is quantized; residuals hold the gradients already.
-            bits: of the symbols of each parameter; of those whose range is not finite, it does not matter.
-            ranges: what `extremes` found of the parameters.
-            tables: as for `linear`.
-            readback: receives the results.
+        Residuals hold the gradients already: `ranges` is from `extremes`. Bits do not matter where a range is
+        not finite.
         """
 
     # What is sent, in float32 arrays
 
-    @abstractmethod
     def add_values(
-        self,
-        form: str,
-        sources: Sequence[tuple[Any, Sequence[Any]]],
-        block: int,
-        rows: Numbers,
-        out: Any,
-        starts: Numbers,
-        divisor: int = 0,
+        self, form: str, sources: Sources, block: int, rows: Numbers, out: Any, starts: Numbers, divisor: int
     ) -> None:
         """Adds what values of some parameters, or pieces of them, stand for.
 
         Args:
             form: of the values: `f32`, `fp16`, `bf16`, `fp8`, `linear` or `quantile`.
-            sources: symbols of all rows, and tables of all blocks in the order of a message's; one pair for
-                each worker, whose values are added in this order.
+            sources: of each worker, whose values are added in this order.
             block: elements that share tables (0: a block for each row).
             rows: int64 [r, 4], where each row's symbols begin, how many; the first of its blocks, how many.
             out: float32.
@@ -417,10 +369,7 @@ class Ops(ABC):
             divisor: 0 adds to what `out` holds; otherwise the sum replaces that, divided by this.
         """
 
-    @abstractmethod
-    def add_words(
-        self, words: Any, ends: Numbers, rows: Numbers, taus: NDArray[np.float32] | None, values: Any
-    ) -> None:
+    def add_words(self, words: Any, ends: Numbers, rows: Numbers, taus: Floats32 | None, values: Any) -> None:
         """Adds what words stand for to float32 memory.
 
         Args:
@@ -432,7 +381,7 @@ class Ops(ABC):
         """
 
 
-def scales_of(largest: NDArray[np.float32], sizes: Numbers) -> Floats64:
+def scales_of(largest: Floats32, sizes: Numbers) -> Floats64:
     """Powers of two for `Ops.exact_squares`, by the largest magnitudes among so many elements each."""
     _, exponents = np.frexp(np.square(largest.astype(np.float64)))
     lengths = np.array([size.bit_length() for size in sizes.tolist()], np.int64)
@@ -446,11 +395,7 @@ _ADDRESSES = {
 
 
 def ops_for(device: torch.device, threads: int = 1) -> Ops:
-    """The operations on a device's tensors.
-
-    Args:
-        device: of gradients, residuals and totals.
-        threads: how many may share the CPU's work. No result depends on it.
+    """The operations on a device's tensors. No result depends on how many threads share the CPU's work.
 
     Raises:
         ImportError: it is a GPU, and CuPy is not installed.

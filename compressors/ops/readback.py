@@ -1,30 +1,20 @@
-"""Results of passes that may come later: on the CPU they are there at once, from a device after a fetch.
-
-Small results of many kernels stand in one array on the device, so that one fetch brings all of them.
-"""
+"""Results of passes that may come later: on the CPU they are there at once, from a device after a fetch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
-
-from .array import Array
-
-_WORD = 8
-_ROOM = 16384
-"""64-bit words of an array, unless one result needs more."""
 
 
 class Memory(Protocol):
-    """Where results stand."""
+    """Where results stand; see `Ops`."""
 
     def zeros(self, size: int, dtype: Any) -> Any:
-        """A one-dimensional array of zeros."""
+        """An array of zeros."""
 
     def fetch_all(self, arrays: Sequence[Any]) -> list[NDArray[Any]]:
-        """Copies of arrays in the CPU's memory; waits once for what was started before."""
+        """Copies of arrays in the CPU's memory."""
 
 
 @dataclass
@@ -44,50 +34,31 @@ class Slot:
 
 
 class Readback:
-    """Room for results, in arrays of some thousand words that are filled one after the other."""
+    """Room for results that are fetched together."""
 
     def __init__(self, memory: Memory) -> None:
         """No results yet."""
         self._memory = memory
-        self._arrays: list[Array] = []
-        self._taken: list[tuple[int, int, Slot]] = []
-        self._room = self._used = 0
-        """Words of the last array, and how many of them are taken."""
+        self._slots: list[Slot] = []
 
     def take(self, size: int, dtype: Any) -> Slot:
-        """Room for an array, which begins as zeros and at a multiple of 8 bytes."""
-        words = -(-size * np.dtype(dtype).itemsize // _WORD)
-        if words > self._room - self._used or not self._arrays:
-            self._close_last()
-            self._room, self._used = max(words, _ROOM), 0
-            self._arrays.append(self._memory.zeros(self._room, np.int64))
-        begin = self._used
-        self._used += words
-        slot = Slot(self._arrays[-1][begin : begin + words].view(dtype)[:size])
-        self._taken.append((len(self._arrays) - 1, begin, slot))
+        """Room for an array, which begins as zeros."""
+        slot = Slot(self._memory.zeros(size, dtype))
+        self._slots.append(slot)
         return slot
 
     def fetch(self) -> None:
         """Fills in `host` of every slot taken so far; waits once, if there are any."""
-        if self._taken:
+        if self._slots:
             self.fetch_with(())
 
     def fetch_with(self, others: Sequence[Any]) -> list[NDArray[Any]]:
         """The same, and copies of other arrays, which this returns; waits once."""
-        self._close_last()
-        whole = self._memory.fetch_all([*self._arrays, *others])
-        copies = whole[len(self._arrays) :]
-        for number, begin, slot in self._taken:
-            size, dtype = int(slot.array.size), slot.array.dtype
-            words = -(-size * dtype.itemsize // _WORD)
-            slot.host = whole[number][begin : begin + words].view(dtype)[:size]
-        self._arrays, self._taken, self._room, self._used = [], [], 0, 0
-        return copies
-
-    def _close_last(self) -> None:
-        """Nothing more is put into the last array: what is left of it need not be fetched."""
-        if self._arrays:
-            self._arrays[-1] = self._arrays[-1][: self._used]
+        slots, self._slots = self._slots, []
+        copies = self._memory.fetch_all([*(slot.array for slot in slots), *others])
+        for slot, copy in zip(slots, copies, strict=False):
+            slot.host = copy
+        return copies[len(slots) :]
 
 
 T = TypeVar("T")

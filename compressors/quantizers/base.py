@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..method.base import Form
 from ..method.quantizers import Quantizer
 from ..method.registry import implementation_of
 from ..ops.array import Array
@@ -28,10 +29,12 @@ class Given(NamedTuple):
     numbers: Sequence[float | None] = ()
     """The law's numbers, if the method has a law."""
 
-    def room(self, bits: int, block: int) -> Quantizing:
-        """A pass over the parameters, with room for their symbols of at most so many bits."""
+    def room(self, form: Form, bits: int, block: int) -> Quantizing:
+        """A pass over the parameters, with room for symbols of at most so many bits, and for tables."""
         symbols = self.ops.empty(int(self.batch.sizes.sum()), symbol_type(bits))
-        return Quantizing(self.batch, symbols, bits, block)
+        work = Quantizing(self.batch, self.readback, symbols, bits, block)
+        blocks, layout = work.offsets.all_blocks, table_layout(form, bits)
+        return work._replace(tables=tuple(self.ops.empty(blocks * size, dtype) for dtype, size in layout))
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class Quantized:
     """Results of the passes. If one is not finite, its symbols and tables are undefined."""
     block: int = 0
     """Values that share tables, the last ones of a parameter may be fewer; 0: one block a parameter."""
-    tables: tuple[Array, ...] = ()
+    tables: Sequence[Array] = ()
     """Ranges or tables of all blocks (`wire.forms.table_layout`)."""
 
 
@@ -69,11 +72,9 @@ class FixedBits(Quantization):
 
     def apply(self, given: Given) -> Quantized:
         form, bits, block = self.config.makes, int(self.config.value_bits), getattr(self.config, "block", 0)
-        work, ops = given.room(bits, block), given.ops
-        blocks = work.offsets.all_blocks
-        tables = tuple(ops.empty(blocks * size, dtype) for dtype, size in table_layout(form, bits))
-        passed = ops.quantize(form, work, tables, given.readback)
-        return Quantized([bits] * len(given.batch), work.symbols, passed, block, tables)
+        work = given.room(form, bits, block)
+        passed = given.ops.quantize(form, work)
+        return Quantized([bits] * len(given.batch), work.symbols, passed, block, work.tables)
 
 
 def quantization_of(quantizer: Quantizer) -> Quantization:

@@ -5,7 +5,8 @@ import numpy as np
 from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, Entropy
 from ..ops.cpu.by_range import count_symbols
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
-from ..ops.interface import Kept, Ranges
+from ..ops.interface import Extremes, Kept
+from ..ops.readback import Pending
 from .base import Given, Quantization, Quantized
 
 
@@ -23,16 +24,15 @@ class EntropyBins(Quantization):
 
     def apply(self, given: Given) -> Quantized:
         """Oland-Raj, Algorithm 1: the bits of a layer first, then uniform bins over the layer."""
-        ops, m = given.ops, len(given.batch)
-        if not m:
+        ops = given.ops
+        if not len(given.batch):
             return Quantized([], ops.empty(0, np.uint8), lambda: Kept(np.empty(0), np.empty(0, np.bool_)))
-        ranges = ops.extremes(given.batch, given.readback)
-        bits = (self._bits_by_rms if self.config.form == "rms" else self._bits_by_entropy)(given, ranges)
-        work, tables = given.room(max(bits), 0), tuple(ops.empty(m, np.float32) for _ in range(2))
-        passed = ops.linear_between(work, bits, ranges, tables, given.readback)
-        return Quantized(bits, work.symbols, passed, 0, tables)
+        ranges, pending = ops.extremes(given.batch, given.readback)
+        bits = (self._bits_by_rms if self.config.form == "rms" else self._bits_by_entropy)(given, pending)
+        work = given.room("linear", max(bits), 0)
+        return Quantized(bits, work.symbols, ops.linear_between(work, bits, ranges), 0, work.tables)
 
-    def _bits_by_rms(self, given: Given, ranges: Ranges) -> list[int]:
+    def _bits_by_rms(self, given: Given, ranges: Pending[Extremes]) -> list[int]:
         """Section 3.2; 1 where a range is not finite."""
         rms = list(given.rms or [None] * len(given.batch))
         squares = None if None not in rms else given.ops.exact_squares(given.batch, given.readback)
@@ -45,17 +45,20 @@ class EntropyBins(Quantization):
             ]
         return [
             1 if broken else rms_bits(value or 0.0, c0=self.config.c0, c1=floor)
-            for value, floor, broken in zip(rms, self._floors(given), ranges.nonfinite.tolist(), strict=True)
+            for value, floor, broken in zip(
+                rms, self._floors(given), ranges().nonfinite.tolist(), strict=True
+            )
         ]
 
-    def _bits_by_entropy(self, given: Given, ranges: Ranges) -> list[int]:
+    def _bits_by_entropy(self, given: Given, ranges: Pending[Extremes]) -> list[int]:
         """Section 3.4; 1 where a range is not finite."""
         bits, batch = self.config.sample_bits, given.batch
         sizes = [sample_size(n, self.config.fraction) for n in batch.sizes.tolist()]
         samples = given.ops.samples(batch.taken_up(), sizes, given.readback)
         given.readback.fetch()
-        columns = samples(), self._floors(given), ranges.low, ranges.high, ranges.nonfinite.tolist()
         return [
             1 if broken else bits_of_sample(count_symbols(values, bits, low, high), floor)
-            for values, floor, low, high, broken in zip(*columns, strict=True)
+            for values, floor, low, high, broken in zip(
+                samples(), self._floors(given), *ranges(), strict=True
+            )
         ]

@@ -10,7 +10,8 @@ from ..bucket.layout import Parts, Tallies
 from ..method.base import Form
 from ..method.methods import CompressedMethod
 from ..method.registry import implementation_of
-from ..ops.interface import Batch, Flags, Ops
+from ..ops.array import Flags
+from ..ops.interface import Batch, Ops
 from ..ops.readback import Pending, Readback
 from ..ops.segments import Numbers, Segments
 from ..tau.base import PolicyMemory

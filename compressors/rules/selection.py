@@ -56,7 +56,7 @@ class ByThreshold(SparseRule):
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        return given.ops.take_by_threshold(self.sends, batch, target, aims, given.readback)
+        return given.ops.take_by_threshold(self.sends, batch, target, aims)
 
 
 class ByRank(SparseRule):
@@ -82,9 +82,9 @@ class ByRank(SparseRule):
     ) -> Pending[Selected]:
         if self.config.sampled:
             taus = [reached_by(part, aim) for part, aim in zip(parts, aims, strict=True)]
-            return given.ops.take_by_threshold(self.sends, batch, target, taus, given.readback)
+            return given.ops.take_by_threshold(self.sends, batch, target, taus)
         counts = [max(1, int(aim * size)) for aim, size in zip(aims, batch.sizes.tolist(), strict=True)]
-        return given.ops.take_largest(batch, target, counts, given.readback)
+        return given.ops.take_largest(batch, target, counts)
 
 
 class ByChunk(SparseRule):
@@ -106,5 +106,4 @@ class ByChunk(SparseRule):
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        chunk, keep = self.config.chunk, self.config.keep
-        return given.ops.take_largest_of_chunks(batch, target, chunk, keep, given.readback)
+        return given.ops.take_largest_of_chunks(batch, target, self.config.chunk, self.config.keep)

@@ -42,12 +42,9 @@ class SparseRule(Rule):
 
     @abstractmethod
     def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
-        """Decides the taus, or densities, of parts.
+        """Decides the taus, or densities, of parts of one bucket, whose memories are known.
 
-        Args:
-            parts: of one bucket; with their magnitudes where they `need_samples`.
-            context: of the bucket.
-            known: the memories of the parts.
+        They have magnitudes where they `need_samples`.
         """
 
     def memories(self, parts: Sequence[Part], memories: Memories) -> Sequence[PolicyMemory]:
@@ -68,15 +65,7 @@ class SparseRule(Rule):
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], aims: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        """Starts the passes; their results are available once `given.readback` is fetched.
-
-        Args:
-            batch: some parameters.
-            target: receives what is sent.
-            parts: the same, as in `aims`.
-            aims: their taus or densities.
-            given: the bucket.
-        """
+        """Starts the passes over some parts; their results are known once `given.readback` is fetched."""
 
     def note(
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, known: Sequence[PolicyMemory]
@@ -99,7 +88,7 @@ class SparseRule(Rule):
         shares = self.shares(len(parts), context.iteration, known)
         sampled = with_magnitudes(parts, wanted, whole, ops, shares)
         aims = self.aims(sampled, context, known)
-        target = ops.target(self._room(batch.sizes, given), self.sends)
+        target = ops.target(self._room(batch.sizes, given), self.sends, given.readback)
         aimed = np.array(aims, np.float32)
         if batch is not whole:
             sampled, aims = [sampled[number] for number in numbers], [aims[number] for number in numbers]

@@ -107,11 +107,8 @@ def bits_per_element(sent: Floats, value_bits: float) -> Floats:
 def allocate(curves: Curves, density: float, value_bits: float) -> tuple[Floats, Floats]:
     """Each layer's tau at the error that one tau for all layers would have at a density.
 
-    Args:
-        curves: of all layers, at least one.
-        density: the share of all elements that this one tau sends; where a layer has no choice as far out
-            as it, the layer's nearest one.
-        value_bits: of an element sent, besides its position.
+    This one tau sends that share of all elements; where a layer has no choice as far out as it, the layer's
+    nearest one stands for it. `value_bits` are those of an element sent, besides its position.
 
     Returns:
         taus and shares sent, float64 [L]. They take no more bits than the one tau, and leave no more unsent.

@@ -112,34 +112,17 @@ class ThresholdPolicy(ABC, Generic[M]):
         return None
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[M]) -> None:
-        """Records how many elements of parameters were sent with the last tau.
-
-        Args:
-            parts: the parameters; none that was held back.
-            sent: their elements that were sent.
-            iteration: as for `taus`.
-            memories: theirs; may be changed.
-        """
+        """Records how many elements of parameters, none held back, were sent with the last tau."""
 
     def decide(self, due: Sequence[M], iteration: int, memories: Mapping[str, M]) -> None:
-        """Makes joint decisions for all parameters; called before `taus`.
+        """Makes joint decisions for all parameters; called before `taus`, of those whose memories are `due`.
 
         It uses what earlier iterations left in the memories, never this iteration's gradients: a bucket is
         compressed before the gradients of the next one exist, and what is sent must not depend on buckets.
-
-        Args:
-            due: the memories of the parameters of this call.
-            iteration: as for `taus`.
-            memories: of all parameters; may be changed.
         """
 
     def retarget(self, before: float, memories: Mapping[str, M]) -> None:
-        """Adapts memories from another target density (`Settings.aimed_at`).
-
-        Args:
-            before: that density.
-            memories: of all parameters; may be changed.
-        """
+        """Adapts the memories of all parameters from another target density (`Settings.aimed_at`)."""
 
 
 class Fixed(ThresholdPolicy[PolicyMemory]):

@@ -187,11 +187,8 @@ def correction(ratio: float, target: float) -> float:
     """What to multiply tau with, so that the share sent, that many times the target, becomes the target.
 
     The square root of ln(target) / ln(ratio x target): the whole way for normal magnitudes, whose tail's
-    logarithm goes with the square of tau, and half the way, which converges too, for exponential ones.
-
-    Args:
-        ratio: greater than 0, less than 1 / target.
-        target: between 0 and 1.
+    logarithm goes with the square of tau, and half the way, which converges too, for exponential ones. The
+    target is between 0 and 1, the ratio below its reciprocal.
     """
     due = math.log(target)
     return math.sqrt(due / (due + math.log(ratio)))

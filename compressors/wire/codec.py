@@ -88,20 +88,12 @@ class Codec(ABC):
     def measure(self, update: Update, threads: int) -> Section | None:
         """The positions of an update that has some, ready to be written; None if it cannot write them.
 
-        Args:
-            update: its `words` have signs only where `FORMS[update.form].has_tau`: elsewhere, their lowest
-                bit means nothing.
-            threads: how many may work at once.
+        Words have signs only where `FORMS[update.form].has_tau`: elsewhere, their lowest bit means nothing.
         """
 
     @abstractmethod
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
-        """Reads the section that a body begins with.
-
-        Args:
-            body: uint8, untrusted; it goes on behind the section.
-            head: what is known of the positions.
-            threads: how many may work at once.
+        """Reads the section that an untrusted body, uint8, begins with.
 
         Returns:
             uint32 [k], position << 1 | sign, ascending, all positions below n; the sign is 0 where values

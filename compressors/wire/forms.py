@@ -66,15 +66,9 @@ def table_layout(form: Form, bits: int) -> list[tuple[np.dtype[Any], int]]:
 
 
 def require_written(form: Form, bits: NDArray[np.int64], tables: Sequence[NDArray[Any]]) -> None:
-    """Refuses tables that no quantizer writes, or whose values are not finite.
+    """Raises CorruptMessage for tables that no quantizer writes, or whose values are not finite.
 
-    Args:
-        form: of the values.
-        bits: int64 [blocks], of the symbols of each block.
-        tables: of all blocks, see `table_layout`.
-
-    Raises:
-        CorruptMessage: a table is none that is written.
+    Bits are int64 [blocks], of the symbols of each block.
     """
     if form == "linear" and not _ranges_written(bits, *tables):
         raise CorruptMessage("a block's range is not finite, or its width is none that is written")

@@ -43,19 +43,15 @@ class NonFinite:
 
 
 def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int = 1) -> Bytes:
-    """Messages, one after the other.
+    """Messages, one after the other, in the CPU's memory: uint8, of each HEADER_BYTES and the body.
 
     Args:
-        updates: each of at most LARGEST_N elements, in the CPU's memory; and the name of its codec, or `auto`
-            for the smallest.
+        updates: in the CPU's memory; and the name of its codec, or `auto` for the smallest.
         symbols: `raw`, `huffman`, or `auto` for the smaller.
         threads: how many may work at once; the bytes do not depend on it.
 
-    Returns:
-        uint8 in the CPU's memory; of each, HEADER_BYTES and the body.
-
     Raises:
-        ValueError: an update has more elements than a message can hold, or its codec cannot write it.
+        ValueError: an update has more than LARGEST_N elements, or its codec cannot write it.
     """
     planned = [_plan(update, codec, symbols, threads) for update, codec in updates]
     payload, at = np.zeros(sum(HEADER_BYTES + each.body.size for each in planned), np.uint8), 0
@@ -180,11 +176,7 @@ def _read_header(message: Bytes) -> _Header:
 
 
 def read_nonfinite(message: Bytes, n: int) -> NonFinite:
-    """The refusal that a message `is_refusal`.
-
-    Args:
-        message: uint8, exactly the message.
-        n: elements of the bucket.
+    """The refusal that a message `is_refusal`, of a bucket of n elements.
 
     Raises:
         CorruptMessage: it is nothing that `write_nonfinite` makes, or of another bucket.
@@ -202,12 +194,11 @@ def read_nonfinite(message: Bytes, n: int) -> NonFinite:
 def read(
     message: Bytes, segments: Segments, threads: int = 1, forms: Sequence[Form] = GRADIENT_FORMS
 ) -> Update:
-    """The update that a message holds, checked in every part.
+    """The update that a message holds, checked in every part; it may share the message's memory.
 
     Args:
-        message: uint8, exactly the message, untrusted. The update may share its memory.
-        segments: the parameters that the update must be about. Nothing larger than them and the message is
-            allocated.
+        message: uint8, exactly the message, untrusted.
+        segments: the parameters that it must be about. Nothing larger than them and the message is allocated.
         threads: how many may work at once.
         forms: those that are expected.
 

@@ -3,6 +3,7 @@
 Legend: n elements, k of them sent, m parameters.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,7 +61,7 @@ class Update:
     """int64 [m], of a symbol of each parameter of quantized forms; 0 where it has none."""
     block: int = 0
     """Values that share tables, the last ones of a parameter may be fewer; 0: a block for each parameter."""
-    tables: tuple[Array, ...] = ()
+    tables: Sequence[Array] = ()
     """Ranges or tables of all blocks (`forms.table_layout`)."""
     chunks: Chunks | None = None
     """What positions are regular in, in parameters of which anything is sent."""
@@ -104,7 +105,7 @@ class Update:
         offsets, out = self.offsets, ops.zeros(self.k, np.float32)
         if self.k:
             source = self.values, self.tables
-            ops.add_values(self.form, [source], self.block, offsets.table, out, offsets.begins)
+            ops.add_values(self.form, [source], self.block, offsets.table, out, offsets.begins, 0)
         return out
 
     def amounts(self, ops: Ops) -> NDArray[np.float32]:

@@ -94,12 +94,9 @@ def copied(array: Array | bytes) -> Section:
 
 
 def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
-    """Chooses how an update's values are written.
+    """Chooses how an update's values are written, on the host; the bytes do not depend on the threads.
 
-    Args:
-        update: any, in the CPU's memory.
-        symbols: `raw`, `huffman`, or `auto` for the shorter; without meaning for forms that have none.
-        threads: how many may work at once; the bytes do not depend on it.
+    Symbols are `raw`, `huffman`, or `auto` for the shorter; it means nothing for forms that have none.
     """
     if not FORMS[update.form].symbols or not update.k:
         return PlannedValues(copied(update.values))
@@ -153,18 +150,17 @@ class ReadValues(NamedTuple):
 def read_values(
     body: Bytes, form: Form, counts: Numbers, said: tuple[int, bool, bool], threads: int
 ) -> ReadValues:
-    """Reads what a plan wrote, all of the body.
+    """Reads what a plan wrote, all of an untrusted body.
 
     Args:
-        body: uint8, untrusted.
+        body: uint8.
         form: of the values.
         counts: int64 [m], how many of each parameter.
         said: bits, whether Huffman coded, whether by parameter: what the header says.
         threads: how many may work at once.
 
     Raises:
-        CorruptMessage: the length is not right, a float is not finite, a level is 0, a table or a code is
-            not valid.
+        CorruptMessage: the length, a float, a level, a table or a code is not valid.
     """
     k, traits = int(counts.sum()), FORMS[form]
     if not traits.symbols or not k:

@@ -105,7 +105,7 @@ class RunSpec(Config):
     @model_validator(mode="after")
     def _possible(self) -> "RunSpec":
         training, workers = self.training, self.workers
-        check_sync(Asked(self.sync, self.compressor, training, workers.count, workers.device))
+        check_sync(Asked(self.sync, self.compressor, training, workers.count))
         check_elastic(self.sync, self.compressor, self.workers)
         if training.pretraining.iterations and not isinstance(self.model, Mlp | SigmoidStack):
             raise ValueError(

@@ -37,8 +37,6 @@ class Asked:
     """What gradients or weights are compressed with."""
     training: TrainingConfig
     workers: int
-    device: str
-    """Of the workers."""
 
     @property
     def mode(self) -> RealSync:
@@ -68,7 +66,7 @@ def check_method(sync: SyncConfig, method: Method) -> None:
     """Refuses a method that cannot work in a mode, whatever the training; see `check_sync`."""
     plain = TrainingConfig(optimizer=Sgd(momentum=0.0))
     for problems in _METHODS:
-        for problem in problems(Asked(sync, method, plain, 1, "cpu")):
+        for problem in problems(Asked(sync, method, plain, 1)):
             raise ValueError(problem)
 
 
@@ -258,11 +256,6 @@ def _quorum(asked: Asked) -> Iterator[str]:
         yield f"{quorum} {where}.adapt: it goes by what all workers have measured; leave one of them out"
     if mode.fragments > 1 or mode.delay_steps:
         yield f"{quorum} {where}.fragments or delay_steps: a round is about the whole model; leave them out"
-    if asked.device == "cuda" and not simulated:
-        yield (
-            f"{quorum} workers.device = cuda: offers go over connections of their own, from the CPU's "
-            "memory, and that was not tried with GPUs; use workers.device: cpu"
-        )
     if mode.deadline is not None and simulated:
         yield (
             f"{quorum} {where}.deadline and sync.mode = simulated: simulated workers take no time; say in "

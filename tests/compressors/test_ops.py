@@ -94,7 +94,7 @@ def tamed(values: Floats) -> Floats:
 
 # Sparse passes
 
-Pass = Callable[[Batch, Target, Readback], Callable[[], Selected]]
+Pass = Callable[[Batch, Target], Callable[[], Selected]]
 
 
 def check_sparse(
@@ -110,9 +110,10 @@ def check_sparse(
     kept, added = Fenced(ops, residuals, offsets[0]), Fenced(ops, gradients, offsets[1])
     elements = sum(residual.size for residual in residuals)
     bases = 5 + np.cumsum([0, *[residual.size for residual in residuals[:-1]]])
-    target, readback = ops.target(elements, rule), Readback(ops)
+    readback = Readback(ops)
+    target = ops.target(elements, rule, readback)
     batch = Batch.of(kept.tensors, [tensor.to(dtype) for tensor in added.tensors], bases=bases)
-    begun = run(batch, target, readback)
+    begun = run(batch, target)
     readback.fetch()
     actual, rest = begun(), kept.read()
     ends = np.cumsum([update.positions.size for update in expected])
@@ -143,7 +144,7 @@ def check_threshold(
     expected = [
         oracles.threshold(rule, *arguments) for arguments in zip(residuals, gradients, taus, strict=True)
     ]
-    run: Pass = lambda batch, *rest: ops.take_by_threshold(rule, batch, rest[0], taus, rest[1])  # noqa: E731
+    run: Pass = lambda batch, target: ops.take_by_threshold(rule, batch, target, taus)  # noqa: E731
     check_sparse(ops, rule, residuals, gradients, run, expected, **more)
 
 
@@ -204,7 +205,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 
 def check_largest(ops: Ops, residuals: list[Floats], gradients: list[Floats], counts: list[int]) -> None:
     expected = [oracles.largest(*arguments) for arguments in zip(residuals, gradients, counts, strict=True)]
-    run: Pass = lambda batch, *rest: ops.take_largest(batch, rest[0], counts, rest[1])  # noqa: E731
+    run: Pass = lambda batch, target: ops.take_largest(batch, target, counts)  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
 
 
@@ -235,7 +236,7 @@ def test_largest_of_chunks(ops: Ops, kind: str, chunk: int, keep: int) -> None:
         oracles.largest_of_chunks(*arguments, chunk, keep)
         for arguments in zip(residuals, gradients, strict=True)
     ]
-    run: Pass = lambda batch, *rest: ops.take_largest_of_chunks(batch, rest[0], chunk, keep, rest[1])  # noqa: E731
+    run: Pass = lambda batch, target: ops.take_largest_of_chunks(batch, target, chunk, keep)  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
 
 
@@ -243,7 +244,7 @@ def test_largest_of_chunks(ops: Ops, kind: str, chunk: int, keep: int) -> None:
 def test_chunks_out_of_range_are_refused(ops: Ops, chunk: int, keep: int) -> None:
     batch = Batch.of([torch.zeros(9, device=ops.device)], [torch.ones(9, device=ops.device)])
     with pytest.raises(ValueError, match="must be"):
-        ops.take_largest_of_chunks(batch, ops.target(9, "wgt"), chunk, keep, Readback(ops))
+        ops.take_largest_of_chunks(batch, ops.target(9, "wgt", Readback(ops)), chunk, keep)
 
 
 @in_turn("dtype", [torch.float32, torch.bfloat16])
@@ -361,10 +362,10 @@ def quantize(
     added = [torch.from_numpy(gradient).to(ops.device).to(dtype) for gradient in gradients]
     symbols = ops.empty(sum(gradient.size for gradient in gradients), np.uint8 if bits <= 8 else np.uint16)
     batch = Batch.of([None] * len(added) if kept is None else kept.tensors, added)
-    work = Quantizing(batch, symbols, bits, block)
     readback, layout = Readback(ops), table_layout(form, bits)
+    work = Quantizing(batch, readback, symbols, bits, block)
     tables = tuple(ops.empty(work.offsets.all_blocks * width, dtype) for dtype, width in layout)
-    pending = ops.quantize(form, work, tables, readback)
+    pending = ops.quantize(form, work._replace(tables=tables))
     readback.fetch()
     fetched_tables = [fetched(ops, table) for table in tables]
     rest = None if kept is None else kept.read()
@@ -408,7 +409,7 @@ def check_quantized(
     starts = np.cumsum([0, *[gradient.size for gradient in gradients[:-1]]])
     for before in (F32(0), F32(1)):
         (out,) = ops.place_all([np.full(a.size, before)])
-        ops.add_values(form, [(work.symbols, there)], block, work.offsets.table, out, starts)
+        ops.add_values(form, [(work.symbols, there)], block, work.offsets.table, out, starts, 0)
         with np.errstate(over="ignore"):
             assert fetched(ops, out).tobytes() == (before + values).tobytes()
 
@@ -488,8 +489,9 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
     residuals = kept.tensors if keeps else [None] * 5
     batch = Batch.of(residuals, [torch.from_numpy(gradient).to(ops.device) for gradient in gradients])
     readback = Readback(ops)
-    ranges = ops.extremes(batch, readback)
+    handle, found_ranges = ops.extremes(batch, readback)
     readback.fetch()
+    ranges = found_ranges()
     assert ranges.nonfinite.tolist() == [False] * 4 + [True]
     for gradient, own_low, own_high in list(zip(gradients, ranges.low, ranges.high, strict=True))[:4]:
         assert (own_low, own_high) == (gradient.min(), gradient.max())
@@ -500,8 +502,8 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
     symbols, (lows, steps) = ops.empty(sum(gradient.size for gradient in gradients), np.uint16), (
         ops.empty(5, F32), ops.empty(5, F32)
     )  # fmt: skip
-    work = Quantizing(batch, symbols, max(bits))
-    pending = ops.linear_between(work, bits, ranges, (lows, steps), readback)
+    work = Quantizing(batch, readback, symbols, max(bits), tables=(lows, steps))
+    pending = ops.linear_between(work, bits, handle)
     readback.fetch()
     assert pending().nonfinite.tolist() == [False] * 4 + [True]
     rest, result = kept.read(), fetched(ops, symbols)
@@ -513,7 +515,7 @@ def test_bins_by_ranges_of_whole_parameters(ops: Ops, keeps: bool) -> None:
             assert rest[i].tobytes() == (gradient - made.values).tobytes()
 
 
-def test_results_stand_in_few_arrays_and_are_fetched_together(ops: Ops) -> None:
+def test_results_are_fetched_together(ops: Ops) -> None:
     readback = Readback(ops)
     slots = [readback.take(n, dtype) for n, dtype in ((3, np.uint8), (5000, np.float64), (1, np.int32))]
     assert [fetched(ops, slot.array).tolist() for slot in slots] == [[0] * 3, [0.0] * 5000, [0]]
@@ -535,26 +537,20 @@ def digest(ops: CpuOps, n: int) -> list[bytes]:
     gradients[1][50_000] = np.inf
 
     def sparse(rule: ThresholdRule, run: Pass) -> None:
-        kept, target = (
-            Fenced(ops, [np.full(gradient.size, 0.25, F32) for gradient in gradients]),
-            ops.target(n + 210_005, rule),
-        )
+        kept = Fenced(ops, [np.full(gradient.size, 0.25, F32) for gradient in gradients])
+        target = ops.target(n + 210_005, rule, Readback(ops))
         batch = Batch.of(kept.tensors, [torch.from_numpy(gradient) for gradient in gradients])
-        selected = run(batch, target, Readback(ops))()
+        selected = run(batch, target)()
         results.extend(tensor.tobytes() for tensor in kept.read())
         has_values = rule in ("wgt", "qgt")
         results.extend(column[: selected.ends[-1]].tobytes() for column in target[: 1 + has_values])
         results.extend(tensor.tobytes() for tensor in (selected.ends, selected.nonfinite, selected.taus))
 
+    taus = [0.3, 0.1, 0.5, 0.2]
     for rule in RULES:
-        sparse(
-            rule,
-            lambda batch, target, readback, rule=rule: ops.take_by_threshold(
-                rule, batch, target, [0.3, 0.1, 0.5, 0.2], readback
-            ),
-        )
+        sparse(rule, lambda batch, target, rule=rule: ops.take_by_threshold(rule, batch, target, taus))
     counts = [n // 100, 9, 2, 30_000]
-    sparse("wgt", lambda batch, target, readback: ops.take_largest(batch, target, counts, readback))
+    sparse("wgt", lambda batch, target: ops.take_largest(batch, target, counts))
     for form, bits in FORMS[1:3] + FORMS[6:7] + FORMS[8:]:
         for block in [2048, 0, blockwise.PIECE + 5] if bits < 16 or form == "linear" else [0]:
             residuals = [np.full(gradient.size, 0.25, F32) for gradient in gradients]

@@ -39,7 +39,7 @@ def test_a_block_looks_back_to_the_nearest_that_knows_its_place(gpu: EmulatedGpu
     gradient[-2:] = 1
     words, values = gpu.zeros(n, np.uint32), gpu.zeros(n, np.float32)
     residual, given = gpu.zeros(n, np.float32), gpu.array(gradient)
-    part = np.array([residual.pointer, given.pointer, n, 0, 0, 0, 0, 0], np.int64)
+    part = np.array([residual.data_ptr(), given.data_ptr(), n, 0, 0, 0, 0, 0], np.int64)
     owners, taus = np.zeros(before + 1, np.uint32), np.array([0.3], np.float32)
     there, parts, owned, by = gpu.place_all([states, part, owners, taus])
     reports, squares = gpu.zeros(3, np.int64), gpu.zeros(before + 1, np.float64)

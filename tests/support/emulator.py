@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from taugrad.compressors.ops.cuda.device import SOURCES, DeviceArray
+from taugrad.compressors.ops.cuda.device import SOURCES
 from taugrad.compressors.ops.cuda.ops import CudaOps
 
 EMULATION = Path(__file__).with_name("emulation.h")
@@ -56,13 +56,11 @@ class EmulatedGpu(CudaOps):
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
 
-    def empty(self, size: int, dtype: Any) -> DeviceArray:
+    def empty(self, size: int, dtype: Any) -> torch.Tensor:
         array = super().empty(size, dtype)
-        array.memory.fill_(0xA5)  # what a kernel forgets to write shows
+        array.view(torch.uint8).fill_(0xA5)  # what a kernel forgets to write shows
         return array
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
-        words = [
-            argument.pointer if isinstance(argument, DeviceArray) else int(argument) for argument in arguments
-        ]
+        words = [value.data_ptr() if isinstance(value, torch.Tensor) else int(value) for value in arguments]
         emulate(source, kernel, blocks, threads, words)

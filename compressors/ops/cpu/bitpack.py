@@ -100,13 +100,9 @@ def _unpack_words(body, bits, symbols):  # type: ignore[no-untyped-def]
 
 
 def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
-    """Packs symbols.
+    """Packs symbols, uint8 (up to 8 bits) or uint16 [k], into uint8 of exactly `packed_bytes(k, bits)`.
 
-    Args:
-        symbols: uint8 (bits up to 8) or uint16 [k], contiguous, below 2^bits.
-        bits: 1 to 16.
-        out: uint8 of exactly `packed_bytes(k, bits)`, whatever they are.
-        threads: how many may work at once; the bytes do not depend on it.
+    The bytes do not depend on how many threads work.
 
     Raises:
         ValueError: arrays of another type or size, or a symbol of 2^bits or more.
@@ -129,17 +125,9 @@ def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
 def unpack(
     body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
 ) -> Symbols:
-    """Reads what `pack` wrote.
+    """Reads what `pack` wrote: k symbols, whose type is by default the one that `bits` asks for.
 
-    Args:
-        body: uint8, contiguous, `packed_bytes(k, bits)` of them.
-        bits: 1 to 16.
-        k: how many symbols.
-        threads: how many may work at once.
-        dtype: theirs; by default the one that `bits` asks for.
-
-    Returns:
-        The symbols [k]. Of whole bytes they are the body's memory.
+    Symbols of whole bytes are the body's memory.
 
     Raises:
         CorruptMessage: body is not as long as k symbols are, or its last bits are not zero.

@@ -17,7 +17,9 @@ from numba import njit
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from ..interface import Floats64, Kept, Quantizing
+from ..array import Floats64
+from ..interface import Batch, Kept, Quantizing
+from ..segments import Offsets
 from .rows import floats
 from .threads import LEAST_SHARE, portions, run_all
 
@@ -64,12 +66,9 @@ def keys_finite(low_key, high_key):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def take_up(residual, gradient, keeps):  # type: ignore[no-untyped-def]
-    """Adds a gradient to a residual, but for elements whose sum is not finite.
+    """Adds a gradient, float32 [n], to a residual, but for elements whose sum is not finite.
 
-    Args:
-        residual: float32 [n], or the gradient, which stays as it is.
-        gradient: float32 [n].
-        keeps: whether there is a residual.
+    Without a residual (`keeps`) the gradient, given twice, stays as it is.
 
     Returns:
         The lowest and the highest order key of residual + gradient, which include what is not finite.
@@ -100,10 +99,9 @@ elements of a block (the last one may be shorter), its first block, how many blo
 Shares = NDArray[np.int64]
 
 
-def shares_of(work: Quantizing, most: int = PIECE) -> Shares:
+def shares_of(batch: Batch, offsets: Offsets, block: int = 0, most: int = PIECE) -> Shares:
     """The shares of parameters, int64 [s, 8]: of `most` elements, or of one block where that has more."""
-    rows, offsets = work.batch.rows, work.offsets
-    lengths = np.maximum(1, np.minimum(work.batch.sizes, work.block or work.batch.sizes))
+    rows, lengths = batch.rows, np.maximum(1, np.minimum(batch.sizes, block or batch.sizes))
     together = np.maximum(1, most // lengths)
     counts = -(-offsets.blocks // together)
     numbers = np.repeat(np.arange(len(rows)), counts)
@@ -141,18 +139,13 @@ def over_shares(
     shared: int = LEAST_SHARE,
     most: int = PIECE,
 ) -> Kept:
-    """Quantizes parameters.
+    """Quantizes parameters, whose gradients are float32; no result depends on the threads.
 
-    Args:
-        work: the parameters; gradients are float32.
-        kernel: quantizes shares, and fills in float64 [s, 3]: the sum of squares kept, of how many blocks
-            there are symbols, and whether all sums of residual and gradient are finite.
-        threads: how many may work at once; no result depends on it.
-        put_back: for shares of parameters that are not finite; None if the kernel quantizes nothing of these.
-        shared: elements, about, that a thread takes together.
-        most: elements of a share, at most.
+    A kernel quantizes shares of at most `most` elements, about `shared` at once, and fills in float64 [s, 3]:
+    the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual and
+    gradient are finite. `put_back` is for shares that are not; None if nothing of these is quantized.
     """
-    shares, m = shares_of(work, most), len(work.batch)
+    shares, m = shares_of(work.batch, work.offsets, work.block, most), len(work.batch)
     reports = np.zeros((len(shares), 3))
     groups = portions(shares[:, 2], threads, shared)
     run_all([partial(kernel, shares[at], reports[at]) for at in groups], threads)

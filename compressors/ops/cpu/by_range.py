@@ -21,15 +21,14 @@ largest magnitude, e is the smallest integer for which m 2^-e <= 448, so that it
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ..array import host
-from ..interface import FP8_EXPONENTS, Batch, Kept, Quantizing, Ranges
-from ..segments import Numbers
+from ..interface import FP8_EXPONENTS, Batch, Extremes, Kept, Quantizing
+from ..segments import Numbers, Offsets
 from .blockwise import (
     LINE,
     PutBack,
@@ -52,26 +51,19 @@ from .float_formats import (
     round_to_fp8,
     round_to_fp16,
 )
+from .quantile import read_table
 from .rows import floats
 from .threads import portions, run_all
 
 _SMALLEST_STEP = np.float32(2.0**-126)
 _HALF, _ONE, _TWO, _ZERO = np.float32(0.5), np.float32(1), np.float32(2), np.float32(0)
-_FORMS = ("linear", "fp8", "fp16", "bf16", "f32")
+_FORMS = ("linear", "fp8", "fp16", "bf16", "f32", "quantile")
 _LINEAR = (0,)
 
 
 def form_of(name: str) -> tuple[int, ...]:
     """A form as kernels are told it: by a tuple's length, which is part of its type."""
     return (0,) * (1 + _FORMS.index(name))
-
-
-class Extremes(NamedTuple):
-    """See `ops.interface.Ranges`."""
-
-    low: NDArray[np.float32]
-    high: NDArray[np.float32]
-    nonfinite: NDArray[np.bool_]
 
 
 @njit(nogil=True, cache=True)
@@ -186,41 +178,40 @@ def _quantize_shares(form, shares, symbols, tables, top, reports):  # type: igno
 
 @njit(nogil=True, cache=True)
 def add_rows(form, symbols, block, tables, rows, addresses, fill, divisor):  # type: ignore[no-untyped-def]
-    """Adds what symbols stand for to float32 memory, or to zeros; for arguments see `Ops.add_values`.
+    """Adds what symbols stand for to float32 memory, or (`fill`) to zeros; see `Ops.add_values`.
 
-    Args:
-        form: see `form_of`.
-        symbols: of all rows.
-        block: elements that share tables; 0: a block for each row.
-        tables: of all blocks.
-        rows: int64 [r, 4].
-        addresses: int64 [r], of each row's values.
-        fill: whether to begin from zeros.
-        divisor: float32; 1 for none.
+    Addresses are int64 [r], of each row's values; means of `quantile` are [blocks, bins]; divisor 1 is none.
     """
+    values = np.empty(1 << 16 if len(form) == 6 else 0, np.float32)
     for i in range(rows.shape[0]):
-        out, own = floats(addresses[i], rows[i, 1]), symbols[rows[i, 0] : rows[i, 0] + rows[i, 1]]
-        length = block if 0 < block < own.size else max(own.size, 1)
+        out, of_row = floats(addresses[i], rows[i, 1]), symbols[rows[i, 0] : rows[i, 0] + rows[i, 1]]
+        length = block if 0 < block < of_row.size else max(of_row.size, 1)
         if fill:
             out[:] = _ZERO
-        for first in range(0, own.size, length):
-            s, o = own[first : first + length], out[first : first + length]
-            scales = _scales_of(form, tables, rows[i, 2] + first // length)
-            for j in range(s.size):
-                o[j] += _value(form, s[j], scales)
+        for first in range(0, of_row.size, length):
+            s, o = of_row[first : first + length], out[first : first + length]
+            b = rows[i, 2] + first // length
+            if len(form) == 6:
+                read_table(tables[1][b], tables[0][b], values)
+                for j in range(s.size):
+                    o[j] += values[s[j]]
+            else:
+                scales = _scales_of(form, tables, b)
+                for j in range(s.size):
+                    o[j] += _value(form, s[j], scales)
         if divisor != _ONE:
             for j in range(out.size):
                 out[j] /= divisor
 
 
-def quantize(form: str, work: Quantizing, tables: Sequence[Any], put_back: PutBack, threads: int) -> Kept:
+def quantize(form: str, work: Quantizing, put_back: PutBack, threads: int) -> Kept:
     """`Ops.quantize` by ranges; `put_back` adds what symbols stand for to a residual."""
     kind, top = form_of(form), np.int32((1 << work.bits) - 1)
-    if not tables:  # where blocks end does not matter then
+    if not work.tables:  # where blocks end does not matter then
         work = work._replace(block=LINE)
 
     def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
-        _quantize_shares(kind, shares, host(work.symbols), tuple(tables), top, reports)
+        _quantize_shares(kind, shares, host(work.symbols), tuple(work.tables), top, reports)
 
     return over_shares(work, kernel, threads, put_back)
 
@@ -243,7 +234,7 @@ def _extremes_of(keys, lows, highs, broken):  # type: ignore[no-untyped-def]
 
 def extremes(batch: Batch, threads: int) -> Extremes:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    shares = shares_of(Quantizing(batch, None, 8))
+    shares = shares_of(batch, Offsets.of(batch.sizes, 0))
     keys, m = np.empty((len(shares), 2), np.int32), len(batch)
     groups = portions(shares[:, 2], threads)
     run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
@@ -286,11 +277,9 @@ def _write_ranges(lows, highs, bits, tables):  # type: ignore[no-untyped-def]
         tables[0][i], tables[1][i] = lows[i], _step_between(lows[i], highs[i], np.float32(1 / (1 << bits[i])))
 
 
-def quantize_between(
-    work: Quantizing, bits: Sequence[int], ranges: Ranges, tables: Sequence[Any], threads: int
-) -> Kept:
+def quantize_between(work: Quantizing, bits: Sequence[int], ranges: Extremes, threads: int) -> Kept:
     """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
-    widths, both = np.array(bits, np.int64), tuple(tables)
+    widths, both = np.array(bits, np.int64), tuple(work.tables)
     _write_ranges(ranges.low, ranges.high, widths, both)
 
     def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:

@@ -17,10 +17,7 @@ REMEDY = "set NUMBA_CACHE_DIR to a folder that you can write and nobody else"
 def ensure_cache() -> Path | None:
     """Gives numba a folder in the one for temporary files if it has none, and warns once.
 
-    Processes that this one starts use the same.
-
-    Returns:
-        The folder; None where numba finds one by itself.
+    Processes that this one starts use the same. Returns None where numba finds a folder by itself.
 
     Raises:
         OSError: there is no folder for temporary files either.

@@ -46,11 +46,8 @@ def _reaching(keys, cut):  # type: ignore[no-untyped-def]
 def _find_cut(keys, keep, guess):  # type: ignore[no-untyped-def]
     """The key from which on to send: `keep` keys reach it, or more if some are equal to it.
 
-    Args:
-        keys: int32 [length], the bits of magnitudes, which order as the magnitudes do; negative keys
-            do not count.
-        keep: keys wanted; where fewer are greater than 0, the cut is 0.
-        guess: where to begin.
+    Keys, int32 [length], are bits of magnitudes, which order as these do; negative ones do not count. Where
+    fewer than `keep` are greater than 0, the cut is 0. The search begins at `guess`.
     """
     if keep >= keys.size:
         return 0
@@ -126,15 +123,7 @@ def chunked_rows(
     values: NDArray[np.float32],
     vectorized: bool,
 ) -> Selected:
-    """See `Ops.take_largest_of_chunks`, and `threshold_rows` for the arguments; `values` are float32.
-
-    Every chunk sends exactly min(keep, its length) elements, zeros too where it must; of equal magnitudes the
-    lower indices. An element whose sum is not finite keeps its old residual and is neither sent nor counted:
-    its chunk may send fewer.
-
-    Raises:
-        ValueError: chunk or keep is out of its range.
-    """
+    """See `Ops.take_largest_of_chunks`, and `threshold_rows` for the arguments; `values` are float32."""
     check_chunks(chunk, keep)
     ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
     _send_rows(WGT, lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
@@ -156,15 +145,10 @@ def write_indices(words, ends, firsts, chunk, indices):  # type: ignore[no-untyp
 
 @njit(nogil=True, cache=True)
 def read_indices(indices, firsts, sizes, chunk, keep, words):  # type: ignore[no-untyped-def]
-    """Writes the words of indices within chunks; whether all ascend, and lie in theirs.
+    """Writes the words of indices within chunks, uint16 or uint8 [k]; whether all ascend, and lie in theirs.
 
-    Args:
-        indices: uint16 or uint8 [k], `keep` of every chunk, or all of a shorter one.
-        firsts: int64 [m], where parameters begin.
-        sizes: int64 [m], their elements.
-        chunk: elements of a chunk.
-        keep: how many of each are sent.
-        words: uint32 [k], receives position << 1.
+    There are `keep` of every chunk, or all of a shorter one, of parameters that begin at `firsts`. Words are
+    uint32 [k], position << 1.
     """
     at = 0
     for i in range(firsts.size):

@@ -54,28 +54,18 @@ def sample_size(n: int, fraction: float) -> int:
 
 
 def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
-    """The paper's N = H + c: bits for a layer from the entropy H of a sample of it.
+    """The paper's N = H + c: bits for a layer, 1 to 16, from the entropy H of a sample's symbols.
 
-    Args:
-        counts: of each symbol in the sample; see `by_range.count_symbols`.
-        floor: c.
-
-    Returns:
-        H + c rounded to the nearest integer, 1 to 16. H is 0 for a constant layer.
+    The nearest integer to H + c, c being `floor`; counts are as from `by_range.count_symbols`.
     """
     return _clip_bits(fixed_entropy(counts) + round(floor * 2**_PLACES))
 
 
 def rms_bits(rms: float, c0: float, c1: float) -> int:
-    """The paper's N = log2(G + c0) + c1 (section 3.2).
+    """The paper's N = log2(G + c0) + c1 (section 3.2), G being the root mean square of the layer's gradient.
 
-    Args:
-        rms: G, the root mean square of the layer's gradient.
-        c0: bounds the width of a bin from above; 1 makes c1 the least number of bits.
-        c1: the number of bits where G + c0 is 1.
-
-    Returns:
-        N rounded to the nearest integer, a half upwards, 1 to 16.
+    The nearest integer, a half upwards, 1 to 16. c0 bounds the width of a bin from above; with 1, c1 is the
+    least number of bits.
 
     Raises:
         ValueError: G + c0 is not positive and finite, or c1 is not finite.

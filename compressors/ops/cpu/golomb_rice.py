@@ -80,13 +80,7 @@ def _twice_gap(word, before):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _sum_of_quotients(words, base, b):  # type: ignore[no-untyped-def]
-    """The sum of gap >> b over a block; -1 where positions do not ascend.
-
-    Args:
-        words: uint32 [count], count >= 1.
-        base: int64, the position before the first, -1 if there is none.
-        b: the block's parameter.
-    """
+    """The sum of gap >> b over a block, uint32 [at least 1]; -1 where positions do not ascend from `base`."""
     shift = np.uint32(b + 1)
     total = np.uint32(_twice_gap(words[0], np.uint32(base << 1)) >> shift)
     disorder = np.uint32(np.int64(words[0] >> _ONE) <= base)
@@ -145,16 +139,10 @@ def _write_block(words, base, b, signed, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _read_block(body, start, stop, base, last, signed, words):  # type: ignore[no-untyped-def]
-    """Reads the block body[start:stop], whatever its bytes are.
+    """Reads the block body[start:stop], whatever its bytes are, into words, uint32 [count].
 
-    Args:
-        body: uint8, with SPARE bytes behind the block, which holds at least `words.size` fields and bits.
-        start: int64.
-        stop: int64.
-        base: int64, the position before the block's first.
-        last: int64, the block's last position, at least base + words.size.
-        signed: 1 if there are signs, else 0.
-        words: uint32 [count], receives the words.
+    SPARE bytes lie behind the block, which holds at least `count` fields and bits; `base` is the position
+    before its first, `last` its last one, at least base + count.
 
     Returns:
         Whether these are the bytes that `_write_block` writes for the words read.
@@ -279,10 +267,7 @@ class RicePlan:
 def plan(words: Words, signed: bool, threads: int = 1) -> RicePlan:
     """Finds the block length that makes the section the shortest; the longest of equals.
 
-    Args:
-        words: uint32 [k], position << 1 | sign; positions ascend and are below 2^31 - 1.
-        signed: whether signs are written.
-        threads: how many may work at once; the plan does not depend on it.
+    Words are uint32 [k], position << 1 | sign, positions below 2^31 - 1. Threads do not change the plan.
 
     Raises:
         ValueError: positions do not ascend.
@@ -332,14 +317,7 @@ def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:
 
 
 def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[Words, int]:
-    """Reads the section that a body begins with.
-
-    Args:
-        body: uint8, untrusted; may go on behind the section.
-        n: positions are below it; at most 2^31 - 1.
-        k: how many words there are.
-        signed: whether signs were written.
-        threads: how many may work at once.
+    """Reads the section that an untrusted body, uint8, begins with: k words of positions below n.
 
     Returns:
         uint32 [k], position << 1 | sign, sign 0 where none was written; and bytes of the section.

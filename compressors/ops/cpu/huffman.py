@@ -8,7 +8,7 @@ quantized values are about equally likely.
 """
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numba import njit
@@ -33,6 +33,8 @@ LENGTH_BITS = 6
 """An entry is a code (or a symbol) above this many bits of code length."""
 
 _LONGEST = 18
+_TOKENS, _SPARE_TOKENS = 16, 48
+"""Bits of the codebook, at most, for a symbol: 4 and a gamma of at most 2 * 5 + 1; and for a last gap."""
 _SHIFT = np.uint64(LENGTH_BITS)
 _LENGTH = np.uint64((1 << LENGTH_BITS) - 1)
 _WHOLE_BYTES = np.uint64(56)
@@ -85,8 +87,12 @@ def _package_merge(weights, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _code_lengths(counts, limit, lengths):  # type: ignore[no-untyped-def]
-    """`code_lengths` into uint8 [symbols], zeros; returns how many symbols occur."""
+def find_lengths(counts, limit, lengths):  # type: ignore[no-untyped-def]
+    """Writes lengths of an optimal code among those of at most `limit` bits to uint8 [symbols], zeros.
+
+    Counts are int64 [symbols]; their sum times `limit` fits 63 bits, and no more than 2^limit occur. A symbol
+    that occurs alone has length 1. Returns how many occur.
+    """
     used = np.flatnonzero(counts)
     ascending = used[np.argsort(counts[used], kind="mergesort")]
     if used.size > 1:
@@ -96,23 +102,6 @@ def _code_lengths(counts, limit, lengths):  # type: ignore[no-untyped-def]
     elif used.size:
         lengths[used[0]] = np.uint8(1)
     return used.size
-
-
-def code_lengths(counts: NDArray[np.int64], limit: int) -> NDArray[np.uint8]:
-    """Lengths of an optimal code among those of at most `limit` bits.
-
-    Args:
-        counts: int64 [symbols], how often each occurs; their sum times `limit` fits 63 bits.
-        limit: at least log2 of how many occur.
-
-    Returns:
-        uint8 [symbols]; 0 for those that do not occur, 1 for one that occurs alone.
-    """
-    if (used := np.count_nonzero(counts)) > 1 << limit:
-        raise ValueError(f"{used} symbols need codes of more than {limit} bits")
-    lengths = np.zeros(counts.size, np.uint8)
-    _code_lengths(counts, limit, lengths)
-    return lengths
 
 
 @njit(nogil=True, cache=True)
@@ -141,23 +130,11 @@ def code_entries(lengths):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _fill_table(entries, table):  # type: ignore[no-untyped-def]
+    """What the next bits of a stream say, by their number: symbol << 6 | length."""
     for symbol in range(entries.size):
         length = np.int64(entries[symbol] & _LENGTH)
         if length:
             table[entries[symbol] >> LENGTH_BITS :: 1 << length] = symbol << LENGTH_BITS | length
-
-
-def decode_table(lengths: NDArray[np.uint8]) -> NDArray[np.uint16 | np.uint32]:
-    """What the next bits of a stream say: [2^longest] of symbol << 6 | length.
-
-    uint16 up to 1024 symbols, to keep the table in the first-level cache, else uint32.
-    """
-    entry_type: type[np.uint16 | np.uint32] = (
-        np.uint16 if lengths.size <= 1 << 16 - LENGTH_BITS else np.uint32
-    )
-    table = np.empty(1 << int(lengths.max()), entry_type)
-    _fill_table(code_entries(lengths), table)
-    return table
 
 
 @njit(nogil=True, cache=True, inline="always")  # numba would compile it for each number that is put
@@ -201,13 +178,6 @@ def _write_tokens(lengths, limit, bits):  # type: ignore[no-untyped-def]
         last = length
         symbol += 1
     return at
-
-
-def write_codebook(lengths: NDArray[np.uint8], limit: int) -> Bytes:
-    """The codebook of lengths, none above `limit`."""
-    # No token that stands for one symbol is longer: 4 bits and a gamma of at most 2 * 5 + 1.
-    bits = np.empty(16 * lengths.size + 48, np.uint8)
-    return np.packbits(bits[: _write_tokens(lengths, limit, bits)], bitorder="little")
 
 
 @njit(nogil=True, cache=True)
@@ -267,12 +237,7 @@ def _read_tokens(body, limit, lengths):  # type: ignore[no-untyped-def]
 
 
 def read_codebook(body: NDArray[np.uint8], symbols: int, limit: int) -> tuple[NDArray[np.uint8], int]:
-    """Reads the codebook that `body` begins with.
-
-    Args:
-        body: uint8, contiguous; may go on behind the codebook.
-        symbols: how many the alphabet has.
-        limit: of the lengths.
+    """Reads the codebook, of `symbols` lengths up to `limit`, that `body` begins with.
 
     Returns:
         The lengths, uint8 [symbols], and how many bytes of body they took.
@@ -418,19 +383,22 @@ class Code:
     """The best code for symbols of some frequencies."""
 
     lengths: NDArray[np.uint8]
-    """uint8 [2^bits]"""
-    codebook: Bytes
-    """The lengths written down."""
+    """uint8 [2^bits]; 0 for symbols that do not occur, 1 for one that occurs alone."""
     estimate: float
     """Bytes of a section of these symbols, but for half a byte of padding in each stream."""
 
     @classmethod
     def of(cls, counts: NDArray[np.int64]) -> "Code":
         """For frequencies, int64 [2^bits], of at least one symbol."""
-        limit, lengths = longest(counts.size.bit_length() - 1), np.zeros(counts.size, np.uint8)
-        bits = np.empty(16 * counts.size + 48, np.uint8)
-        estimate = _estimate(counts, limit, lengths, bits)
-        return cls(lengths, write_codebook(lengths, limit), estimate)
+        lengths = np.zeros(counts.size, np.uint8)
+        return cls(lengths, _estimate(counts, longest(counts.size.bit_length() - 1), lengths))
+
+    @cached_property
+    def codebook(self) -> Bytes:
+        """The lengths as they are written."""
+        bits = np.empty(_TOKENS * self.lengths.size + _SPARE_TOKENS, np.uint8)
+        limit = longest(self.lengths.size.bit_length() - 1)
+        return np.packbits(bits[: _write_tokens(self.lengths, limit, bits)], bitorder="little")
 
 
 @dataclass(frozen=True, eq=False)
@@ -474,15 +442,14 @@ class Codes:
     def code(self, run: int) -> Code:
         """The code of one run."""
         begin = int(self.ends[run - 1]) if run else 0
-        lengths = self.lengths[begin : self.ends[run]]
-        limit = longest(lengths.size.bit_length() - 1)
-        return Code(lengths, write_codebook(lengths, limit), float(self.estimates[run]))
+        return Code(self.lengths[begin : self.ends[run]], float(self.estimates[run]))
 
 
 @njit(nogil=True, cache=True)
-def _estimate(counts, limit, lengths, bits):  # type: ignore[no-untyped-def]
+def _estimate(counts, limit, lengths):  # type: ignore[no-untyped-def]
     """Finds lengths, uint8 [symbols], zeros; returns about how many bytes a section takes."""
-    several = _code_lengths(counts, limit, lengths) > 1
+    several = find_lengths(counts, limit, lengths) > 1
+    bits = np.empty(_TOKENS * counts.size + _SPARE_TOKENS, np.uint8)
     codebook = (_write_tokens(lengths, limit, bits) + 7) // 8
     k, coded = np.int64(0), np.int64(0)
     for i in range(counts.size):
@@ -507,8 +474,7 @@ def _find_codes(symbols, ends, bits, stops, lengths, estimates, low, high, count
         good &= seen <= mask
         counted[:size] += total
         limit = min(max(np.int64(14), bits[run] + 3), np.int64(_LONGEST))
-        scratch = np.empty(16 * size + 48, np.uint8)
-        estimates[run] = _estimate(total, limit, lengths[stops[run] - size : stops[run]], scratch)
+        estimates[run] = _estimate(total, limit, lengths[stops[run] - size : stops[run]])
         begin = ends[run]
     return good
 
@@ -533,13 +499,7 @@ def _streams(k: int, lengths: NDArray[np.uint8]) -> int:
 
 
 def plan(symbols: Symbols, code: Code, threads: int = 1) -> HuffmanPlan:
-    """Measures every stream.
-
-    Args:
-        symbols: contiguous uint8 or uint16 [k], k from 1 to 2^32 - 1; all of them have a code.
-        code: theirs.
-        threads: how many may work at once; the plan does not depend on it.
-    """
+    """Measures every stream of symbols, uint8 or uint16 [k], 0 < k < 2^32, all of which have a code."""
     stream_bytes = np.empty(_streams(symbols.size, code.lengths), np.uint16)
     pieces = shares(stream_bytes.size, threads, least=_LEAST_STREAMS)
     run_all([partial(_measure, symbols, code.lengths, *piece, stream_bytes) for piece in pieces], threads)
@@ -552,15 +512,10 @@ def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:
 
 
 def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
-    """Writes the section.
-
-    Args:
-        planned: of symbols that have not changed since.
-        out: uint8 of exactly `planned.size` bytes, whatever they are.
-        threads: how many may work at once; the bytes do not depend on it.
+    """Writes the section to uint8 of `planned.size` bytes, which do not depend on the threads.
 
     Raises:
-        ValueError: symbols have changed, or `out` is of another size.
+        ValueError: symbols have changed since, or `out` is of another size.
     """
     if out.size != planned.size:
         raise ValueError(f"{out.size} bytes for a section of {planned.size}")
@@ -582,17 +537,10 @@ def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
 def decode(
     body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
 ) -> tuple[Symbols, int]:
-    """Reads the section that a body begins with.
-
-    Args:
-        body: uint8, contiguous, untrusted; may go on behind the section.
-        bits: of a symbol, 1 to 16.
-        k: how many symbols, at least 1.
-        threads: how many may work at once.
-        dtype: theirs; by default the one that `bits` asks for.
+    """Reads the section that an untrusted body, uint8, begins with: k symbols, at least 1, of 1 to 16 bits.
 
     Returns:
-        The symbols [k], each below 2^bits, and bytes of the section.
+        The symbols [k], each below 2^bits, by default of the type that `bits` asks for; bytes of the section.
 
     Raises:
         CorruptMessage: no section of k symbols; then nothing was made for them.
@@ -609,7 +557,10 @@ def decode(
     if starts.size == 1:
         return np.full(k, lengths.argmax(), dtype or symbol_type(bits)), end
     symbols: Symbols = np.empty(k, dtype or symbol_type(bits))
-    table, section = decode_table(lengths), body[:end]
+    # A table of uint16 for up to 1024 symbols fits the first-level cache.
+    narrow, section = lengths.size <= 1 << 16 - LENGTH_BITS, body[:end]
+    table = np.empty(1 << int(lengths.max()), np.uint16 if narrow else np.uint32)
+    _fill_table(code_entries(lengths), table)
     work = [
         partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
         for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE, _LEAST_STREAMS)

@@ -37,21 +37,14 @@ def _fill(n, positions):  # type: ignore[no-untyped-def]
 
 
 def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
-    """Positions of a sample of m among n elements, ascending and distinct.
+    """Positions of a sample of m among n elements, ascending and distinct: int64 [m].
 
     Position i is low + hash(i) mod (high - low), where low = floor(i n / m), high = floor((i + 1) n / m)
     and hash is MurmurHash3's 32-bit finalizer: h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13;
     h *= 0xC2B2AE35; h ^= h >> 16, all modulo 2^32.
 
-    Args:
-        n: how many elements there are, less than 2^32.
-        m: how many of them to take, 0 to n.
-
-    Returns:
-        int64 [m].
-
     Raises:
-        ValueError: n or m is out of its range.
+        ValueError: 0 <= m <= n < 2^32 does not hold.
     """
     if not 0 <= m <= n < 2**32:
         raise ValueError(f"cannot take {m} of {n} elements: 0 <= m <= n < 2^32 must hold")
@@ -130,12 +123,9 @@ def take(rows, counts, places, values):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def apply_momentum(rows, momentum, out):  # type: ignore[no-untyped-def]
-    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever.
+    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever, at bases.
 
-    Args:
-        rows: velocities stand instead of residuals.
-        momentum: float32.
-        out: float32; a row's elements begin at its base.
+    Velocities stand instead of residuals.
     """
     for i in range(rows.shape[0]):
         velocity, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])

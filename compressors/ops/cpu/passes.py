@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...method.base import Form, ThresholdRule
-from ..array import host, readonly
-from ..interface import Batch, Flags, Floats64, Kept, Ops, Quantizing, Ranges, Selected, Target, scales_of
+from ..array import Flags, Floats32, Floats64, host, readonly
+from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
 from ..readback import Pending, Readback
 from ..segments import Numbers
 from . import avx512, by_range, chunked, looking, quantile, summing, topk
-from .blockwise import PutBack, Shares
+from .blockwise import Shares
 from .threads import portions, run_all
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
@@ -41,12 +41,9 @@ class CpuOps(Ops):
     on_host = True
 
     def __init__(self, threads: int = 1, vectorized: bool = avx512.supported()) -> None:
-        """Prepares.
+        """So many threads may share a pass, and AVX-512 is used where a pass can.
 
-        Args:
-            threads: how many may share a pass. No result depends on it, but for sums of squares, which are
-                metrics.
-            vectorized: use AVX-512 where a pass can. No result depends on it, with the same exception.
+        No result depends on either, but for sums of squares, which are metrics.
         """
         self.threads, self._vectorized = threads, vectorized
         # As long as the largest bucket, but a page of it takes up memory only once it was written to.
@@ -84,10 +81,10 @@ class CpuOps(Ops):
         """The arrays themselves."""
         return list(arrays)
 
-    def target(self, elements: int, rule: ThresholdRule) -> Target:
+    def target(self, elements: int, rule: ThresholdRule, readback: Readback) -> Target:
         words = self._kept_room("words", elements + SPARE, np.uint32)
         beside = 1 if rule in WITHOUT_VALUES else elements + SPARE
-        return Target(words, self._kept_room("values", beside, VALUE_DTYPE[rule]))
+        return Target(words, self._kept_room("values", beside, VALUE_DTYPE[rule]), readback)
 
     # Looking
 
@@ -116,9 +113,7 @@ class CpuOps(Ops):
         looking.scaled_squares(wide.rows, scales, totals)
         return _now(totals / scales)
 
-    def samples(
-        self, batch: Batch, counts: Sequence[int], readback: Readback
-    ) -> Pending[list[NDArray[np.float32]]]:
+    def samples(self, batch: Batch, counts: Sequence[int], readback: Readback) -> Pending[list[Floats32]]:
         if not len(batch):
             return _now([])
         wide, sizes = batch.wide(), np.array(counts, np.int64)
@@ -129,7 +124,7 @@ class CpuOps(Ops):
 
     def ranked_samples(
         self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
-    ) -> tuple[NDArray[np.float32], Flags]:
+    ) -> tuple[Floats32, Flags]:
         ends, kept = np.cumsum(counts), np.array(ranks, np.int64)
         values = np.concatenate(self.samples(batch, counts, Readback(self))())
         found, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
@@ -147,55 +142,41 @@ class CpuOps(Ops):
         return batch.with_gradients(torch.from_numpy(out[: int(sizes.sum())]))
 
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float], readback: Readback
+        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float]
     ) -> Pending[Selected]:
-        wide, by, (words, values) = batch.wide(), np.array(taus, np.float32), map(host, target)
+        wide, by, (words, values) = batch.wide(), np.array(taus, np.float32), map(host, target[:2])
         return _now(threshold_rows(rule, wide.rows, by, words, values, self.threads, self._vectorized))
 
-    def take_largest(
-        self, batch: Batch, target: Target, counts: Sequence[int], readback: Readback
-    ) -> Pending[Selected]:
-        wide, (words, values) = batch.wide(), map(host, target)
+    def take_largest(self, batch: Batch, target: Target, counts: Sequence[int]) -> Pending[Selected]:
+        wide, (words, values) = batch.wide(), map(host, target[:2])
         return _now(topk.topk_rows(wide.rows, counts, words, values, self.threads, self._vectorized))
 
     def take_largest_of_chunks(
-        self, batch: Batch, target: Target, chunk: int, keep: int, readback: Readback
+        self, batch: Batch, target: Target, chunk: int, keep: int
     ) -> Pending[Selected]:
-        wide, (words, values) = batch.wide(), map(host, target)
+        wide, (words, values) = batch.wide(), map(host, target[:2])
         return _now(chunked.chunked_rows(wide.rows, chunk, keep, words, values, self._vectorized))
 
     # Quantizing passes
 
-    def extremes(self, batch: Batch, readback: Readback) -> Ranges:
-        return by_range.extremes(batch.wide(), self.threads)
+    def extremes(self, batch: Batch, readback: Readback) -> tuple[Any, Pending[Extremes]]:
+        ranges = by_range.extremes(batch.wide(), self.threads)
+        return ranges, _now(ranges)
 
-    def quantize(
-        self, form: Form, work: Quantizing, tables: Sequence[Any], readback: Readback
-    ) -> Pending[Kept]:
-        work = work._replace(batch=work.batch.wide())
+    def quantize(self, form: Form, work: Quantizing) -> Pending[Kept]:
+        work, put_back = work._replace(batch=work.batch.wide()), partial(_put_back, form, work)
         if form == "quantile":
-            return _now(
-                quantile.quantize(work, tables[0], tables[1], _put_back(form, work, tables), self.threads)
-            )
-        return _now(by_range.quantize(form, work, tables, _put_back(form, work, tables), self.threads))
+            return _now(quantile.quantize(work, put_back, self.threads))
+        return _now(by_range.quantize(form, work, put_back, self.threads))
 
-    def linear_between(
-        self, work: Quantizing, bits: Sequence[int], ranges: Any, tables: Sequence[Any], readback: Readback
-    ) -> Pending[Kept]:
+    def linear_between(self, work: Quantizing, bits: Sequence[int], ranges: Any) -> Pending[Kept]:
         work = work._replace(batch=work.batch.wide())
-        return _now(by_range.quantize_between(work, bits, ranges, tables, self.threads))
+        return _now(by_range.quantize_between(work, bits, ranges, self.threads))
 
     # What is sent
 
     def add_values(
-        self,
-        form: str,
-        sources: Sequence[tuple[NDArray[Any], Sequence[NDArray[Any]]]],
-        block: int,
-        rows: Numbers,
-        out: NDArray[np.float32],
-        starts: Numbers,
-        divisor: int = 0,
+        self, form: str, sources: Sources, block: int, rows: Numbers, out: Any, starts: Numbers, divisor: int
     ) -> None:
         """See `Ops.add_values`: a piece stays in the caches until all workers' values are added to it."""
         whole, begin, last = out.ctypes.data, 0, len(sources) - 1
@@ -210,14 +191,7 @@ class CpuOps(Ops):
 
         run_all([partial(add, at) for at in portions(rows[:, 1], 2, _PIECE)], self.threads)
 
-    def add_words(
-        self,
-        words: NDArray[np.uint32],
-        ends: Numbers,
-        rows: Numbers,
-        taus: NDArray[np.float32] | None,
-        values: NDArray[Any] | None,
-    ) -> None:
+    def add_words(self, words: Any, ends: Numbers, rows: Numbers, taus: Floats32 | None, values: Any) -> None:
         if values is None:
             looking.clear(readonly(words), ends, rows)
             return
@@ -230,33 +204,19 @@ def _looked_at(gradients: Sequence[Tensor]) -> Batch:
     return Batch.of([None] * len(gradients), gradients).wide()
 
 
-def _put_back(form: str, work: Quantizing, tables: Sequence[Any]) -> PutBack:
-
-    def put_back(shares: Shares) -> None:
-        rows = np.ascontiguousarray(shares[:, [3, 2, 5, 6]])
-        _add_rows(form, work.symbols, work.block, tables, rows, shares[:, 0].copy(), False, 1)
-
-    return put_back
+def _put_back(form: str, work: Quantizing, shares: Shares) -> None:
+    rows = np.ascontiguousarray(shares[:, [3, 2, 5, 6]])
+    _add_rows(form, work.symbols, work.block, work.tables, rows, shares[:, 0].copy(), False, 1)
 
 
 def _add_rows(
-    form: str,
-    symbols: Any,
-    block: int,
-    tables: Sequence[Any],
-    rows: Numbers,
-    addresses: Numbers,
-    fill: bool,
-    by: int,
+    form: str, symbols: Any, block: int, tables: Any, rows: Numbers, addresses: Numbers, fill: bool, by: int
 ) -> None:
-    given = rows, addresses, fill, np.float32(by)
+    tables = tuple(map(readonly, tables))
     if form == "quantile":
-        exponents, means = map(readonly, tables)
-        table = means.reshape(max(exponents.size, 1), -1)
-        quantile.add_rows(readonly(symbols), block, exponents, table, *given)
-    else:
-        here = tuple(map(readonly, tables))
-        by_range.add_rows(by_range.form_of(form), readonly(symbols), block, here, *given)
+        tables = tables[0], tables[1].reshape(max(tables[0].size, 1), -1)
+    given = readonly(symbols), block, tables, rows, addresses, fill, np.float32(by)
+    by_range.add_rows(by_range.form_of(form), *given)
 
 
 def _cut(rows: Numbers, starts: Numbers, block: int) -> tuple[Numbers, Numbers]:

@@ -35,7 +35,6 @@ from .blockwise import (
     take_up,
 )
 from .float_formats import from_fp16, round_to_fp16
-from .rows import floats
 from .search16 import build_tree, find_bins, tree_size
 from .threads import portions
 
@@ -124,7 +123,8 @@ def _write_table(ordered, bits, table):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _read_table(table, exponent, values):  # type: ignore[no-untyped-def]
+def read_table(table, exponent, values):  # type: ignore[no-untyped-def]
+    """Writes the values of a block's bins."""
     scale = _power(exponent)
     for j in range(table.size):
         values[j] = np.float32(np.float64(from_fp16(np.int32(table[j]))) * scale)
@@ -180,22 +180,20 @@ def _quantize_shares(shares, ordered, bits, symbols, means, exponents, tree, rep
             first, last, b = k * block, min((k + 1) * block, values.size), shares[s, 5] + k
             keys = ordered[at + first : at + last]
             exponents[b] = _write_table(keys, bits, means[b])
-            _read_table(means[b], exponents[b], meant)
+            read_table(means[b], exponents[b], meant)
             build_tree(keys, bits, tree)
             reports[s, 0] += _assign(values[first:last], keeps, tree, bits, meant, own[first:last])
             reports[s, 1] = k + 1
         at += values.size
 
 
-def quantize(
-    work: Quantizing, exponents: NDArray[np.int8], means: NDArray[np.uint16], put_back: PutBack, threads: int
-) -> Kept:
-    """`Ops.quantize` to bins of equal population; means are uint16 [blocks * 2^bits].
+def quantize(work: Quantizing, put_back: PutBack, threads: int) -> Kept:
+    """`Ops.quantize` to bins of equal population.
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
     kept at the largest float32.
     """
-    by_block = means.reshape(-1, 1 << work.bits)
+    exponents, by_block = work.tables[0], work.tables[1].reshape(-1, 1 << work.bits)
 
     def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
         for at in portions(shares[:, 2], 2, _SORTED_AT_ONCE):
@@ -209,22 +207,3 @@ def quantize(
             _quantize_shares(own, keys, work.bits, host(work.symbols), by_block, exponents, tree, reports[at])
 
     return over_shares(work, kernel, threads, put_back, most=_SORTED_AT_ONCE)
-
-
-@njit(nogil=True, cache=True)
-def add_rows(symbols, block, exponents, means, rows, addresses, fill, divisor):  # type: ignore[no-untyped-def]
-    """Adds what symbols stand for, as `by_range.add_rows` does. Means are uint16 [blocks, 2^bits]."""
-    values = np.empty(means.shape[1], np.float32)
-    for i in range(rows.shape[0]):
-        out, own = floats(addresses[i], rows[i, 1]), symbols[rows[i, 0] : rows[i, 0] + rows[i, 1]]
-        length = block if 0 < block < own.size else max(own.size, 1)
-        if fill:
-            out[:] = np.float32(0)
-        for first in range(0, own.size, length):
-            s, o, b = own[first : first + length], out[first : first + length], rows[i, 2] + first // length
-            _read_table(means[b], exponents[b], values)
-            for j in range(s.size):
-                o[j] += values[s[j]]
-        if divisor != np.float32(1):
-            for j in range(out.size):
-                out[j] /= divisor

@@ -51,12 +51,9 @@ def tree_size(bits: int) -> int:
 
 @njit(nogil=True, cache=True)
 def build_tree(ordered, bits, tree):  # type: ignore[no-untyped-def]
-    """Fills a tree from a block's sorted keys.
+    """Fills a tree, int32 [tree_size(bits)], from a block's sorted keys, int32 [B], B at least 1.
 
-    Args:
-        ordered: int32 [B], ascending, B at least 1.
-        bits: there are 2^bits bins; bin j begins at ordered[floor(j B / 2^bits)].
-        tree: int32 [tree_size(bits)].
+    There are 2^bits bins; bin j begins at ordered[floor(j B / 2^bits)].
     """
     tree[:] = _ABOVE_ALL
     level = 0
@@ -72,11 +69,7 @@ def build_tree(ordered, bits, tree):  # type: ignore[no-untyped-def]
 def find_bins(tree, bits, keys, bins):  # type: ignore[no-untyped-def]
     """Writes the bin of every key: how many of the bins above 0 it reaches.
 
-    Args:
-        tree: what `build_tree` filled.
-        bits: as they were for `build_tree`.
-        keys: int32, order keys of finite numbers, at least as many as `bins`.
-        bins: unsigned integers of at least `bits` bits.
+    Keys are int32, order keys of finite numbers, at least as many as `bins`, unsigned integers.
     """
     if bits <= 4:
         for j in range(bins.size):

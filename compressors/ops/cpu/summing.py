@@ -96,7 +96,7 @@ def add_words(kind, ends, rows, taus, words, levels, values):  # type: ignore[no
 
 @njit(nogil=True, cache=True)
 def sum_updates(kind, stops, ends, shifts, taus, words, levels, values, divisor, total):  # type: ignore[no-untyped-def]
-    """Fills total with the sum of updates, added in their order, divided by divisor.
+    """Fills total, float32 [n], with the sum of updates, added in their order, divided by divisor.
 
     Args:
         kind: TAUS, LEVELS or VALUES.
@@ -105,7 +105,7 @@ def sum_updates(kind, stops, ends, shifts, taus, words, levels, values, divisor,
         shifts: int64 [s], what has to be added to their positions to have elements of total.
         taus: float32 [s].
         words: uint32, position << 1 | sign (1 is minus), each update's ascending, one after the other.
-        levels: uint8, beside the words; whatever if there are none.
+        levels: uint8, beside the words, or nothing.
         values: float32, likewise.
         divisor: float32; 1 for a sum.
         total: float32 [n].

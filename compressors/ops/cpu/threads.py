@@ -36,13 +36,7 @@ def run_all(pieces: Sequence[Callable[[], Result]], threads: int) -> list[Result
 
 
 def portions(elements: NDArray[np.int64], threads: int, share: int = LEAST_SHARE) -> list[slice]:
-    """Which of many things a thread takes together: in order, all of them.
-
-    Args:
-        elements: of each.
-        threads: how many there are; one takes all together.
-        share: elements, about, that are taken together.
-    """
+    """Which of many things, of so many elements, a thread takes together: in order, about a share."""
     if threads == 1 or len(elements) <= 1:
         return [slice(0, len(elements))]
     numbers = elements.cumsum() // share

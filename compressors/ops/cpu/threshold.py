@@ -74,16 +74,14 @@ def send(rule, lanes, residual, gradient, tau, base, words, values, sent, tally)
     Args:
         rule: a tuple, one longer than the rule's place in `avx512.RULES`.
         lanes: see `lanes_of`.
-        residual: float32 [n]; becomes residual + gradient less what is sent. An element whose sum is
-            not finite keeps its old residual.
+        residual: float32 [n]; becomes residual + gradient less what is sent, but where that is not finite.
         gradient: float32 [n].
         tau: float32, greater than 0.
         base: index of residual[0] in the update.
         words: uint32; from `sent` on receives index << 1 | sign of every element sent, in order.
         values: float32 (wgt), uint8 (qgt) or anything (bgt, strom); receives the values beside the words.
         sent: how many words there are already.
-        tally: float64 [2]; gains the residual's sum of squares, and more than 0 if any element was
-            not finite.
+        tally: float64 [2]; gains the residual's sum of squares, and the number of elements not finite.
 
     Returns:
         How many words there are now.
@@ -146,17 +144,10 @@ def threshold_rows(
     threads: int,
     vectorized: bool,
 ) -> Selected:
-    """Adds gradients to residuals, moves what reaches tau into the output, keeps the rest.
+    """See `Ops.take_by_threshold`: `wgt`, `bgt`, `qgt` (Anoosheh, section 2.1) or `strom` (section 2.6).
 
-    Args:
-        rule: `wgt`, `bgt`, `qgt` (Anoosheh, section 2.1) or `strom` (section 2.6: what exceeds tau).
-        rows: int64 [m, COLUMNS], see `rows.py`; residuals are changed in place.
-        taus: float32 [m], greater than 0.
-        words: uint32, at least SPARE longer than all elements; receives index << 1 | sign, parameter behind
-            parameter, each one's ascending.
-        values: VALUE_DTYPE[rule], as long as `words` (one element will do for bgt and strom).
-        threads: how many may share the work; the output does not depend on it.
-        vectorized: use AVX-512.
+    Words are at least SPARE longer than all elements; values, VALUE_DTYPE[rule], as long (of bgt and strom,
+    one element will do). The output does not depend on threads or lanes.
     """
     run = partial(_send_rows, (0,) * (1 + avx512.RULES.index(rule)), lanes_of(vectorized))
     elements = int(rows[:, ELEMENTS].sum())

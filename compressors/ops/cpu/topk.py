@@ -28,6 +28,8 @@ SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
 _LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
+_SORTED = 128
+"""Magnitudes up to which sorting costs less than counting."""
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
 
@@ -59,6 +61,8 @@ def _keep(bits, size, shift, kept, digit, into):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def rank_of(magnitudes, rank):  # type: ignore[no-untyped-def]
     """The rank-th largest (1 to m) of float32 [m], none of them negative, -0.0 or NaN."""
+    if magnitudes.size <= _SORTED:
+        return np.sort(magnitudes)[-rank]
     bits, counts = magnitudes.view(np.uint32), np.empty(2048, np.int32)
     digit, rank, size = _digit(bits, bits.size, np.uint32(20), np.uint32(2047), rank, counts)
     candidates = np.empty(size, np.uint32)
@@ -97,15 +101,9 @@ def rank_at(density: float, m: int) -> int:
 
 
 def magnitude_at(magnitudes: NDArray[np.float32], density: float) -> np.float32:
-    """What a share of a sample of m finite magnitudes reaches.
+    """The ceil(density * m)-th largest, at least the largest, of m finite magnitudes, float32.
 
-    Args:
-        magnitudes: contiguous float32 [m], finite, none negative.
-        density: the share, 0 to 1.
-
-    Returns:
-        The ceil(density * m)-th largest, at least the largest one; between SMALLEST_TAU and LARGEST_TAU, and
-        SMALLEST_TAU if there is none.
+    Between SMALLEST_TAU and LARGEST_TAU; SMALLEST_TAU if there is none.
     """
     return np.float32(_tau_of(magnitudes, rank_at(density, magnitudes.size)))
 
@@ -122,12 +120,9 @@ def _put_back(words, values, base, residual):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def trim(words, values, tau, keep, base, residual, squares):  # type: ignore[no-untyped-def]
-    """Puts back what is below tau and, of what equals tau, the last, so that `keep` stay.
+    """Puts back what is below tau and, of what equals tau, the last, so that `keep` stay, at the front.
 
-    What stays moves to the front of words and values.
-
-    Returns:
-        How many stay, and `squares` with those put back added.
+    Returns how many stay, and `squares` with those put back added.
     """
     ties = keep
     for value in values:
@@ -156,11 +151,7 @@ def topk_rows(
 ) -> Selected:
     """See `Ops.take_largest`, and `threshold_rows` for the arguments; `values` are float32.
 
-    As tau it returns the smallest magnitude sent, but at most LARGEST_TAU, as messages want; SMALLEST_TAU if
-    nothing was.
-
-    Raises:
-        ValueError: a count is negative.
+    As tau it returns the smallest magnitude sent, but at most LARGEST_TAU; SMALLEST_TAU if nothing was.
     """
     ks = np.array(counts, np.int64)
     if ks.size and ks.min() < 0:

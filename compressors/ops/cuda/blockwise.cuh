@@ -34,7 +34,7 @@ __device__ __forceinline__ float from_order_key(u32 key) {
 // The largest of the threads of a block; all of them must call it.
 __device__ __forceinline__ u32 block_max(u32 value) {
     __shared__ u32 largest[32];
-    for (u32 step = 16; step; step >>= 1) value = max(value, __shfl_xor_sync(FULL_WARP, value, step));
+    value = warp_max(value);
     __syncthreads();
     if ((threadIdx.x & 31) == 0) largest[threadIdx.x >> 5] = value;
     __syncthreads();
@@ -72,7 +72,7 @@ struct Place {
     i64 b, first;
     bool begins;  // whether it is the first piece of its block
 
-    static __device__ __forceinline__ Place find(const Part* parts, const u32* owners) {
+    static __device__ __forceinline__ Place find(GRID) {
         u32 number = owners[blockIdx.x];
         Part part = parts[number];
         u32 tile = (u32)(blockIdx.x - part.first_tile), pieces = (u32)((part.block + PIECE - 1) / PIECE);
@@ -80,6 +80,13 @@ struct Place {
         i64 end = min(min((b + 1) * part.block, first + PIECE), part.n);
         u32 count = first < end ? (u32)(end - first) : 0;
         return {part, number, count, part.first_block + b, first, tile % pieces == 0};
+    }
+    // f(k, i) for this thread's elements: i is the place of its k-th in the parameter.
+    template <class F> __device__ __forceinline__ void over_items(F f) const {
+        for (u32 k = 0; k < ITEMS; k++) {
+            u32 j = k * blockDim.x + threadIdx.x;
+            if (j < count) f(k, first + j);
+        }
     }
 };
 
@@ -89,37 +96,27 @@ __device__ __forceinline__ i64 take_up(const Place& place, float* a, Range* rang
     const Part& part = place.part;
     i64 nonfinite = 0;
     float g[ITEMS];
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count) g[k] = part.gradient_at(place.first + j);
-        a[k] = part.residual && j < place.count ? part.residual[place.first + j] : 0.0f;
-    }
-    for (u32 k = 0; k < ITEMS; k++) {
-        if (k * blockDim.x + threadIdx.x >= place.count) continue;
+    place.over_items([&](u32 k, i64 i) {
+        g[k] = part.gradient_at(i);
+        a[k] = part.residual ? part.residual[i] : 0.0f;
+    });
+    place.over_items([&](u32 k, i64) {
         float sum = part.residual ? a[k] + g[k] : g[k];
         range->include(sum);
         if (is_finite(sum)) a[k] = sum;
         else nonfinite++;
-    }
+    });
     return nonfinite;
 }
 
 // Reads this thread's elements, of which the residual holds the sums already.
 __device__ __forceinline__ void read_items(const Place& place, float* a) {
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        if (j >= place.count) continue;
-        i64 i = place.first + j;
-        a[k] = place.part.residual ? place.part.residual[i] : place.part.gradient_at(i);
-    }
+    place.over_items([&](u32 k, i64 i) { a[k] = place.part.residual ? place.part.residual[i] : place.part.gradient_at(i); });
 }
 
 // Writes this thread's elements to the residual, if there is one.
 __device__ __forceinline__ void write_items(const Place& place, const float* a) {
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        if (place.part.residual && j < place.count) place.part.residual[place.first + j] = a[k];
-    }
+    if (place.part.residual) place.over_items([&](u32 k, i64 i) { place.part.residual[i] = a[k]; });
 }
 
 __device__ __forceinline__ float clamp_to_float32(float a) {
@@ -134,24 +131,21 @@ template <class Form, class Symbol>
 __device__ __forceinline__ double quantize(const Form& form, const Place& place, const float* a, Symbol* symbols) {
     float* residual = place.part.residual;
     double squares = 0;
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        if (j >= place.count) continue;
+    place.over_items([&](u32 k, i64 i) {
         u32 symbol = form.symbol(a[k]);
-        symbols[place.part.base + place.first + j] = (Symbol)symbol;
-        if (!residual) continue;
+        symbols[place.part.base + i] = (Symbol)symbol;
+        if (!residual) return;
         // Two ends of float32 in one quantile lie further apart than float32 reaches.
         float kept = clamp_to_float32(a[k] - form.value(symbol));
-        residual[place.first + j] = kept;
+        residual[i] = kept;
         squares += (double)kept * (double)kept;
-    }
+    });
     return squares;
 }
 
 // Takes up and quantizes blocks that are one piece. A block with a sum that is not finite is only taken up.
 template <class Form, class Symbol>
-__device__ __forceinline__ void quantize_blocks(Form form, const Part* parts, const u32* owners, Symbol* symbols,
-                                                Report* reports, double* squares_of) {
+__device__ __forceinline__ void quantize_blocks(Form form, GRID, Symbol* symbols, REPORTS) {
     Place place = Place::find(parts, owners);
     float a[ITEMS];
     Range range = {0, 0};
@@ -171,8 +165,8 @@ __device__ __forceinline__ void quantize_blocks(Form form, const Part* parts, co
 
 // Quantizes pieces of blocks whose ranges are known: what stands in the residual, or the gradient.
 template <class Form, class Symbol>
-__device__ __forceinline__ void quantize_pieces(Form form, const Part* parts, const u32* owners, const Range* ranges,
-                                                Symbol* symbols, Report* reports, double* squares_of) {
+__device__ __forceinline__ void quantize_pieces(Form form, GRID, const Range* ranges, Symbol* symbols,
+                                                REPORTS) {
     Place place = Place::find(parts, owners);
     if (reports[place.number].nonfinite || !place.count) return;
     form.set(ranges[place.b]);
@@ -187,41 +181,42 @@ __device__ __forceinline__ void quantize_pieces(Form form, const Part* parts, co
 // and both tables are. With reports it does so only where those tell of sums that are not finite: then what was
 // quantized is put back.
 template <class Form, class Symbol>
-__device__ __forceinline__ void add_values(Form form, const Part* parts, const u32* owners, const u64* sources,
-                                           i64 workers, i64 fill, i64 divisor, const Report* reports) {
+__device__ __forceinline__ void add_values(Form form, GRID, const u64* sources, i64 workers, i64 fill, i64 divisor,
+                                           const Report* reports) {
     Place place = Place::find(parts, owners);
     if (reports && !reports[place.number].nonfinite) return;
     float* out = place.part.residual;
     if (!out) return;
     float a[ITEMS];
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        a[k] = !fill && j < place.count ? out[place.first + j] : 0.0f;
-    }
+    place.over_items([&](u32 k, i64 i) { a[k] = fill ? 0.0f : out[i]; });
     for (i64 w = 0; w < workers; w++) {
-        const Symbol* symbols = (const Symbol*)sources[3 * w] + place.part.base + place.first;
+        const Symbol* symbols = (const Symbol*)sources[3 * w] + place.part.base;
         form.attach(sources + 3 * w + 1);
         if (!form.load(place.b)) continue;
         Symbol s[ITEMS];
-        for (u32 k = 0; k < ITEMS; k++) {
-            u32 j = k * blockDim.x + threadIdx.x;
-            if (j < place.count) s[k] = symbols[j];
-        }
-        for (u32 k = 0; k < ITEMS; k++)
-            if (k * blockDim.x + threadIdx.x < place.count) a[k] = a[k] + form.value(s[k]);
+        place.over_items([&](u32 k, i64 i) { s[k] = symbols[i]; });
+        place.over_items([&](u32 k, i64) { a[k] = a[k] + form.value(s[k]); });
     }
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count)
-            out[place.first + j] = divisor ? __fdiv_rn(a[k], __uint_as_float((u32)divisor)) : a[k];
-    }
+    float by = __uint_as_float((u32)divisor);
+    place.over_items([&](u32 k, i64 i) { out[i] = divisor ? __fdiv_rn(a[k], by) : a[k]; });
 }
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 #define VALUES(name, Form, Symbol)                                                                          \
-    KERNEL name(const Part* parts, const u32* owners, const u64* sources, i64 workers, i64 bits, i64 fill,  \
-                i64 divisor, const Report* reports) {                                                       \
+    KERNEL name##_values(GRID, const u64* sources, i64 workers, i64 bits, i64 fill, i64 divisor,            \
+                         const Report* reports) {                                                           \
         Form form = {};                                                                                     \
         form.set_bits(bits);                                                                                \
         add_values<Form, Symbol>(form, parts, owners, sources, workers, fill, divisor, reports);            \
     }
+// Of a form with tables of ranges: bits are those of all parameters, or each parameter's.
+#define FORM(name, Form, Symbol)                                                                            \
+    KERNEL name##_blocks(GRID, i64 bits, Symbol* symbols, void* first, void* second, REPORTS) {             \
+        quantize_blocks(Form::of(first, second, bits), parts, owners, symbols, reports, squares_of);        \
+    }                                                                                                       \
+    KERNEL name##_pieces(GRID, const Range* ranges, i64 bits, const i64* bits_of, Symbol* symbols,          \
+                         void* first, void* second, REPORTS) {                                              \
+        Form form = Form::of(first, second, bits_of ? bits_of[owners[blockIdx.x]] : bits);                  \
+        quantize_pieces(form, parts, owners, ranges, symbols, reports, squares_of);                         \
+    }                                                                                                       \
+    VALUES(name, Form, Symbol)

@@ -113,8 +113,7 @@ __device__ __forceinline__ double keep_rest(const Chunk& chunk, u32 first) {
 
 // states: u64 [blocks + 1], zeros.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    chunked(const Part* parts, const u32* owners, i64 length, i64 keep, u32* words, float* values, u64* states,
-            Report* reports, double* squares_of) {
+    chunked(GRID, i64 length, i64 keep, u32* words, float* values, u64* states, REPORTS) {
     __shared__ u32 keys[PIECE];
     __shared__ Search search;
     __shared__ i64 begin;

@@ -21,6 +21,12 @@ template <class T> __device__ __forceinline__ T warp_scan(T value) {
     return value;
 }
 
+// The largest over the lanes of a warp.
+__device__ __forceinline__ u32 warp_max(u32 value) {
+    for (u32 step = 16; step; step >>= 1) value = max(value, __shfl_xor_sync(FULL_WARP, value, step));
+    return value;
+}
+
 // Inclusive sum over the threads of a block; all of them must call it. Up to 1024 threads, a multiple of 32.
 // `total` receives the sum over the block.
 template <class T> __device__ __forceinline__ T block_scan(T value, T* total) {

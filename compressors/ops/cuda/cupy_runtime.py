@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .device import OPTIONS, SOURCES, DeviceArray
+from .device import OPTIONS, SOURCES
 from .ops import CudaOps
 
 _MISSING = (
@@ -61,10 +61,7 @@ class CuPyRuntime(CudaOps):
     """A `Device` that is a GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        """Prepares a GPU; sources are compiled when they are first needed.
-
-        Args:
-            device: one of CUDA's; without a number the current one.
+        """On one of CUDA's devices; without a number, the current one. Sources are compiled when needed.
 
         Raises:
             ImportError: CuPy is not installed; it says what to install.
@@ -76,7 +73,9 @@ class CuPyRuntime(CudaOps):
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
         if not blocks:
             return
-        words = tuple(np.int64(each.pointer if isinstance(each, DeviceArray) else each) for each in arguments)
+        words = tuple(
+            np.int64(value.data_ptr() if isinstance(value, torch.Tensor) else value) for value in arguments
+        )
         stream = torch.cuda.current_stream(self.device).cuda_stream
         with self._cuda.Device(self._number):
             run = _kernel(source, kernel, self._number)

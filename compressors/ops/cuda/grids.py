@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..interface import Batch, Flags, Floats64
+from ..array import Flags, Floats64
+from ..interface import Batch
 from ..readback import Readback
 from ..segments import Numbers
 

@@ -7,6 +7,9 @@ struct Linear {
     i64 bits;
     float low, step, half_low, half_step, inverse;
 
+    static __device__ __forceinline__ Linear of(void* lows, void* steps, i64 bits) {
+        return {(float*)lows, (float*)steps, bits};
+    }
     __device__ __forceinline__ void set_bits(i64) {}  // only quantizing needs them
     __device__ __forceinline__ void attach(const u64* tables) { lows = (float*)tables[0], steps = (float*)tables[1]; }
     __device__ __forceinline__ void prepare() {
@@ -41,7 +44,7 @@ struct Linear {
 };
 
 // Takes up pieces. `ranges`: one for each block, zeros before.
-KERNEL find_ranges(const Part* parts, const u32* owners, Range* ranges, Report* reports, double* squares_of) {
+KERNEL find_ranges(GRID, Range* ranges, REPORTS) {
     Place place = Place::find(parts, owners);
     float a[ITEMS];
     Range range = {0, 0};
@@ -55,19 +58,5 @@ KERNEL find_ranges(const Part* parts, const u32* owners, Range* ranges, Report* 
     report_tile(reports + place.number, squares_of + blockIdx.x, 0, nonfinite);
 }
 
-#define PASSES(size, Symbol)                                                                                \
-    KERNEL quantize_blocks_##size(const Part* parts, const u32* owners, i64 bits, Symbol* symbols,          \
-                                  float* lows, float* steps, Report* reports, double* squares) {            \
-        quantize_blocks(Linear{lows, steps, bits}, parts, owners, symbols, reports, squares);               \
-    }                                                                                                       \
-    KERNEL quantize_pieces_##size(const Part* parts, const u32* owners, const Range* ranges, i64 bits,      \
-                                  const i64* bits_of, Symbol* symbols, float* lows, float* steps,           \
-                                  Report* reports, double* squares) {                                       \
-        Linear form = {lows, steps, bits_of ? bits_of[owners[blockIdx.x]] : bits};                          \
-        quantize_pieces(form, parts, owners, ranges, symbols, reports, squares);                            \
-    }
-
-PASSES(8, u8)
-PASSES(16, u16)
-VALUES(linear_values_8, Linear, u8)
-VALUES(linear_values_16, Linear, u16)
+FORM(linear_8, Linear, u8)
+FORM(linear_16, Linear, u16)

@@ -3,7 +3,7 @@
 #include "radix_select.cuh"
 
 // This thread's elements of a tile: f(part, i) of each, `element` being i's place among all parameters'.
-template <class F> __device__ __forceinline__ void of_tile(const Part* parts, const u32* owners, F f) {
+template <class F> __device__ __forceinline__ void of_tile(GRID, F f) {
     u32 number = owners[blockIdx.x];
     const Part part = parts[number];
     i64 first = (blockIdx.x - part.first_tile) * TILE;
@@ -14,8 +14,7 @@ template <class F> __device__ __forceinline__ void of_tile(const Part* parts, co
 }
 
 // velocity = momentum * velocity + gradient where that is finite; out receives it wherever.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    momentum(const Part* parts, const u32* owners, i64 bits, float* out) {
+OVER_TILES momentum(GRID, i64 bits, float* out) {
     float by = __uint_as_float((u32)bits);
     of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
         float total = part.residual[i] * by + part.gradient_at(i);
@@ -25,8 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 
 // Copies gradients as float32, and counts what is not finite.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    gather(const Part* parts, const u32* owners, float* out, u32* nonfinite) {
+OVER_TILES gather(GRID, float* out, u32* nonfinite) {
     of_tile(parts, owners, [&](const Part& part, u32 number, i64 i) {
         float a = part.gradient_at(i);
         out[part.base + i] = a;
@@ -34,17 +32,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     });
 }
 
-// Whether an element of each gradient is not zero.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    nonzero(const Part* parts, const u32* owners, u32* found) {
-    of_tile(parts, owners, [&](const Part& part, u32 number, i64 i) {
-        if (part.gradient_at(i) != 0.0f) found[number] = 1;
-    });
-}
-
 // The sum of squares of each tile of the residuals.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    squares(const Part* parts, const u32* owners, double* squares_of) {
+OVER_TILES squares(GRID, double* squares_of) {
     double own = 0, all;
     of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
         own += (double)part.residual[i] * (double)part.residual[i];
@@ -53,20 +42,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) squares_of[blockIdx.x] = all;
 }
 
-// The bits of the largest magnitude of each gradient; zeros before.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    largest(const Part* parts, const u32* owners, u32* found) {
+// The bits of the largest magnitude of each gradient, a NaN's above all; zeros before.
+OVER_TILES largest(GRID, u32* found) {
     u32 own = 0;
     of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
         own = max(own, __float_as_uint(part.gradient_at(i)) & 0x7fffffffu);
     });
-    for (u32 step = 16; step; step >>= 1) own = max(own, __shfl_xor_sync(FULL_WARP, own, step));
+    own = warp_max(own);
     if ((threadIdx.x & 31) == 0) atomicMax(&found[owners[blockIdx.x]], own);
 }
 
 // The sum of squares of each gradient, as whole numbers of a power of two (interface.py); zeros before.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    exact_squares(const Part* parts, const u32* owners, const i64* scales, i64* totals) {
+OVER_TILES exact_squares(GRID, const i64* scales, i64* totals) {
     u32 owner = owners[blockIdx.x];
     double scale = __longlong_as_double(scales[owner]);
     i64 own = 0, all;
@@ -87,8 +74,7 @@ __device__ __forceinline__ i64 sampled_place(i64 i, i64 m, i64 n) {
 }
 
 // Samples of residual + gradient: `block` of each of n elements. Tiles are those of the samples.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    samples(const Part* parts, const u32* owners, float* out) {
+OVER_TILES samples(GRID, float* out) {
     const Part part = parts[owners[blockIdx.x]];
     i64 first = (blockIdx.x - part.first_tile) * TILE, end = min(first + TILE, part.block);
     for (i64 i = first + threadIdx.x; i < end; i += THREADS)

@@ -8,6 +8,7 @@ struct Fp8 {
     i32 exponent;
     float down, up;
 
+    static __device__ __forceinline__ Fp8 of(void* exponents, void*, i64) { return {(signed char*)exponents}; }
     __device__ __forceinline__ void set_bits(i64) {}
     __device__ __forceinline__ void attach(const u64* tables) { exponents = (signed char*)tables[0]; }
     __device__ __forceinline__ void prepare() { down = power_of_two(-exponent), up = power_of_two(exponent); }
@@ -45,33 +46,18 @@ struct Float32 : Bare {
 };
 
 // Where a sum is not finite, the symbol stands for the residual alone.
-template <class Form>
-__device__ __forceinline__ void round_all(const Part* parts, const u32* owners, u16* symbols, Report* reports,
-                                          double* squares_of) {
-    Place place = Place::find(parts, owners);
-    float a[ITEMS];
-    Range range = {0, 0};
-    i64 nonfinite = take_up(place, a, &range);
-    double squares = quantize(Form{}, place, a, symbols);
-    report_tile(reports + place.number, squares_of + blockIdx.x, squares, nonfinite);
-}
+#define HALF(name, Form)                                                                                    \
+    KERNEL name##_blocks(GRID, i64, u16* symbols, void*, void*, REPORTS) {                                  \
+        Place place = Place::find(parts, owners);                                                           \
+        float a[ITEMS];                                                                                     \
+        Range range = {0, 0};                                                                               \
+        i64 nonfinite = take_up(place, a, &range);                                                          \
+        double squares = quantize(Form{}, place, a, symbols);                                               \
+        report_tile(reports + place.number, squares_of + blockIdx.x, squares, nonfinite);                   \
+    }                                                                                                       \
+    VALUES(name, Form, u16)
 
-KERNEL fp8_blocks(const Part* parts, const u32* owners, u8* symbols, signed char* exponents, Report* reports,
-                  double* squares) {
-    quantize_blocks(Fp8{exponents}, parts, owners, symbols, reports, squares);
-}
-KERNEL fp8_pieces(const Part* parts, const u32* owners, const Range* ranges, u8* symbols, signed char* exponents,
-                  Report* reports, double* squares) {
-    quantize_pieces(Fp8{exponents}, parts, owners, ranges, symbols, reports, squares);
-}
-KERNEL fp16(const Part* parts, const u32* owners, u16* symbols, Report* reports, double* squares) {
-    round_all<Fp16>(parts, owners, symbols, reports, squares);
-}
-KERNEL bf16(const Part* parts, const u32* owners, u16* symbols, Report* reports, double* squares) {
-    round_all<Bf16>(parts, owners, symbols, reports, squares);
-}
-
-VALUES(fp8_values_8, Fp8, u8)
-VALUES(fp16_values_16, Fp16, u16)
-VALUES(bf16_values_16, Bf16, u16)
-VALUES(f32_values_32, Float32, u32)
+HALF(fp16_16, Fp16)
+HALF(bf16_16, Bf16)
+FORM(fp8_8, Fp8, u8)
+VALUES(f32_32, Float32, u32)

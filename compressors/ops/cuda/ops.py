@@ -2,60 +2,104 @@
 
 A pass over a batch is a fixed number of launches. What they go by is laid out on the device once, and again
 when an address, a size or a threshold is another.
+
+Where a quantizing pass reports sums that are not finite, the residual has gained the gradient, to rounding,
+but for the elements concerned, and nothing else means anything.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
-from ...method.base import SMALLEST_TAU, ThresholdRule, check_chunks
+from ...method.base import SMALLEST_TAU, Form, ThresholdRule, check_chunks
+from ..array import Flags, Floats32, Floats64
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..interface import Batch, Flags, Floats64, Selected, Target, scales_of
-from ..readback import Pending, Readback
-from ..segments import Numbers
-from .device import float_bits
+from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
+from ..readback import Pending, Readback, Slot
+from ..segments import Numbers, Offsets
+from .device import Device, float_bits
 from .grids import THREADS, TILE, Grid, Reports, part_table, sums_by_owner
-from .quantizing import QuantizingOps, threads_for
 
+_ITEMS = TILE // THREADS
+_MOST_GRIDS = 256
+_BIN_THREADS = 128
+"""Of the block of threads that finds one bin's mean."""
 _MOST_COUNTING = 1024
 """Blocks of threads that count: all that an H100 or H200 runs at once."""
 _LEVELS, _BINS = 3, 2048
 _TAUS, _LEVELS_BESIDE, _VALUES, _CLEAR = range(4)
 """What words stand for, in words.cu."""
 
+Layout: TypeAlias = tuple[int, Numbers] | tuple[int, Numbers, Numbers, Numbers]
+"""Threads of a tile, and tiles of each parameter; with blocks, their length and the first of each, too."""
 
-class CudaOps(QuantizingOps):
-    """See `Ops` and `Device`. Arrays are `DeviceArray`s."""
+
+class CudaOps(Device, Ops):
+    """See `Ops` and `Device`. Arrays are tensors."""
 
     on_host = False
 
-    def target(self, elements: int, rule: ThresholdRule) -> Target:
+    def __init__(self, device: torch.device) -> None:
+        """On a device of torch's."""
+        super().__init__(device)
+        self._grids: dict[tuple[int, int, bytes], Grid] = {}
+
+    def grid(self, batch: Batch, kind: Hashable, lay_out: Callable[[], Layout]) -> Grid:
+        """Tiles of a batch: made once, and not again for another batch with the same addresses."""
+        grid: Grid | None = batch.laid_out.get((self.stream, kind))
+        if grid is not None:
+            return grid
+        threads, tiles, *blocks = lay_out()
+        table = part_table(batch, tiles, *blocks)
+        key = self.stream, threads, table.tobytes() + tiles[-1:].tobytes()
+        grid = self._grids.get(key)
+        if grid is None:
+            if len(self._grids) >= _MOST_GRIDS:
+                self._grids.clear()
+            owners_here = np.repeat(np.arange(len(batch)), tiles)
+            parts, owners = self.place_all([table, owners_here.astype(np.uint32)])
+            grid = self._grids[key] = Grid(parts, owners, owners_here, len(batch), threads)
+        batch.laid_out[self.stream, kind] = grid
+        return grid
+
+    def _blocks(self, batch: Batch, block: int, offsets: Offsets) -> tuple[Grid, int]:
+        """The pieces of all blocks, of TILE elements at most; and elements of the longest block."""
+        longest = int(batch.sizes.max(initial=1))
+        longest = min(longest, block or longest)
+
+        def lay_out() -> Layout:
+            lengths = np.maximum(1, np.minimum(batch.sizes, block or batch.sizes))
+            return threads_for(longest), offsets.blocks * -(-lengths // TILE), lengths, offsets.firsts
+
+        return self.grid(batch, ("blocks", block), lay_out), longest
+
+    def _pass(self, source: str, kernel: str, grid: Grid, *arguments: Any) -> None:
+        self.launch(source, kernel, grid.tiles, grid.threads, *grid.pair, *arguments)
+
+    def target(self, elements: int, rule: ThresholdRule, readback: Readback) -> Target:
         beside = 0 if rule in WITHOUT_VALUES else elements
-        return Target(self.empty(elements, np.uint32), self.empty(beside, VALUE_DTYPE[rule]))
+        return Target(self.empty(elements, np.uint32), self.empty(beside, VALUE_DTYPE[rule]), readback)
 
     def _tiled(self, batch: Batch) -> Grid:
         """Tiles of TILE elements, which may begin up to three elements before a parameter's first."""
         return self.grid(batch, "tiles", lambda: (THREADS, (batch.sizes + 3 + TILE - 1) // TILE))
 
-    def _over(self, kernel: str, grid: Grid, *arguments: Any) -> None:
-        self.launch("looking", kernel, grid.tiles, grid.threads, *grid.pair, *arguments)
-
     # Looking
 
     def nonzero(self, gradients: Sequence[Tensor]) -> Flags:
         readback = Readback(self)
-        found = readback.take(len(gradients), np.uint32)
-        self._over("nonzero", self._tiled(_looked_at(gradients)), found.array)
+        largest = readback.take(len(gradients), np.uint32)
+        self._pass("looking", "largest", self._tiled(_looked_at(gradients)), largest.array)
         readback.fetch()
-        return np.asarray(found.values > 0)
+        return np.asarray(largest.values > 0)
 
     def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[Any, Pending[Flags]]:
         batch, broken = _looked_at(gradients), readback.take(len(gradients), np.uint32)
         out = self.empty(int(batch.sizes.sum()), np.float32)
-        self._over("gather", self._tiled(batch), out, broken.array)
+        self._pass("looking", "gather", self._tiled(batch), out, broken.array)
         return out, lambda: np.asarray(broken.values > 0)
 
     def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
@@ -63,7 +107,7 @@ class CudaOps(QuantizingOps):
         kept = [tensor for tensor in tensors if tensor is not None]
         grid = self._tiled(Batch.of(kept, kept))
         sums, found = readback.take(grid.tiles, np.float64), np.zeros(len(tensors))
-        self._over("squares", grid, sums.array)
+        self._pass("looking", "squares", grid, sums.array)
 
         def fetched() -> Floats64:
             found[numbers] = sums_by_owner(grid, sums.values)
@@ -74,11 +118,11 @@ class CudaOps(QuantizingOps):
     def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
         grid, first = self._tiled(batch), Readback(self)
         largest = first.take(len(batch), np.uint32)
-        self._over("largest", grid, largest.array)
+        self._pass("looking", "largest", grid, largest.array)
         first.fetch()
         scales = scales_of(largest.values.view(np.float32), batch.sizes)
         totals = readback.take(len(batch), np.int64)
-        self._over("exact_squares", grid, *self.place_all([scales]), totals.array)
+        self._pass("looking", "exact_squares", grid, *self.place_all([scales]), totals.array)
         return lambda: totals.values / scales
 
     def _sampled(self, batch: Batch, counts: Sequence[int], out: Callable[[int], Any]) -> tuple[Grid, Any]:
@@ -89,19 +133,17 @@ class CudaOps(QuantizingOps):
         sampled = Batch(rows, batch.residuals, batch.gradients)
         grid = self.grid(sampled, "samples", lambda: (THREADS, -(-sizes // TILE), sizes, sizes))
         values = out(int(sizes.sum()))
-        self._over("samples", grid, values)
+        self._pass("looking", "samples", grid, values)
         return grid, values
 
-    def samples(
-        self, batch: Batch, counts: Sequence[int], readback: Readback
-    ) -> Pending[list[NDArray[np.float32]]]:
+    def samples(self, batch: Batch, counts: Sequence[int], readback: Readback) -> Pending[list[Floats32]]:
         slot = readback.take(sum(counts), np.float32)
         self._sampled(batch, counts, lambda _: slot.array)
         return lambda: np.split(slot.values, np.cumsum(counts)[:-1])
 
     def ranked_samples(
         self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
-    ) -> tuple[NDArray[np.float32], Flags]:
+    ) -> tuple[Floats32, Flags]:
         grid, values = self._sampled(batch, counts, lambda size: self.empty(size, np.float32))
         readback = Readback(self)
         found = readback.take(2 * len(batch), np.uint32)
@@ -116,14 +158,14 @@ class CudaOps(QuantizingOps):
     def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:
         moved = Batch.of(velocities, batch.gradients, batch.sizes)
         out = self.empty(int(batch.sizes.sum()), np.float32)
-        self._over("momentum", self._tiled(moved), float_bits(momentum), out)
+        self._pass("looking", "momentum", self._tiled(moved), float_bits(momentum), out)
         return batch.with_gradients(self.tensor(out))
 
     def take_by_threshold(
-        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float], readback: Readback
+        self, rule: ThresholdRule, batch: Batch, target: Target, taus: Sequence[float]
     ) -> Pending[Selected]:
         grid, by = self._tiled(batch), np.array(taus, np.float32)
-        reports = Reports(grid, readback)
+        reports = Reports(grid, target.readback)
         self._append("threshold", rule, grid, target, reports, self.constant(by))
         return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, by)
 
@@ -132,22 +174,15 @@ class CudaOps(QuantizingOps):
     ) -> None:
         """A pass whose tiles write behind those before them."""
         states = self.zeros(grid.tiles + 1, np.uint64)
-        given = *grid.pair, *arguments, *target, states, *reports.arrays
+        given = *grid.pair, *arguments, *target[:2], states, *reports.arrays
         self.launch(source, kernel, grid.tiles, grid.threads, *given)
 
-    def take_largest(
-        self, batch: Batch, target: Target, counts: Sequence[int], readback: Readback
-    ) -> Pending[Selected]:
-        """See `Ops.take_largest`.
-
-        Raises:
-            ValueError: a count is negative, or a parameter is too large.
-        """
+    def take_largest(self, batch: Batch, target: Target, counts: Sequence[int]) -> Pending[Selected]:
         ks, m = np.array(counts, np.int64), len(batch)
         if (ks < 0).any() or (batch.sizes >= 2**31).any():
             raise ValueError(f"k must be 0 or more and n less than 2^31, not {ks} and {batch.sizes}")
         grid = self._tiled(batch)
-        reports, searches = Reports(grid, readback), self.zeros(4 * m, np.uint32)
+        reports, searches = Reports(grid, target.readback), self.zeros(4 * m, np.uint32)
         histograms, rows = self.zeros(_LEVELS * m * _BINS, np.uint32), reports.arrays[0]
         for level in range(_LEVELS):
             counted = histograms[level * m * _BINS : (level + 1) * m * _BINS]
@@ -159,31 +194,103 @@ class CudaOps(QuantizingOps):
         return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, reports.taus)
 
     def take_largest_of_chunks(
-        self, batch: Batch, target: Target, chunk: int, keep: int, readback: Readback
+        self, batch: Batch, target: Target, chunk: int, keep: int
     ) -> Pending[Selected]:
-        """See `Ops.take_largest_of_chunks`.
-
-        A block of threads works on a chunk: chunks of less than 512 elements leave most of a GPU idle.
-
-        Raises:
-            ValueError: chunk or keep is out of its range.
-        """
+        """A block of threads works on a chunk: those of less than 512 elements leave most of a GPU idle."""
         check_chunks(chunk, keep)
         # A parameter without elements has a tile that says how many words there are.
         tiles = threads_for(chunk), np.maximum(1, -(-batch.sizes // chunk))
         grid = self.grid(batch, ("chunks", chunk), lambda: tiles)
-        reports = Reports(grid, readback)
+        reports = Reports(grid, target.readback)
         self._append("chunked", "chunked", grid, target, reports, chunk, keep)
         taus = np.full(len(batch), SMALLEST_TAU, np.float32)
         return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, taus)
 
+    # Quantizing passes
+
+    def _find_ranges(self, grid: Grid, blocks: int, readback: Readback) -> tuple[Slot, Reports]:
+        """Takes up gradients, and finds the ranges of all blocks, uint32 [2] each as in blockwise.cuh."""
+        ranges, reports = readback.take(2 * blocks, np.uint32), Reports(grid, readback)
+        self._pass("linear", "find_ranges", grid, ranges.array, *reports.arrays)
+        return ranges, reports
+
+    def extremes(self, batch: Batch, readback: Readback) -> tuple[Any, Pending[Extremes]]:
+        grid, _ = self._blocks(batch, 0, Offsets.of(batch.sizes, 0))
+        ranges, reports = self._find_ranges(grid, len(batch), readback)
+
+        def fetched() -> Extremes:
+            keys = ranges.values.reshape(-1, 2) ^ np.array([0xFFFFFFFF, 0], np.uint32)
+            bits = np.where(keys >> 31, keys ^ np.uint32(1 << 31), ~keys)
+            ends = bits.view(np.float32) + np.float32(0)  # -0.0 + 0.0 is 0.0
+            return Extremes(ends[:, 0], ends[:, 1], np.asarray(~np.isfinite(ends).all(axis=1)))
+
+        return (ranges, reports), fetched
+
+    def quantize(self, form: Form, work: Quantizing) -> Pending[Kept]:
+        batch, readback, symbols, bits, block, tables = work
+        offsets = work.offsets
+        grid, longest = self._blocks(batch, block, offsets)
+        source, name, whole = _source_of(form), f"{form}_{_width(symbols)}", longest <= TILE
+        written = symbols, *tables, *[0] * (2 - len(tables))
+        if tables and (form == "quantile" or not whole):
+            ranges, reports = self._find_ranges(grid, offsets.all_blocks, readback)
+            first: tuple[Any, ...] = ranges.array, bits, 0
+            if form == "quantile" and whole:
+                first = ranges.array, 1 << (longest - 1).bit_length(), bits
+            elif form == "quantile":
+                first = self._find_means(grid, work, ranges.array, reports), bits
+            kernel = f"{name}_blocks" if whole else f"{name}_pieces"
+            self._pass(source, kernel, grid, *first, *written, *reports.arrays)
+        else:
+            reports = Reports(grid, readback)
+            self._pass(source, f"{name}_blocks", grid, bits, *written, *reports.arrays)
+            self._add(form, grid, [(symbols, tables)], 0, 0, reports.arrays[0])
+        return lambda: Kept(reports.squares, reports.nonfinite)
+
+    def _find_means(self, grid: Grid, work: Quantizing, ranges: Any, reports: Reports) -> Any:
+        """Writes the tables of blocks larger than a piece; returns sorted keys, uint64 of all elements."""
+        keys = self.empty(int(work.batch.sizes.sum()), np.uint64)
+        self._pass("quantile", "write_keys", grid, keys)
+        ordered = keys.view(torch.int64).sort().values
+        offsets, sizes = work.offsets, work.batch.sizes
+        lengths = np.minimum(sizes, work.block or sizes)
+        tiles = _BIN_THREADS, offsets.blocks, lengths, offsets.firsts
+        blocks = self.grid(work.batch, ("means", work.block), lambda: tiles)
+        given = *blocks.pair, ordered, ranges, work.bits, *work.tables, reports.arrays[0]
+        self.launch("quantile", "find_means", blocks.tiles << work.bits, _BIN_THREADS, *given)
+        return ordered
+
+    def linear_between(self, work: Quantizing, bits: Sequence[int], ranges: Any) -> Pending[Kept]:
+        grid, _ = self._blocks(work.batch, 0, work.offsets)
+        (found, reports), kept = ranges, Reports(grid, work.readback)
+        last = *work.tables, reports.arrays[0], kept.arrays[1]
+        first = found.array, 0, self.constant(np.array(bits, np.int64)), work.symbols
+        self._pass("linear", f"linear_{_width(work.symbols)}_pieces", grid, *first, *last)
+        return lambda: Kept(kept.squares, reports.nonfinite)
+
     # What is sent
 
-    def add_words(
-        self, words: Any, ends: Numbers, rows: Numbers, taus: NDArray[np.float32] | None, values: Any
+    def add_values(
+        self, form: str, sources: Sources, block: int, rows: Numbers, out: Any, starts: Numbers, divisor: int
     ) -> None:
-        k = int(words.size)
-        if not k:
+        sizes = rows[:, 1]
+        where = np.stack((out.data_ptr() + 4 * starts, starts, sizes, rows[:, 0]), axis=1)
+        offsets = Offsets(rows[:, 0], sizes, rows[:, 2], rows[:, 3])
+        grid, _ = self._blocks(Batch(where, (), ()), block, offsets)
+        self._add(form, grid, sources, _bits_of(form, sources), divisor)
+
+    def _add(self, form: str, grid: Grid, sources: Sources, bits: int, divisor: int, report: Any = 0) -> None:
+        """Adds what symbols stand for; with a report, only where that tells of what is not finite."""
+        pointers = np.zeros((len(sources), 3), np.int64)
+        for row, (symbols, tables) in zip(pointers, sources, strict=True):
+            row[: 1 + len(tables)] = [array.data_ptr() for array in (symbols, *tables)]
+        source, kernel = _source_of(form), f"{form}_{_width(sources[0][0])}_values"
+        given = self.constant(pointers), len(sources), bits, divisor > 0
+        by = float_bits(divisor) if divisor > 1 else 0
+        self._pass(source, kernel, grid, *given, by, report)
+
+    def add_words(self, words: Any, ends: Numbers, rows: Numbers, taus: Floats32 | None, values: Any) -> None:
+        if not (k := len(words)):
             return
         parts = self.constant(part_table(Batch(rows, (), ()), np.zeros(1, np.int64)))
         kind = (
@@ -192,13 +299,35 @@ class CudaOps(QuantizingOps):
             else _VALUES
             if taus is None
             else _LEVELS_BESIDE
-            if values.size
+            if len(values)
             else _TAUS
         )
-        beside = 0 if values is None or not values.size else values
+        beside = 0 if values is None or not len(values) else values
         by = 0 if taus is None else self.constant(taus)
         given = parts, len(rows), words, k, kind, beside, by
         self.launch("words", "add_words", -(-k // THREADS), THREADS, *given)
+
+
+def threads_for(length: int) -> int:
+    """Threads for tiles of so many elements, 16 for a thread; larger ones are gone over several times."""
+    return 32 * max(1, -(-min(length, TILE) // (_ITEMS * 32)))
+
+
+def _source_of(form: str) -> str:
+    return form if form in ("linear", "quantile") else "minifloat"
+
+
+def _width(symbols: Any) -> int:
+    """Bits of the integers that symbols lie in."""
+    return 8 * int(symbols.dtype.itemsize)
+
+
+def _bits_of(form: str, sources: Sources) -> int:
+    """Bits of the symbols of `quantile`, whose tables have an entry for each."""
+    if form != "quantile":
+        return 0
+    exponents, means = sources[0][1]
+    return (len(means) // max(1, len(exponents))).bit_length() - 1
 
 
 def _looked_at(gradients: Sequence[Tensor]) -> Batch:

@@ -25,6 +25,10 @@ struct Part {
     }
 };
 
+// The first and the last arguments of kernels over tiles.
+#define GRID const Part *parts, const u32 *owners
+#define REPORTS Report *reports, double *squares_of
+
 struct Report {
     i64 end;        // words in the output after the parameter
     i64 nonfinite;  // how many sums were infinite or no number
@@ -92,6 +96,7 @@ __device__ __forceinline__ void store_four(float* to, i64 i, i64 n, const float*
 #define THREADS 256
 #define LOADS 4
 #define TILE (THREADS * LOADS * 4)
+#define OVER_TILES extern "C" __global__ void __launch_bounds__(THREADS)
 
 // Where this thread's elements of a tile of a parameter begin: every 128 from there come four.
 __device__ __forceinline__ i64 first_of(const Part& part, i64 tile) {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..patching import Comparison, PatchOps, Piece, Steps
-from .device import Device, DeviceArray
+from .device import Device
 
 _THREADS = 256
 _TILE = 4096
@@ -47,7 +47,7 @@ class CudaPatching(PatchOps):
 
     def _compare(
         self, before: Sequence[Piece], after: Sequence[Piece], capacity: int, *, digested: bool
-    ) -> tuple[NDArray[np.uint64], DeviceArray, DeviceArray]:
+    ) -> tuple[NDArray[np.uint64], Tensor, Tensor]:
         """Count, digest and change of each piece, uint64 [pieces, 3]; positions over all pieces; steps."""
         tiles = [-(-piece.bits.numel() // _TILE) for piece in before]
         positions, steps = self._device.empty(capacity, np.uint32), self._device.empty(capacity, np.uint64)
@@ -91,7 +91,7 @@ class CudaPatching(PatchOps):
 
     def _parts(
         self, pieces: Sequence[Piece], others: Sequence[Tensor], counts: Sequence[int]
-    ) -> tuple[DeviceArray, int]:
+    ) -> tuple[Tensor, int]:
         """Pieces as patching.cu's `Part`, and how many; counts are their tiles, or their positions."""
         rows, base, begin = list[tuple[int, ...]](), 0, 0
         for piece, other, count in zip(pieces, others, counts, strict=True):

@@ -114,9 +114,8 @@ __device__ __forceinline__ void write_means(Sorted<u32> sorted, Scale scale, u16
 
 // Blocks of up to 4096 elements, whose ranges are known. `padded`: a block's length, rounded up to a power of two.
 template <class Symbol>
-__device__ __forceinline__ void quantize_blocks(const Part* parts, const u32* owners, const Range* ranges, i64 padded,
-                                                i64 bits, Symbol* symbols, signed char* exponents, u16* tables,
-                                                Report* reports, double* squares_of) {
+__device__ __forceinline__ void quantize_blocks(GRID, const Range* ranges, i64 padded, i64 bits, Symbol* symbols,
+                                                signed char* exponents, u16* tables, REPORTS) {
     Place place = Place::find(parts, owners);
     if (reports[place.number].nonfinite || !place.count) return;
     __shared__ u32 keys[SORT_TILE];
@@ -139,20 +138,16 @@ __device__ __forceinline__ void quantize_blocks(const Part* parts, const u32* ow
 }
 
 // The keys of all elements, below the number of their block.
-KERNEL write_keys(const Part* parts, const u32* owners, u64* keys) {
+KERNEL write_keys(GRID, u64* keys) {
     Place place = Place::find(parts, owners);
     float a[ITEMS];
     read_items(place, a);
-    for (u32 k = 0; k < ITEMS; k++) {
-        u32 j = k * blockDim.x + threadIdx.x;
-        if (j < place.count)
-            keys[place.part.base + place.first + j] = (u64)place.b << 32 | quantile_key(a[k]);
-    }
+    place.over_items([&](u32 k, i64 i) { keys[place.part.base + i] = (u64)place.b << 32 | quantile_key(a[k]); });
 }
 
 // The mean of one bin of one block, by a block of threads. Tiles are blocks of elements here.
-extern "C" __global__ void find_means(const Part* parts, const u32* owners, const u64* keys, const Range* ranges,
-                                      i64 bits, signed char* exponents, u16* tables, const Report* reports) {
+extern "C" __global__ void find_means(GRID, const u64* keys, const Range* ranges, i64 bits, signed char* exponents,
+                                      u16* tables, const Report* reports) {
     i64 b = blockIdx.x >> bits, j = blockIdx.x & ((1ll << bits) - 1);
     const Part part = parts[owners[b]];
     if (reports[owners[b]].nonfinite) return;
@@ -168,9 +163,8 @@ extern "C" __global__ void find_means(const Part* parts, const u32* owners, cons
 }
 
 template <class Symbol>
-__device__ __forceinline__ void quantize_pieces(const Part* parts, const u32* owners, const u64* keys, i64 bits,
-                                                Symbol* symbols, signed char* exponents, u16* tables,
-                                                Report* reports, double* squares_of) {
+__device__ __forceinline__ void quantize_pieces(GRID, const u64* keys, i64 bits, Symbol* symbols,
+                                                signed char* exponents, u16* tables, REPORTS) {
     Place place = Place::find(parts, owners);
     if (reports[place.number].nonfinite || !place.count) return;
     float a[ITEMS];
@@ -182,19 +176,16 @@ __device__ __forceinline__ void quantize_pieces(const Part* parts, const u32* ow
     report_tile(reports + place.number, squares_of + blockIdx.x, quantize(form, place, a, symbols), 0);
 }
 
-#define PASSES(size, Symbol)                                                                                \
-    KERNEL quantize_blocks_##size(const Part* parts, const u32* owners, const Range* ranges, i64 padded,    \
-                                  i64 bits, Symbol* symbols, signed char* exponents, u16* tables,           \
-                                  Report* reports, double* squares) {                                       \
-        quantize_blocks(parts, owners, ranges, padded, bits, symbols, exponents, tables, reports, squares); \
+#define PASSES(name, Symbol)                                                                                \
+    KERNEL name##_blocks(GRID, const Range* ranges, i64 padded, i64 bits, Symbol* symbols,                  \
+                         signed char* exponents, u16* tables, REPORTS) {                                    \
+        quantize_blocks(parts, owners, ranges, padded, bits, symbols, exponents, tables, reports, squares_of); \
     }                                                                                                       \
-    KERNEL quantize_pieces_##size(const Part* parts, const u32* owners, const u64* keys, i64 bits,          \
-                                  Symbol* symbols, signed char* exponents, u16* tables, Report* reports,    \
-                                  double* squares) {                                                        \
-        quantize_pieces(parts, owners, keys, bits, symbols, exponents, tables, reports, squares);           \
-    }
+    KERNEL name##_pieces(GRID, const u64* keys, i64 bits, Symbol* symbols, signed char* exponents,          \
+                         u16* tables, REPORTS) {                                                            \
+        quantize_pieces(parts, owners, keys, bits, symbols, exponents, tables, reports, squares_of);        \
+    }                                                                                                       \
+    VALUES(name, Quantile<u32>, Symbol)
 
-PASSES(8, u8)
-PASSES(16, u16)
-VALUES(quantile_values_8, Quantile<u32>, u8)
-VALUES(quantile_values_16, Quantile<u32>, u16)
+PASSES(quantile_8, u8)
+PASSES(quantile_16, u16)

@@ -44,9 +44,8 @@ __device__ __forceinline__ u32 sum_of_bytes(u32 bytes) {
 
 // taus: of each parameter. states: u64 [blocks + 1], zeros. reports: of each parameter, zeros.
 template <class Rule>
-__device__ __forceinline__ void threshold_pass(const Part* parts, const u32* owners, const float* taus, u32* words,
-                                               typename Rule::Value* values, u64* states, Report* reports,
-                                               double* squares_of) {
+__device__ __forceinline__ void threshold_pass(GRID, const float* taus, u32* words, typename Rule::Value* values,
+                                               u64* states, REPORTS) {
     __shared__ u32 warp_counts[THREADS / 32];
     __shared__ i64 tile_begin;
     i64 ticket = take_ticket(states);
@@ -115,10 +114,8 @@ __device__ __forceinline__ void threshold_pass(const Part* parts, const u32* own
 }
 
 #define PASS(name, Rule)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                   \
-        name(const Part* parts, const u32* owners, const float* taus, u32* words, Rule::Value* values,      \
-             u64* states, Report* reports, double* squares) {                                               \
-        threshold_pass<Rule>(parts, owners, taus, words, values, states, reports, squares);                 \
+    OVER_TILES name(GRID, const float* taus, u32* words, Rule::Value* values, u64* states, REPORTS) {       \
+        threshold_pass<Rule>(parts, owners, taus, words, values, states, reports, squares_of);              \
     }
 
 PASS(wgt, Wgt)

@@ -33,9 +33,7 @@ struct Counter {
 };
 
 // histograms: u32 [m, 2048] of this level, zeros. At the first level, gradients are taken up.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    count(const Part* parts, const u32* owners, i64 tiles, i64 level, const Search* searches, u32* histograms,
-          Report* reports) {
+OVER_TILES count(GRID, i64 tiles, i64 level, const Search* searches, u32* histograms, Report* reports) {
     __shared__ u32 counts[MOST_BINS];
     Counter counter = {counts, (u32)level, 0};
     counter.add_to(nullptr);
@@ -95,9 +93,7 @@ __device__ __forceinline__ u64 sum_of_kinds(u64 bytes) {
 #define KIND (0x7fffffffull)
 
 // Sends what exceeds the cut, and the first of what equals it. states: u64 [blocks + 1], zeros.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    send_top(const Part* parts, const u32* owners, const Search* searches, u32* words, float* values, u64* states,
-             Report* reports, double* squares_of) {
+OVER_TILES send_top(GRID, const Search* searches, u32* words, float* values, u64* states, REPORTS) {
     __shared__ u64 warp_counts[THREADS / 32];
     __shared__ u64 tile_before;
     i64 ticket = take_ticket(states);
