@@ -127,15 +127,6 @@ class Batch:
             residuals[number], gradients[number] = residual, gradient
         return Batch(rows, residuals, gradients)
 
-    def taken_up(self) -> "Batch":
-        """What stands in residuals, or gradients without them, to be looked at as gradients."""
-        rows, none = self.rows.copy(), self.rows[:, 0] == 0
-        rows[:, 1], rows[:, 0] = np.where(none, rows[:, 1], rows[:, 0]), 0
-        kept = zip(self.residuals, self.gradients, strict=True)
-        return Batch(
-            rows, [None] * len(rows), [added if residual is None else residual for residual, added in kept]
-        )
-
     def pairs(self) -> list[tuple[Tensor | None, Tensor]]:
         """Residual and gradient of each parameter, [n]."""
 

@@ -5,7 +5,7 @@ import numpy as np
 from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, Entropy
 from ..ops.cpu.by_range import count_symbols
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
-from ..ops.interface import Extremes, Kept
+from ..ops.interface import Batch, Extremes, Kept
 from ..ops.readback import Pending
 from .base import Given, Quantization, Quantized
 
@@ -54,7 +54,8 @@ class EntropyBins(Quantization):
         """Section 3.4; 1 where a range is not finite."""
         bits, batch = self.config.sample_bits, given.batch
         sizes = [sample_size(n, self.config.fraction) for n in batch.sizes.tolist()]
-        samples = given.ops.samples(batch.taken_up(), sizes, given.readback)
+        sums = [gradient if residual is None else residual for residual, gradient in batch.pairs()]
+        samples = given.ops.samples(Batch.of([None] * len(sums), sums), sizes, given.readback)
         given.readback.fetch()
         return [
             1 if broken else bits_of_sample(count_symbols(values, bits, low, high), floor)

@@ -166,15 +166,9 @@ class SparseRule(Rule):
         """The selected elements."""
         sent, form = int(counts.sum()), self._selects
         values = given.ops.empty(0, np.uint8) if form in ("bgt", "strom") else target.values[:sent]
-        return Update(
-            form,
-            given.segments,
-            target.words[:sent],
-            counts,
-            values,
-            taus if FORMS[form].has_tau else None,
-            chunks=self.chunks,
-        )
+        taus_sent = taus if FORMS[form].has_tau else None
+        words = target.words[:sent]
+        return Update(form, given.segments, words, counts, values, taus_sent, chunks=self.chunks)
 
     def _quantized(
         self, quantizer: Quantization, update: Update, batch: Batch, given: BucketInput

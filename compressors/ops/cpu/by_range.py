@@ -29,28 +29,7 @@ from numpy.typing import NDArray
 from ..array import host
 from ..interface import FP8_EXPONENTS, Batch, Extremes, Kept, Quantizing
 from ..segments import Numbers, Offsets
-from .blockwise import (
-    LINE,
-    PutBack,
-    Shares,
-    accumulate,
-    from_order_key,
-    keys_finite,
-    operands,
-    over_shares,
-    shares_of,
-    squares_of,
-    take_up,
-)
-from .float_formats import (
-    from_bf16,
-    from_fp8,
-    from_fp16,
-    power_of_two,
-    round_to_bf16,
-    round_to_fp8,
-    round_to_fp16,
-)
+from . import blockwise, float_formats
 from .quantile import read_table
 from .rows import floats
 from .threads import portions, run_all
@@ -68,7 +47,7 @@ def form_of(name: str) -> tuple[int, ...]:
 
 @njit(nogil=True, cache=True)
 def _from_key(key):  # type: ignore[no-untyped-def]
-    return from_order_key(key if key != np.int32(-1) else np.int32(0))  # -1 is the key of -0.0
+    return blockwise.from_order_key(key if key != np.int32(-1) else np.int32(0))  # -1 is the key of -0.0
 
 
 @njit(nogil=True, cache=True)
@@ -97,7 +76,7 @@ def _scales_of(form, tables, b):  # type: ignore[no-untyped-def]
         return low * _HALF, step * _HALF, _TWO / step if step > _ZERO else _ZERO
     if len(form) == 2:
         exponent = tables[0][b]
-        return power_of_two(-exponent), power_of_two(exponent), _ZERO
+        return float_formats.power_of_two(-exponent), float_formats.power_of_two(exponent), _ZERO
     return _ZERO, _ZERO, _ZERO
 
 
@@ -108,10 +87,10 @@ def _value(form, symbol, scales):  # type: ignore[no-untyped-def]
         half = scales[0] + scales[1] * (np.float32(symbol) + _HALF)
         return half + half
     if len(form) == 2:
-        return from_fp8(symbol) * scales[1]
+        return float_formats.from_fp8(symbol) * scales[1]
     if len(form) == 5:
         return symbol
-    return from_fp16(symbol) if len(form) == 3 else from_bf16(symbol)
+    return float_formats.from_fp16(symbol) if len(form) == 3 else float_formats.from_bf16(symbol)
 
 
 @njit(nogil=True, cache=True)
@@ -122,9 +101,9 @@ def _symbol_and_value(form, a, scales, top):  # type: ignore[no-untyped-def]
         symbol = symbol if symbol < top else top
         return symbol, _value(form, symbol, scales)
     if len(form) == 2:
-        symbol, value = round_to_fp8(a * scales[0])
+        symbol, value = float_formats.round_to_fp8(a * scales[0])
         return symbol, value * scales[1]
-    return round_to_fp16(a) if len(form) == 3 else round_to_bf16(a)
+    return float_formats.round_to_fp16(a) if len(form) == 3 else float_formats.round_to_bf16(a)
 
 
 @njit(nogil=True, cache=True)
@@ -135,17 +114,17 @@ def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-unt
         The sum of squares kept.
     """
     total = 0.0
-    for first in range(0, values.size, LINE):
-        line, own = values[first : first + LINE], symbols[first : first + LINE]
+    for first in range(0, values.size, blockwise.LINE):
+        line, own = values[first : first + blockwise.LINE], symbols[first : first + blockwise.LINE]
         squares = _ZERO
         for j in range(own.size):
             own[j], value = _symbol_and_value(form, line[j], scales, top)
             if keeps:
                 kept = line[j] - value
                 line[j] = kept
-                squares = accumulate(squares, kept * kept)
+                squares = blockwise.accumulate(squares, kept * kept)
         if keeps:
-            total += squares_of(squares, line)
+            total += blockwise.squares_of(squares, line)
     return total
 
 
@@ -153,16 +132,16 @@ def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-unt
 def _quantize_shares(form, shares, symbols, tables, top, reports):  # type: ignore[no-untyped-def]
     """Takes up all blocks of shares, and quantizes those of a share up to the first that is not finite."""
     for s in range(shares.shape[0]):
-        values, gradient, keeps = operands(shares[s])
+        values, gradient, keeps = blockwise.operands(shares[s])
         block, b = shares[s, 4], shares[s, 5]
         own = symbols[shares[s, 3] : shares[s, 3] + values.size]
         total, finite = 0.0, True
         for first in range(0, values.size, block):
             last = first + block
             r = values[first:last]
-            low_key, high_key = take_up(r, gradient[first:last], keeps)
-            if not keys_finite(low_key, high_key):
-                take_up(values[last:], gradient[last:], keeps)
+            low_key, high_key = blockwise.take_up(r, gradient[first:last], keeps)
+            if not blockwise.keys_finite(low_key, high_key):
+                blockwise.take_up(values[last:], gradient[last:], keeps)
                 finite = False
                 break
             if len(form) == 1:
@@ -204,16 +183,16 @@ def add_rows(form, symbols, block, tables, rows, addresses, fill, divisor):  # t
                 out[j] /= divisor
 
 
-def quantize(form: str, work: Quantizing, put_back: PutBack, threads: int) -> Kept:
+def quantize(form: str, work: Quantizing, put_back: blockwise.PutBack, threads: int) -> Kept:
     """`Ops.quantize` by ranges; `put_back` adds what symbols stand for to a residual."""
     kind, top = form_of(form), np.int32((1 << work.bits) - 1)
     if not work.tables:  # where blocks end does not matter then
-        work = work._replace(block=LINE)
+        work = work._replace(block=blockwise.LINE)
 
-    def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
+    def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
         _quantize_shares(kind, shares, host(work.symbols), tuple(work.tables), top, reports)
 
-    return over_shares(work, kernel, threads, put_back)
+    return blockwise.over_shares(work, kernel, threads, put_back)
 
 
 # What goes by the ranges of whole parameters
@@ -222,19 +201,19 @@ def quantize(form: str, work: Quantizing, put_back: PutBack, threads: int) -> Ke
 @njit(nogil=True, cache=True)
 def _take_up_shares(shares, keys):  # type: ignore[no-untyped-def]
     for s in range(shares.shape[0]):
-        keys[s, 0], keys[s, 1] = take_up(*operands(shares[s]))
+        keys[s, 0], keys[s, 1] = blockwise.take_up(*blockwise.operands(shares[s]))
 
 
 @njit(nogil=True, cache=True)
 def _extremes_of(keys, lows, highs, broken):  # type: ignore[no-untyped-def]
     for i in range(keys.shape[0]):
         lows[i], highs[i] = _from_key(keys[i, 0]), _from_key(keys[i, 1])
-        broken[i] = not keys_finite(keys[i, 0], keys[i, 1])
+        broken[i] = not blockwise.keys_finite(keys[i, 0], keys[i, 1])
 
 
 def extremes(batch: Batch, threads: int) -> Extremes:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    shares = shares_of(batch, Offsets.of(batch.sizes, 0))
+    shares = blockwise.shares_of(batch, Offsets.of(batch.sizes, 0))
     keys, m = np.empty((len(shares), 2), np.int32), len(batch)
     groups = portions(shares[:, 2], threads)
     run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
@@ -264,7 +243,7 @@ def _quantize_between(shares, symbols, bits, broken, tables, reports):  # type: 
     for s in range(shares.shape[0]):
         i = shares[s, 7]
         if not broken[i]:
-            values, _, keeps = operands(shares[s])
+            values, _, keeps = blockwise.operands(shares[s])
             own = symbols[shares[s, 3] : shares[s, 3] + values.size]
             top = np.int32((1 << bits[i]) - 1)
             reports[s, 0] = _quantize(_LINEAR, values, keeps, _scales_of(_LINEAR, tables, i), top, own)
@@ -282,7 +261,7 @@ def quantize_between(work: Quantizing, bits: Sequence[int], ranges: Extremes, th
     widths, both = np.array(bits, np.int64), tuple(work.tables)
     _write_ranges(ranges.low, ranges.high, widths, both)
 
-    def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
+    def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
         _quantize_between(shares, host(work.symbols), widths, ranges.nonfinite, both, reports)
 
-    return over_shares(work, kernel, threads)
+    return blockwise.over_shares(work, kernel, threads)

@@ -103,21 +103,6 @@ def _field(word, before, mask, drop):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _write_quotients(words, before, b, out):  # type: ignore[no-untyped-def]
-    """Writes a block's quotients, in unary, to out, which is zero, from its beginning."""
-    shift = np.uint32(b + 1)
-    bit = at = word = np.uint64(0)
-    for i in range(words.size):
-        bit += np.uint64(_twice_gap(words[i], before) >> shift)
-        before = words[i]
-        now = bit >> np.uint64(6)
-        word = (word if now == at else np.uint64(0)) | _ONE64 << (bit & _IN_WORD)
-        at = now
-        store64(out, np.int64(now << np.uint64(3)), word)
-        bit += _ONE64
-
-
-@njit(nogil=True, cache=True)
 def _write_block(words, base, b, signed, out):  # type: ignore[no-untyped-def]
     """Writes a block into out: uint8, as long as the block and SPARE bytes."""
     mask, drop, width = np.uint32((2 << b) - 2), np.uint32(not signed), np.uint64(b + signed)
@@ -133,8 +118,17 @@ def _write_block(words, base, b, signed, out):  # type: ignore[no-untyped-def]
         word >>= used & _WHOLE_BYTES
         used &= _SEVEN
     quotients = out[_fields_bytes(words.size, b, signed) :]
-    quotients[:] = 0
-    _write_quotients(words, np.uint32(base << 1), b, quotients)
+    before, shift = np.uint32(base << 1), np.uint32(b + 1)
+    quotients[:] = 0  # they are written in unary
+    bit = at = word = np.uint64(0)
+    for i in range(words.size):
+        bit += np.uint64(_twice_gap(words[i], before) >> shift)
+        before = words[i]
+        now = bit >> np.uint64(6)
+        word = (word if now == at else np.uint64(0)) | _ONE64 << (bit & _IN_WORD)
+        at = now
+        store64(quotients, np.int64(now << np.uint64(3)), word)
+        bit += _ONE64
 
 
 @njit(nogil=True, cache=True)

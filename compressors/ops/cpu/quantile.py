@@ -15,27 +15,19 @@ Sums of integers come out the same in any order, so neither threads nor a GPU ch
 drops is less than 2^-F 2^e; the largest magnitude is at least 2^14 2^e (but for numbers near 2^-128).
 """
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from ..array import host
 from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, Kept, Quantizing
-from .blockwise import (
-    LINE,
-    PutBack,
-    Shares,
-    accumulate,
-    from_order_key,
-    keys_finite,
-    operands,
-    order_key,
-    over_shares,
-    squares_of,
-    take_up,
-)
+from . import blockwise
 from .float_formats import from_fp16, round_to_fp16
-from .search16 import build_tree, find_bins, tree_size
 from .threads import portions
 
 _SORTED_AT_ONCE = 1 << 17
@@ -43,9 +35,92 @@ _SORTED_AT_ONCE = 1 << 17
 _LARGEST = np.float32(np.finfo(np.float32).max)
 
 
+# A search tree with sixteen-way nodes: how many of a block's sorted cuts an int32 key reaches.
+#
+# One step compares the key with sixteen cuts at once and counts; two steps find one of 256 bins. The
+# vector operations are plain LLVM, which any CPU gets in the widths that it has.
+#
+# A tree is a row of levels, the coarsest first. The finest holds the lower ends of all bins, the first of
+# them -2^31, so that every key reaches one; each level above holds every sixteenth of the one below. A
+# level is filled up to a multiple of sixteen with 2^31 - 1, which no finite number's key reaches.
+
+WAYS = 16
+_I16, _I32, _I64 = (ir.IntType(bits) for bits in (16, 32, 64))
+_VECTOR = ir.VectorType(_I32, WAYS)
+_BELOW_ALL, _ABOVE_ALL = np.int32(-(2**31)), np.int32(2**31 - 1)
+
+
+def _count_reached_by(typing_context: Any, tree: Any, node: Any, key: Any) -> Any:
+    """How many of tree[node : node + 16] (contiguous int32) are at most key (int32), as an int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, given[0]).data
+        address = builder.bitcast(builder.gep(data, [given[1]]), _VECTOR.as_pointer())
+        cuts = builder.load(address, align=4)
+        undefined = ir.Constant(_VECTOR, ir.Undefined)
+        first = builder.insert_element(undefined, given[2], ir.Constant(_I32, 0))
+        keys = builder.shuffle_vector(first, undefined, ir.Constant(_VECTOR, [0] * WAYS))
+        reached = builder.bitcast(builder.icmp_signed("<=", cuts, keys), _I16)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_I16, [_I16]), "llvm.ctpop.i16"
+        )
+        return builder.zext(builder.call(function, [reached]), _I64)
+
+    return types.int64(tree, types.int64, types.int32), generate
+
+
+_count_reached: Any = intrinsic(_count_reached_by)
+
+
+def tree_size(bits: int) -> int:
+    """How many int32 the tree of 2^bits bins takes."""
+    return sum(max(WAYS, 2 ** (bits - shift)) for shift in range(0, bits, 4))
+
+
+@njit(nogil=True, cache=True)
+def build_tree(ordered, bits, tree):  # type: ignore[no-untyped-def]
+    """Fills a tree, int32 [tree_size(bits)], from a block's sorted keys, int32 [B], B at least 1.
+
+    There are 2^bits bins; bin j begins at ordered[floor(j B / 2^bits)].
+    """
+    tree[:] = _ABOVE_ALL
+    level = 0
+    for shift in range((bits - 1) // 4 * 4, -1, -4):
+        size = 1 << (bits - shift)
+        tree[level] = _BELOW_ALL
+        for i in range(1, size):
+            tree[level + i] = ordered[((i << shift) * ordered.size) >> bits]
+        level += max(size, WAYS)
+
+
+@njit(nogil=True, cache=True)
+def find_bins(tree, bits, keys, bins):  # type: ignore[no-untyped-def]
+    """Writes the bin of every key: how many of the bins above 0 it reaches.
+
+    Keys are int32, order keys of finite numbers, at least as many as `bins`, unsigned integers.
+    """
+    if bits <= 4:
+        for j in range(bins.size):
+            bins[j] = _count_reached(tree, 0, keys[j]) - 1
+    elif bits <= 8:  # the usual case: two levels, and the second one begins at 16
+        for j in range(bins.size):
+            node = _count_reached(tree, 0, keys[j]) * WAYS
+            bins[j] = node - WAYS + _count_reached(tree, node, keys[j]) - 1
+    else:
+        for j in range(bins.size):
+            level, place = 0, 0
+            for shift in range((bits - 1) // 4 * 4, -1, -4):
+                place = place * WAYS + _count_reached(tree, level + place * WAYS, keys[j]) - 1
+                level += max(1 << (bits - shift), WAYS)
+            bins[j] = place
+
+
+# A block
+
+
 @njit(nogil=True, cache=True)
 def _key(a):  # type: ignore[no-untyped-def]
-    key = order_key(a)
+    key = blockwise.order_key(a)
     return np.int32(0) if key == np.int32(-1) else key  # -1 is the key of -0.0
 
 
@@ -79,7 +154,7 @@ def _fraction_bits(size):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _scaled(keys, i, scale):  # type: ignore[no-untyped-def]
-    return np.int64(np.float64(from_order_key(keys[np.uint64(i)])) * scale)
+    return np.int64(np.float64(blockwise.from_order_key(keys[np.uint64(i)])) * scale)
 
 
 @njit(nogil=True, cache=True)
@@ -139,7 +214,7 @@ def _keep(residual, symbols, values):  # type: ignore[no-untyped-def]
         kept = kept if kept < _LARGEST else _LARGEST
         kept = kept if kept > -_LARGEST else -_LARGEST
         residual[j] = kept
-        squares = accumulate(squares, kept * kept)
+        squares = blockwise.accumulate(squares, kept * kept)
     return squares
 
 
@@ -147,13 +222,13 @@ def _keep(residual, symbols, values):  # type: ignore[no-untyped-def]
 def _assign(a, keep, tree, bits, values, symbols):  # type: ignore[no-untyped-def]
     """Finds the bins of numbers, and keeps instead of these what their bins leave out, if that is wanted."""
     total = 0.0
-    keys = np.empty(LINE, np.int32)
-    for first in range(0, a.size, LINE):
-        line, s = a[first : first + LINE], symbols[first : first + LINE]
+    keys = np.empty(blockwise.LINE, np.int32)
+    for first in range(0, a.size, blockwise.LINE):
+        line, s = a[first : first + blockwise.LINE], symbols[first : first + blockwise.LINE]
         _fill_keys(line, keys)
         find_bins(tree, bits, keys, s)
         if keep:
-            total += squares_of(_keep(line, s, values), line)
+            total += blockwise.squares_of(_keep(line, s, values), line)
     return total
 
 
@@ -162,8 +237,8 @@ def _take_up_keys(shares, keys, reports):  # type: ignore[no-untyped-def]
     """Takes up shares, and writes the keys of those that are finite, side by side."""
     at = 0
     for s in range(shares.shape[0]):
-        values, gradient, keeps = operands(shares[s])
-        reports[s, 2] = keys_finite(*take_up(values, gradient, keeps))
+        values, gradient, keeps = blockwise.operands(shares[s])
+        reports[s, 2] = blockwise.keys_finite(*blockwise.take_up(values, gradient, keeps))
         if reports[s, 2]:
             _fill_keys(values, keys[at : at + values.size])
         at += values.size
@@ -174,7 +249,7 @@ def _quantize_shares(shares, ordered, bits, symbols, means, exponents, tree, rep
     """Quantizes shares of blocks whose sorted keys are known."""
     meant, at = np.empty(1 << bits, np.float32), 0
     for s in range(shares.shape[0]):
-        values, _, keeps = operands(shares[s])
+        values, _, keeps = blockwise.operands(shares[s])
         own, block = symbols[shares[s, 3] : shares[s, 3] + values.size], shares[s, 4]
         for k in range(shares[s, 6] if reports[s, 2] else 0):
             first, last, b = k * block, min((k + 1) * block, values.size), shares[s, 5] + k
@@ -187,7 +262,7 @@ def _quantize_shares(shares, ordered, bits, symbols, means, exponents, tree, rep
         at += values.size
 
 
-def quantize(work: Quantizing, put_back: PutBack, threads: int) -> Kept:
+def quantize(work: Quantizing, put_back: blockwise.PutBack, threads: int) -> Kept:
     """`Ops.quantize` to bins of equal population.
 
     A residual that would leave float32, which takes numbers beyond 2^126 of both signs in one bin, is
@@ -195,7 +270,7 @@ def quantize(work: Quantizing, put_back: PutBack, threads: int) -> Kept:
     """
     exponents, by_block = work.tables[0], work.tables[1].reshape(-1, 1 << work.bits)
 
-    def kernel(shares: Shares, reports: NDArray[np.float64]) -> None:
+    def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
         for at in portions(shares[:, 2], 2, _SORTED_AT_ONCE):
             own, ends = shares[at], np.cumsum(shares[at, 2])
             keys, tree = np.empty(int(own[:, 2].sum()), np.int32), np.empty(tree_size(work.bits), np.int32)
@@ -206,4 +281,4 @@ def quantize(work: Quantizing, put_back: PutBack, threads: int) -> Kept:
                 keys[end - size + even : end].sort()
             _quantize_shares(own, keys, work.bits, host(work.symbols), by_block, exponents, tree, reports[at])
 
-    return over_shares(work, kernel, threads, put_back, most=_SORTED_AT_ONCE)
+    return blockwise.over_shares(work, kernel, threads, put_back, most=_SORTED_AT_ONCE)

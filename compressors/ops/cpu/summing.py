@@ -77,20 +77,8 @@ def add_words(kind, ends, rows, taus, words, levels, values):  # type: ignore[no
     at, none = np.int64(0), np.zeros(1, np.int64)
     for s in range(ends.size):
         out = floats(rows[s, 0], rows[s, 2])
-        _add(
-            kind,
-            rows[s, 3],
-            at,
-            none[0],
-            none[0] + 1,
-            ends[s : s + 1],
-            none,
-            taus[s : s + 1],
-            words,
-            levels,
-            values,
-            out,
-        )
+        last = ends[s : s + 1], none, taus[s : s + 1], words, levels, values, out
+        _add(kind, rows[s, 3], at, none[0], none[0] + 1, *last)
         at = ends[s]
 
 
