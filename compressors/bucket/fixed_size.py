@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..method.base import Form
-from ..ops.array import Array
+from ..ops.array import Array, torch_type
 from ..ops.interface import Ops
 from ..ops.segments import Numbers, Offsets, Segments
 from ..wire.forms import FORMS, table_layout
@@ -62,7 +62,7 @@ class FixedSize:
 
     def write(self, updates: list[Update], ops: Ops) -> Array:
         """The message of the updates of all `sent` and of all `whole` parameters; uint8, on their device."""
-        arrays = [ops.tensor(array.view(np.uint8)) for update in updates for array in update.arrays()]
+        arrays = [ops.tensor(array).view(torch.uint8) for update in updates for array in update.arrays()]
         if self.bits == 4 and len(self.sent):
             arrays[0] = _packed(arrays[0])
         padding = torch.zeros(_ALIGNMENT, dtype=torch.uint8, device=ops.device)
@@ -71,8 +71,9 @@ class FixedSize:
 
     def read(self, message: Array, ops: Ops) -> list[Update]:
         """The updates in a message; they share its memory."""
+        whole = ops.tensor(message)
         arrays = [
-            message[start : start + nbytes].view(dtype)
+            ops.array(whole[start : start + nbytes].view(torch_type(dtype)))
             for (dtype, nbytes), start in zip(self._arrays, self._bounds, strict=False)
         ]
         if self.bits == 4 and len(self.sent):

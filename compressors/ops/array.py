@@ -1,8 +1,10 @@
 """What an array is: NumPy's in the CPU's memory, or a tensor on a device."""
 
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Array: TypeAlias = Any
@@ -12,6 +14,12 @@ Floats64: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""
+
+
+@cache
+def torch_type(dtype: Any) -> torch.dtype:
+    """NumPy's type as torch's."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def aligned(data: Bytes, dtype: Any) -> NDArray[Any]:

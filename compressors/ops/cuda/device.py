@@ -12,7 +12,6 @@ that of the next. A pool of CuPy's own would keep memory from torch, and know no
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..array import torch_type
+
 SOURCES = Path(__file__).parent
 """Where the `.cu` and `.cuh` files are."""
 OPTIONS = ("--std=c++17", "--fmad=false")
 """For the compiler: no fused multiply-add, so that results are those of the CPU bit for bit."""
 _MOST_CONSTANTS = 1024
-
-
-@cache
-def _torch_type(dtype: Any) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 class Device(ABC):
@@ -49,7 +45,7 @@ class Device(ABC):
 
     def empty(self, size: int, dtype: Any) -> Tensor:
         """See `Ops.empty`."""
-        return torch.empty(size, dtype=_torch_type(dtype), device=self.device)
+        return torch.empty(size, dtype=torch_type(dtype), device=self.device)
 
     def zeros(self, size: int, dtype: Any) -> Tensor:
         """See `Ops.zeros`."""
@@ -82,7 +78,7 @@ class Device(ABC):
         np.concatenate([flat[number].view(np.uint8) for number in order], out=host.numpy())
         packed = host.to(self.device, non_blocking=True, copy=True)
         pieces = dict(zip(order, packed.split_with_sizes(widths), strict=True))
-        return [pieces[number].view(_torch_type(array.dtype)) for number, array in enumerate(flat)]
+        return [pieces[number].view(torch_type(array.dtype)) for number, array in enumerate(flat)]
 
     def constant(self, array: NDArray[Any]) -> Tensor:
         """What kernels only read: copied once, and kept for when the same is asked for again."""
