@@ -13,7 +13,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -54,6 +54,8 @@ class Figure:
     low: float | None
     """The ends of its interval; None of one seed."""
     high: float | None
+    seeds: int = 0
+    """Of records; 0 where chance has no part."""
 
     @classmethod
     def read(cls, text: str) -> "Figure":
@@ -99,9 +101,9 @@ def figure(source: str, rest: str) -> Figure:
     if not seeds:
         raise NotMeasured(f"{source}: no {column!r} of {row!r} in {table!r}")
     first, *others = columns
-    if others:
-        return Figure.read(paired.interval([first[seed] - others[0][seed] for seed in seeds], 2))
-    return Figure.over([first[seed] for seed in seeds])
+    values = [first[seed] - sum(other[seed] for other in others) for seed in seeds]
+    at = Figure.read(paired.interval(values, 2)) if others else Figure.over(values)
+    return replace(at, seeds=0 if seeds == [None] else len(seeds))
 
 
 def evaluate(expression: str) -> float | bool:
@@ -160,9 +162,9 @@ def _seeds(claim: Mapping[str, Any], source: str) -> str:
     if not source.endswith(".jsonl"):
         said = re.search(r"\b(\d+|[Oo]ne) seeds?\b", results_of(source).read_text(encoding="utf-8"))
         return {"one": "1"}.get(said[1].lower(), said[1]) if said else ""
-    parts = {address["rest"].partition(": ")[0] for address in _ADDRESS.finditer(claim["here"])}
-    seeds = {line["seed"] for line in records(source) if line["part"] in parts} - {None}
-    return str(len(seeds)) if seeds else ""
+    recorded = [address for address in _ADDRESS.finditer(claim["here"]) if address["source"] == source]
+    seeds = {figure(source, address["rest"]).seeds for address in recorded} - {0}
+    return " and ".join(map(str, sorted(seeds)))
 
 
 def _command(records_name: str) -> str:
