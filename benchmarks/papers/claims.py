@@ -195,11 +195,11 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
         seeds = _seeds(claim, sources[0])
         return (claim["claim"], claim["paper"], here, seeds, verdict(claim), why, measured)
     except NotMeasured as lacking:
-        measuring = [_command(name) for name in sources if name.endswith(".jsonl")]
+        measuring = [f"`{_command(name)}`" for name in sources if name.endswith(".jsonl")]
         command = claim.get("command", measuring[0] if measuring else "")
         if not command:
             raise LookupError(f"{claim['claim']}: {lacking}") from lacking
-        return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", f"`{command}`")
+        return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", command)
     except LookupError as problem:
         raise LookupError(f"{claim['claim']}: {problem.args[0]}") from problem
 
