@@ -27,7 +27,7 @@ Weights = Mapping[str, Tensor]
 """Such as a state_dict: by name, tensors of any dtype and shape, or DTensors."""
 
 _PIECE = 2**27
-"""Bit patterns of a row, at most: 2^30 bytes."""
+"""Bit patterns of a row, at most. So many of 8 bytes begin a new section, and a new launch."""
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types of bit patterns, by bytes."""
 
@@ -151,7 +151,7 @@ def _by_device(method: str, threads: int, pieces: Sequence[Piece], *beside: Any,
     batches, results = dict[Any, list[int]](), dict[int, Any]()
     sizes = accumulate((piece.bits.numel() for piece in pieces), initial=0)
     for number, (piece, size) in enumerate(zip(pieces, sizes, strict=False)):
-        batches.setdefault((piece.bits.device, size >> 30), []).append(number)
+        batches.setdefault((piece.bits.device, size // (8 * _PIECE)), []).append(number)
     for (device, _), numbers in batches.items():
         columns = [[column[number] for number in numbers] for column in (pieces, *beside)]
         results |= zip(
@@ -202,7 +202,7 @@ def make(
     compared: list[Comparison] = _by_device("compare", threads, old, new, digested=digest is None)
     starts = accumulate((row.size * PATTERNS[row.dtype].width for row in rows), initial=0)
     sections, data = (
-        groupby(zip(starts, rows, compared, strict=False), lambda row: row[0] >> 30),
+        groupby(zip(starts, rows, compared, strict=False), lambda row: row[0] // (8 * _PIECE)),
         list[bytes](),
     )
     for _, some in ((number, list(section)) for number, section in sections):

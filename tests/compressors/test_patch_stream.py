@@ -34,6 +34,14 @@ def same(one: Weights, other: Weights) -> bool:
     )
 
 
+def patch(number: int) -> str:
+    return f"{number:010d}.patch"
+
+
+def snapshot(number: int) -> str:
+    return f"{number:010d}.safetensors"
+
+
 def published(place: Any, count: int, **options: Any) -> list[Weights]:
     """The weights of every number."""
     weights, states = model(), []
@@ -93,41 +101,28 @@ def test_snapshots_are_files_of_safetensors(tmp_path: Path) -> None:
     assert same(found, states[0])
 
 
-def reads(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Receives the names of files that readers read."""
-    names = list[str]()
-    from taugrad.compressors.patch_stream import Store
-
-    plain = Store.read
-
-    def read(store: Store, name: str, end: int | None = None) -> bytes:
-        names.append(name)
-        return plain(store, name, end)
-
-    monkeypatch.setattr(Store, "read", read)
-    return names
-
-
-def test_the_shortest_chain_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = published(tmp_path, 12, full_every=5)
-    early, weights = PatchReader(tmp_path), model(3)
-    later = [path for path in tmp_path.iterdir() if path.name >= "0000000003"]
-    away = tmp_path / "away"
-    away.mkdir()
-    for path in later:
-        path.rename(away / path.name)
-    assert early.update(weights) == 2
-    for path in away.iterdir():
-        path.rename(tmp_path / path.name)
-    names = reads(tmp_path, monkeypatch)
-    assert early.update(weights) == 11
-    assert names == [f"{number:010d}.patch" for number in range(3, 12)]  # shorter than a snapshot
+def test_the_shortest_chain_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing else is read: it would be damaged."""
+    states = published(tmp_path / "all", 12, full_every=5)
+    early, late = tmp_path / "early", tmp_path / "late"
+    for place, needed in ((early, [patch(n) for n in range(12)]), (late, [snapshot(10), patch(11)])):
+        place.mkdir()
+        for path in (tmp_path / "all").iterdir():
+            data = path.read_bytes()
+            first = place == early and path.name == snapshot(0)
+            (place / path.name).write_bytes(data if path.name in needed or first else bytes(len(data)))
+    reader, weights = PatchReader(early), model(3)
+    away = {path: path.read_bytes() for path in early.iterdir() if path.name >= "0000000003"}
+    for path in away:
+        path.unlink()
+    assert reader.update(weights) == 2
+    for path, data in away.items():
+        path.write_bytes(data)
+    assert reader.update(weights) == 11  # by patches, which are shorter than a snapshot
     assert same(weights, states[11])
-    names.clear()
-    fresh = model(4)
-    assert PatchReader(tmp_path).update(fresh) == 11
-    assert names == ["0000000010.safetensors", "0000000011.patch"]
+    assert PatchReader(late).update(fresh := model(4)) == 11
     assert same(fresh, states[11])
+    assert not caplog.records
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +130,6 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Weights]
     """Numbers 0 to 10 with snapshots 0, 5 and 10."""
     folder = tmp_path_factory.mktemp("chain")
     return folder, published(folder, 11, full_every=5)
-
-
-def patch(number: int) -> str:
-    return f"{number:010d}.patch"
 
 
 @in_turn("kind", ["missing", "doubled", "swapped", "flipped", "short", "empty", "flipped snapshot"])
@@ -161,7 +152,7 @@ def test_a_gap_waits_for_the_next_snapshot(
         "flipped": {patch(7): wrong[:60] + bytes([wrong[60] ^ 4]) + wrong[61:]},
         "short": {patch(7): wrong[:-1]},
         "empty": {patch(7): b""},
-        "flipped snapshot": {"0000000010.safetensors": later["0000000010.safetensors"][:-3] + b"abc"},
+        "flipped snapshot": {snapshot(10): later[snapshot(10)][:-3] + b"abc"},
     }[kind]
     before = {name: data for name, data in (later | damage).items() if name < "0000000010"}
     if kind == "missing":
@@ -201,7 +192,7 @@ def test_old_ones_are_removed(tmp_path: Path) -> None:
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names[0] == patch(9)
     assert [name for name in names if name.endswith("safetensors")] == [
-        f"{number:010d}.safetensors" for number in (9, 12)
+        snapshot(number) for number in (9, 12)
     ]
     weights = model(2)
     assert PatchReader(tmp_path).update(weights) == 13
