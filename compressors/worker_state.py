@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from .bucket.feedback import Feedback, memories_of, recut
+from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals, Traffic
 from .errors import CompressionError, PeerLost
 from .exchange.addresses import backends_of
 from .exchange.agreement import flattened, require_agreement
 from .exchange.patterns import PatternName, require_fitting
-from .exchange.resizing import merged, model_of, ranks_together, require_same_worker, share_of
+from .exchange.resizing import model_of, ranks_together, require_same_worker, resharded
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
@@ -255,17 +255,10 @@ class WorkerState:
         former = ranks_together(
             [{str(state["rank"]): state} for state in states], [state["workers"] for state in states]
         )
-        rank, share = dist.get_rank(self._group), share_of(len(former), self.workers, self.config.reduction)
-        kept = {
-            kind: merged([state[kind] for state in former], self.workers, share)[rank]
-            for kind in ("residuals", "velocities")
-        }
+        rank, protocol = dist.get_rank(self._group), self._protocol
         state = dict(former[model_of(rank, len(former))])
-        state |= memories_of(state, self._protocol.shards)
         state.pop("back", None)
-        if (back := self._protocol.back) is not None:
-            backs = [worker["back"] for worker in former if "back" in worker]
-            state["back"] = recut(backs, back.slices)
+        kept = resharded(former, rank, self.workers, self.config.reduction, protocol.shards, protocol.back)
         traffic = Traffic(self.workers).state_dict()
         return {**state, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
 

@@ -6,10 +6,12 @@ multiplied by M / N. Workers that join start without residuals. If updates are s
 is multiplied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
+
+from ..bucket.feedback import Feedback, memories_of, recut
 
 
 def model_of(rank: int, former: int) -> int:
@@ -47,6 +49,30 @@ def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -
         for name, tensor in kept.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return [{name: (share * residual).float() for name, residual in total.items()} for total in sums]
+
+
+def resharded(
+    former: Sequence[Mapping[str, Any]],
+    rank: int,
+    workers: int,
+    reduction: Literal["mean", "sum"],
+    shards: Sequence[Collection[str]],
+    back: Feedback | None,
+) -> dict[str, Any]:
+    """One worker's part of what another number of workers kept, as states of `Feedback` by rank.
+
+    `shards` has the names of the parameters that each shard has elements of; `back` is what the worker keeps
+    of sums. Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
+    """
+    share = share_of(len(former), workers, reduction)
+    kept: dict[str, Any] = {
+        kind: merged([state[kind] for state in former[rank::workers]], 1, share)[0]
+        for kind in ("residuals", "velocities")
+    }
+    kept |= memories_of(former[model_of(rank, len(former))], shards)
+    if back is not None:
+        kept["back"] = recut([state["back"] for state in former if "back" in state], back.slices)
+    return kept
 
 
 def require_same_worker(state: Mapping[str, Any], rank: int, workers: int, otherwise: str = "") -> None:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
-from ...bucket.feedback import Feedback, FeedbackCompressor, memories_of, recut
+from ...bucket.feedback import Feedback, FeedbackCompressor
 from ...bucket.layout import ParameterSlice
 from ...errors import CorruptMessage
 from ...method import CompressedMethod, Method, PowerSGD, read_config
 from ...ops.readback import Readback
 from ...wire.message import HEADER_BYTES, NonFinite, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload
-from ..resizing import merged, model_of, share_of
+from ..resizing import resharded
 from ..rounds import ExchangeRecord, Payloads, Rounds
 
 _RANK = np.dtype("<i8")
@@ -203,24 +203,14 @@ class Pattern(ABC):
             self.back.load_state_dict(state["back"], like)
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
-        """Restores this worker's part of what `state_dict` gave to another number of workers, by rank.
-
-        Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
-        """
+        """Restores this worker's part of what `state_dict` gave to another number of workers, by rank."""
         setting = self.setting
         like = dict(zip(setting.names, setting.like, strict=True))
-        share = share_of(len(former), setting.workers, self.reduction)
-        model = former[model_of(setting.rank, len(former))]
-        predecessors = former[setting.rank :: setting.workers]
-        kept: dict[str, Any] = {
-            kind: merged([state[kind] for state in predecessors], 1, share)[0]
-            for kind in ("residuals", "velocities")
-        }
-        kept |= memories_of(model, [shard.names(setting.names) for shard in self.shards])
+        names = [shard.names(setting.names) for shard in self.shards]
+        kept = resharded(former, setting.rank, setting.workers, self.reduction, names, self.back)
         self.feedback.load_state_dict(kept, like)
         if self.back is not None:
-            backs = [state["back"] for state in former if "back" in state]
-            self.back.load_state_dict(recut(backs, self.back.slices), like)
+            self.back.load_state_dict(kept["back"], like)
 
     @property
     def keeps_residuals(self) -> bool:
