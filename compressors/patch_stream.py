@@ -262,11 +262,15 @@ class _Lease:
         self._data = json.dumps(holder | {"key": secrets.token_hex(8)}).encode()
         with suppress(FileNotFoundError):
             other = json.loads(store.read(name))
-            if not take_over and _may_live(other):
-                raise FileExistsError(
-                    f"{store.place} is written by process {other['pid']} on {other['host']}; "
-                    "if that one is gone, take_over=True takes its place"
-                )
+            with suppress(psutil.NoSuchProcess):
+                elsewhere = other["host"] != holder["host"]  # where nobody here sees whether it lives
+                if not take_over and (
+                    elsewhere or psutil.Process(other["pid"]).create_time() == other["began"]
+                ):
+                    raise FileExistsError(
+                        f"{store.place} is written by process {other['pid']} on {other['host']}; "
+                        "if that one is gone, take_over=True takes its place"
+                    )
             store.remove(name)
             store.remove(part_name(other["host"], other["pid"]))  # where it was killed
         store.write(name, [self._data])
@@ -276,15 +280,6 @@ class _Lease:
             return self._store.read(self.name) == self._data
         except FileNotFoundError:
             return False
-
-
-def _may_live(holder: Mapping[str, Any]) -> bool:
-    """Whether a writer may be alive; one of another machine may always be."""
-    try:
-        same_host = holder["host"] == socket.gethostname()
-        return not same_host or psutil.Process(holder["pid"]).create_time() == holder["began"]
-    except psutil.NoSuchProcess:
-        return False
 
 
 class PatchReader:
