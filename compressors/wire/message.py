@@ -54,11 +54,11 @@ def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int 
         ValueError: an update has more than LARGEST_N elements, or its codec cannot write it.
     """
     planned = [_plan(update, codec, symbols, threads) for update, codec in updates]
-    payload, at = np.zeros(sum(HEADER_BYTES + each.body.size for each in planned), np.uint8), 0
-    for each in planned:
-        message = payload[at : at + HEADER_BYTES + each.body.size]
-        each.body.write(message[HEADER_BYTES:])
-        _HEADER.pack_into(message.data, 0, MAGIC, VERSION, *each.fields, each.body.size, 0)
+    payload, at = np.zeros(sum(HEADER_BYTES + body.size for _, body in planned), np.uint8), 0
+    for fields, body in planned:
+        message = payload[at : at + HEADER_BYTES + body.size]
+        body.write(message[HEADER_BYTES:])
+        _HEADER.pack_into(message.data, 0, MAGIC, VERSION, *fields, body.size, 0)
         _seal(message)
         at += message.size
     return payload
@@ -85,9 +85,9 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
     flags = _HUFFMAN * values.huffman + _OWN_CODES * (values.own is not None)
     sections = [positions, values.section]
     if update.taus is not None:
-        own = bool((update.taus != update.taus[0]).any())
-        flags += _OWN_TAUS * own
-        sections.insert(0, copied(update.taus if own else update.taus[:1]))
+        differ = bool((update.taus != update.taus[0]).any())
+        flags += _OWN_TAUS * differ
+        sections.insert(0, copied(update.taus if differ else update.taus[:1]))
     fields = (FORMS[update.form].code, code, flags, values.bits, 0, update.n, update.k)
     return _Planned(fields, joined(sections))
 
@@ -95,12 +95,12 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
 def _shortest(update: Update, codec: str, values: PlannedValues, threads: int) -> tuple[Codec, Section]:
     """The codec of the shortest body, the first of several, and what it writes."""
     best: tuple[int, Codec, Section] | None = None
-    for each in BUILTIN if codec == "auto" else (codec_by_name(codec),):
-        section = each.measure(update, threads)
+    for candidate in BUILTIN if codec == "auto" else (codec_by_name(codec),):
+        section = candidate.measure(update, threads)
         if section is not None:
-            size = section.size + (0 if each.with_values else values.section.size)
+            size = section.size + (0 if candidate.with_values else values.section.size)
             if best is None or size < best[0]:
-                best = size, each, section
+                best = size, candidate, section
     if best is None:
         raise ValueError(f"{codec} cannot write an update of {update.k} of {update.n} {update.form}")
     return best[1:]
@@ -226,25 +226,24 @@ def read(
             if used != body.size or said & (_HUFFMAN | _OWN_CODES) or header.bits:
                 raise CorruptMessage("something follows elements that are written out")
             return Update(form, segments, words, counts, codec.values(body[:used], head, words), taus)
-    coded, own = bool(said & _HUFFMAN), bool(said & _OWN_CODES)
-    found = read_values(body[used:], form, counts, (header.bits, coded, own), threads)
-    values, bits, block, tables = found
+    symbols = header.bits, bool(said & _HUFFMAN), bool(said & _OWN_CODES)
+    values, bits, block, tables = read_values(body[used:], form, counts, symbols, threads)
     return Update(form, segments, words, counts, values, taus, bits, block, tables)
 
 
 def _read_taus(body: Bytes, header: _Header, parameters: int) -> tuple[NDArray[np.float32] | None, Bytes]:
     """The taus of all parameters, of forms that have one, and what is left of the body."""
-    own = bool(header.flags & _OWN_TAUS)
+    by_parameter = bool(header.flags & _OWN_TAUS)
     if not FORMS[header.form].has_tau:
-        if own:
+        if by_parameter:
             raise CorruptMessage(f"flags: {header.form} has no tau")
         return None, body
-    size = 4 * (parameters if own else 1)
+    size = 4 * (parameters if by_parameter else 1)
     need(body, size, "taus")
     taus = aligned(body[:size], "<f4")
     bits = taus.view(np.uint32)  # floats above 0 are ordered as their bits are; others are larger
     if not ((bits >= _LEAST_TAU) & (bits <= _MOST_TAU)).all():
         raise CorruptMessage(f"tau is out of range, 0x{int(bits.min()):08x} to 0x{int(bits.max()):08x}")
-    if own and (bits == bits[0]).all():
+    if by_parameter and (bits == bits[0]).all():
         raise CorruptMessage("flags: all parameters have the same tau")
-    return taus if own else np.full(parameters, taus[0], np.float32), body[size:]
+    return taus if by_parameter else np.full(parameters, taus[0], np.float32), body[size:]

@@ -216,7 +216,7 @@ def codec_by_code(code: int) -> Codec:
     """
     if code in _BY_CODE:
         return _BY_CODE[code]
-    registered = {each.code: each for each in CODECS.registered.values()}
+    registered = {codec.code: codec for codec in CODECS.registered.values()}
     if code not in registered:
         known = sorted([EVERY, *_BY_CODE, *registered])
         raise CorruptMessage(f"codec {code} is unknown; known are {known}")

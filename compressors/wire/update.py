@@ -33,8 +33,8 @@ class Chunks:
 
     def count(self, n: Any) -> Any:
         """Elements sent of n (a number, or an array of them)."""
-        found = n // self.chunk * self.keep + np.minimum(n % self.chunk, self.keep)
-        return int(found) if isinstance(n, int) else found
+        count = n // self.chunk * self.keep + np.minimum(n % self.chunk, self.keep)
+        return int(count) if isinstance(n, int) else count
 
 
 @dataclass(slots=True)  # not frozen: replacing a field would take longer; nobody changes one
@@ -113,10 +113,10 @@ class Update:
         if self.taus is None:
             floats: NDArray[np.float32] = self.signed_floats(ops)
             return floats
-        found = np.repeat(self.taus, self.counts)
+        amounts = np.repeat(self.taus, self.counts)
         if self.form == "qgt":
-            found *= host(self.values)
-        return np.where(host(self.words) & 1, -found, found)
+            amounts *= host(self.values)
+        return np.where(host(self.words) & 1, -amounts, amounts)
 
     def places(self) -> list[tuple[slice | NDArray[np.int64], slice]]:
         """Elements of the bucket that are sent, and which of the amounts are theirs; in the CPU's memory."""

@@ -207,30 +207,30 @@ def _read_bits(
 ) -> tuple[Numbers, NDArray[np.bool_], Bytes]:
     """Bits of the symbols of each parameter, which are Huffman coded, and what is left of the body."""
     bits, coded, by_parameter = said
-    each, are_coded = np.where(counts > 0, bits, 0), (counts > 0) & coded
+    widths, are_coded = np.where(counts > 0, bits, 0), (counts > 0) & coded
     if by_parameter:
         if bits or coded:
             raise CorruptMessage("symbols: the header speaks for all, though each parameter has its own code")
         need(body, counts.size, "bits of the parameters' symbols")
-        own, body = body[: counts.size], body[counts.size :]
-        each, are_coded = (own & (_CODED - 1)).astype(np.int64), own >= _CODED
-        if own[counts == 0].any():
+        codes, body = body[: counts.size], body[counts.size :]
+        widths, are_coded = (codes & (_CODED - 1)).astype(np.int64), codes >= _CODED
+        if codes[counts == 0].any():
             raise CorruptMessage("symbols: a parameter that sends nothing has bits")
-    sent = each[counts > 0]
+    sent = widths[counts > 0]
     if sent.min() < 1 or sent.max() > 16:
         raise CorruptMessage("symbols: their bits are not 1 to 16")
     due = _SYMBOL_BITS.get(form, sent[0])
     if form != "linear" and (sent != due).any():
         raise CorruptMessage(f"symbols of {form} have {due} bits, not {sent.min()} to {sent.max()}")
-    return each, are_coded, body
+    return widths, are_coded, body
 
 
 def _read_tables(
     body: Bytes, form: Form, offsets: Offsets, bits: Numbers
 ) -> tuple[Sequence[NDArray[Any]], Bytes]:
     blocks, tables = offsets.all_blocks, list[NDArray[Any]]()
-    for dtype, each in table_layout(form, int(bits.max())):
-        size = dtype.itemsize * each * blocks
+    for dtype, entries in table_layout(form, int(bits.max())):
+        size = dtype.itemsize * entries * blocks
         need(body, size, f"the tables of {blocks} blocks")
         tables.append(aligned(body[:size], dtype))
         body = body[size:]
@@ -252,11 +252,11 @@ def _read_symbols(
         for i in np.flatnonzero(counts).tolist():
             width, count = int(bits[i]), int(counts[i])
             if coded[i]:
-                own, size = huffman.decode(body[used:], width, count, threads, dtype)
+                symbols, size = huffman.decode(body[used:], width, count, threads, dtype)
             else:
                 size = bitpack.packed_bytes(count, width)
-                own = bitpack.unpack(body[used : used + size], width, count, threads, dtype)
-            pieces.append(own)
+                symbols = bitpack.unpack(body[used : used + size], width, count, threads, dtype)
+            pieces.append(symbols)
             used += size
         symbols = np.concatenate(pieces)
     if used != body.size:

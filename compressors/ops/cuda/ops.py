@@ -211,7 +211,7 @@ class CudaOps(Device, Ops):
     def _find_ranges(self, grid: Grid, blocks: int, readback: Readback) -> tuple[Slot, Reports]:
         """Takes up gradients, and finds the ranges of all blocks, uint32 [2] each as in blockwise.cuh."""
         ranges, reports = readback.take(2 * blocks, np.uint32), Reports(grid, readback)
-        self._pass("linear", "find_ranges", grid, ranges.array, *reports.arrays)
+        self._pass("by_range", "find_ranges", grid, ranges.array, *reports.arrays)
         return ranges, reports
 
     def extremes(self, batch: Batch, readback: Readback) -> tuple[Any, Pending[Extremes]]:
@@ -265,7 +265,7 @@ class CudaOps(Device, Ops):
         (found, reports), kept = ranges, Reports(grid, work.readback)
         last = *work.tables, reports.arrays[0], kept.arrays[1]
         first = found.array, 0, self.constant(np.array(bits, np.int64)), work.symbols
-        self._pass("linear", f"linear_{_width(work.symbols)}_pieces", grid, *first, *last)
+        self._pass("by_range", f"linear_{_width(work.symbols)}_pieces", grid, *first, *last)
         return lambda: Kept(kept.squares, reports.nonfinite)
 
     # What is sent
@@ -314,7 +314,7 @@ def threads_for(length: int) -> int:
 
 
 def _source_of(form: str) -> str:
-    return form if form in ("linear", "quantile") else "minifloat"
+    return form if form == "quantile" else "by_range"
 
 
 def _width(symbols: Any) -> int:

@@ -4,7 +4,7 @@
 // Sums of squares are written by tile and added up by the host, in order: floats that are added atomically would
 // come to other bits in every run.
 #pragma once
-#include "floats.cuh"
+#include "common.cuh"
 
 enum Kind { FLOAT32, FLOAT16, BFLOAT16 };
 

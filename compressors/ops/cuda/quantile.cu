@@ -1,11 +1,11 @@
 // Bins of equal population in blocks, each standing for its mean: Rae, sections 2.3.1 and 2.3.2. The
 // definitions of cuts, symbols, means and values are in quantile.py of ops/cpu.
 //
-// linear.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
+// by_range.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
 // sorted in shared memory; of larger ones the keys come sorted, below the number of their block.
-#include "bitonic.cuh"
 #include "blockwise.cuh"
 
+#define SORT_TILE 4096
 #define ZERO_KEY 0x80000000u
 #define NO_KEY 0xffffffffu
 
@@ -13,6 +13,20 @@ __device__ __forceinline__ u32 quantile_key(float a) { return a == 0.0f ? ZERO_K
 
 __device__ __forceinline__ double power_of_two_64(i64 exponent) {
     return __longlong_as_double((exponent + 1023) << 52);
+}
+
+// Sorts `count` keys, a power of two, in shared memory by Batcher's bitonic sort. All threads of a block must call it.
+__device__ __forceinline__ void sort_shared(u32* keys, u32 count) {
+    for (u32 size = 2; size <= count; size <<= 1)
+        for (u32 distance = size >> 1; distance; distance >>= 1) {
+            __syncthreads();
+            for (u32 pair = threadIdx.x; pair < count / 2; pair += blockDim.x) {
+                u32 i = 2 * pair - (pair & (distance - 1));  // the pair's lower element
+                u32 low = keys[i], high = keys[i + distance];
+                if (low > high == !(i & size)) keys[i] = high, keys[i + distance] = low;
+            }
+        }
+    __syncthreads();
 }
 
 // The sorted keys of a block of elements, in shared memory (u32) or global memory (u64, in the lower half).
