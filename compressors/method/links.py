@@ -138,11 +138,7 @@ _ADAPTER: TypeAdapter[Method] = TypeAdapter(CompressorConfig)
 
 
 def read_config(value: Any) -> Method:
-    """Reads a method from its model, its dictionary or its line.
-
-    Raises:
-        pydantic.ValidationError: it is not valid; the message names the field or the link.
-    """
+    """A method from its model, its dictionary or its line; pydantic.ValidationError names what is wrong."""
     return _ADAPTER.validate_python(value)
 
 

@@ -43,11 +43,7 @@ class Family(Mapping[str, Any]):
         self.builtin = tuple(self._classes)
 
     def add(self, added: type) -> None:
-        """Adds a class of another package.
-
-        Raises:
-            ValueError: its name is taken, or it lacks something.
-        """
+        """Adds a class of another package; ValueError if its name is taken, or it lacks something."""
         name = _name_of(added)
         said = f"{self.what} {name} ({_address(added)})"
         if name in self.builtin:

@@ -78,10 +78,6 @@ class FixedBits(Quantization):
 
 
 def quantization_of(quantizer: Quantizer) -> Quantization:
-    """The implementation of a quantizer.
-
-    Raises:
-        ValueError: it cannot be imported or created.
-    """
+    """The implementation of a quantizer; ValueError if it cannot be imported or created."""
     made: Quantization = implementation_of(type(quantizer), "quantizes", Quantization)(quantizer)
     return made

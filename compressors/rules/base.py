@@ -123,17 +123,10 @@ class Rule(ABC):
 
     @abstractmethod
     def run(self, given: BucketInput) -> RuleOutput:
-        """Adds gradients to residuals, and takes out the update, which it returns.
-
-        Tallies of its parameters are in `given.tallies`.
-        """
+        """Adds gradients to residuals, and takes out the update; `given.tallies` has what it counts."""
 
 
 def rule_of(method: CompressedMethod) -> Rule:
-    """The rule of a method.
-
-    Raises:
-        ValueError: its implementation cannot be imported or created.
-    """
+    """The rule of a method; ValueError if its implementation cannot be imported or created."""
     rule: Rule = implementation_of(type(method), "rule", Rule)(method)
     return rule

@@ -42,10 +42,7 @@ class SparseRule(Rule):
 
     @abstractmethod
     def aims(self, parts: Sequence[Part], context: Context, known: Sequence[PolicyMemory]) -> list[float]:
-        """Decides the taus, or densities, of parts of one bucket, whose memories are known.
-
-        They have magnitudes where they `need_samples`.
-        """
+        """The taus, or densities, of parts of one bucket, which have magnitudes where they `need_samples`."""
 
     def memories(self, parts: Sequence[Part], memories: Memories) -> Sequence[PolicyMemory]:
         """The memories of parts, created where there is none; empty by default."""

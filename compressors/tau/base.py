@@ -39,11 +39,7 @@ class PolicyMemory:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The reverse of `plain`.
-
-        Raises:
-            ValueError: a field is missing, unknown, or no number.
-        """
+        """The reverse of `plain`; ValueError if a field is missing, unknown, or no number."""
         names = [field.name for field in fields(cls)]
         if missing := sorted(set(names) - set(plain)):
             raise ValueError(f"without {', '.join(missing)}")
@@ -142,11 +138,7 @@ class Fixed(ThresholdPolicy[PolicyMemory]):
 
 
 def policy_of(tau: float | Policy, method: ThresholdedMethod) -> ThresholdPolicy[Any]:
-    """The policy of a method's field `tau`.
-
-    Raises:
-        ValueError: its implementation cannot be imported or created.
-    """
+    """The policy of a method's field `tau`; ValueError if it cannot be imported or created."""
     if not isinstance(tau, Policy):
         return Fixed(as_tau(tau))
     policy: ThresholdPolicy[Any] = implementation_of(type(tau), "decides", ThresholdPolicy)(tau, method)

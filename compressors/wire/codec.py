@@ -120,11 +120,7 @@ def write_bits(flags: NDArray[Any]) -> Bytes:
 
 
 def read_bits(body: Bytes, count: int, what: str) -> NDArray[np.bool_]:
-    """The reverse, from the bytes that a body begins with.
-
-    Raises:
-        CorruptMessage: the body is too short, or spare bits are set.
-    """
+    """The bits that a body begins with; CorruptMessage if it is too short, or spare bits are set."""
     size = bit_bytes(count)
     need(body, size, f"positions: bits of {what}")
     bits = np.unpackbits(body[:size], bitorder="little").view(np.bool_)

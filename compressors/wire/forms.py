@@ -66,10 +66,7 @@ def table_layout(form: Form, bits: int) -> list[tuple[np.dtype[Any], int]]:
 
 
 def require_written(form: Form, bits: NDArray[np.int64], tables: Sequence[NDArray[Any]]) -> None:
-    """Raises CorruptMessage for tables that no quantizer writes, or whose values are not finite.
-
-    Bits are int64 [blocks], of the symbols of each block.
-    """
+    """CorruptMessage for tables that no quantizer writes; bits are int64 [blocks], of the symbols of each."""
     if form == "linear" and not _ranges_written(bits, *tables):
         raise CorruptMessage("a block's range is not finite, or its width is none that is written")
     if form == "quantile":

@@ -176,11 +176,7 @@ def _read_header(message: Bytes) -> _Header:
 
 
 def read_nonfinite(message: Bytes, n: int) -> NonFinite:
-    """The refusal that a message `is_refusal`, of a bucket of n elements.
-
-    Raises:
-        CorruptMessage: it is nothing that `write_nonfinite` makes, or of another bucket.
-    """
+    """The refusal that a message of a bucket of n elements is; CorruptMessage if it is none."""
     header = _read_header(message)
     if header.flags != _NONFINITE:
         raise CorruptMessage("flags: a refusal has no others")

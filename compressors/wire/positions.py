@@ -209,11 +209,7 @@ def codec_by_name(name: str) -> Codec:
 
 
 def codec_by_code(code: int) -> Codec:
-    """The codec whose code a message carries. A message imports nothing: the codec is registered before.
-
-    Raises:
-        CorruptMessage: no codec has it.
-    """
+    """The codec, built-in or registered, whose code a message carries; CorruptMessage if none has it."""
     if code in _BY_CODE:
         return _BY_CODE[code]
     registered = {codec.code: codec for codec in CODECS.registered.values()}

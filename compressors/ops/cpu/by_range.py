@@ -108,11 +108,7 @@ def _symbol_and_value(form, a, scales, top):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-untyped-def]
-    """Quantizes values of one block, and with `keeps` what the symbols leave out stays in their place.
-
-    Returns:
-        The sum of squares kept.
-    """
+    """Quantizes a block; with `keeps`, the rest stays in its place. Returns the sum of squares kept."""
     total = 0.0
     for first in range(0, values.size, blockwise.LINE):
         line, own = values[first : first + blockwise.LINE], symbols[first : first + blockwise.LINE]

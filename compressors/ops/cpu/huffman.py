@@ -512,11 +512,7 @@ def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:
 
 
 def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
-    """Writes the section to uint8 of `planned.size` bytes, which do not depend on the threads.
-
-    Raises:
-        ValueError: symbols have changed since, or `out` is of another size.
-    """
+    """Writes the section to uint8 [planned.size]; ValueError if symbols have changed, or `out` is no fit."""
     if out.size != planned.size:
         raise ValueError(f"{out.size} bytes for a section of {planned.size}")
     codebook, symbols = planned.code.codebook, planned.symbols

@@ -123,10 +123,7 @@ def take(rows, counts, places, values):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def apply_momentum(rows, momentum, out):  # type: ignore[no-untyped-def]
-    """velocity = momentum * velocity + gradient, where that is finite; out receives it wherever, at bases.
-
-    Velocities stand instead of residuals.
-    """
+    """velocity (a row's residual) = momentum * velocity + gradient where that is finite; out gains all."""
     for i in range(rows.shape[0]):
         velocity, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
         into = out[rows[i, 3] : rows[i, 3] + rows[i, 2]]

@@ -95,10 +95,7 @@ def build_tree(ordered, bits, tree):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def find_bins(tree, bits, keys, bins):  # type: ignore[no-untyped-def]
-    """Writes the bin of every key: how many of the bins above 0 it reaches.
-
-    Keys are int32, order keys of finite numbers, at least as many as `bins`, unsigned integers.
-    """
+    """Writes the bin of every order key of a finite number: how many of the bins above 0 it reaches."""
     if bits <= 4:
         for j in range(bins.size):
             bins[j] = _count_reached(tree, 0, keys[j]) - 1

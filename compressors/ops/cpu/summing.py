@@ -39,11 +39,7 @@ def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 @njit(nogil=True, cache=True)
 def _add(kind, low, at, s, stop, ends, shifts, taus, words, levels, values, block):  # type: ignore[no-untyped-def]
-    """Adds an update's words from `at` on, of segment s, that lie in a block, which begins at `low`.
-
-    Returns:
-        The first word behind the block, and its segment.
-    """
+    """Adds words of a segment from `at` on that lie in a block; returns the next word, and its segment."""
     i = at
     while True:
         end, base, tau = ends[s], low - shifts[s], taus[s]

@@ -120,10 +120,7 @@ def _put_back(words, values, base, residual):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def trim(words, values, tau, keep, base, residual, squares):  # type: ignore[no-untyped-def]
-    """Puts back what is below tau and, of what equals tau, the last, so that `keep` stay, at the front.
-
-    Returns how many stay, and `squares` with those put back added.
-    """
+    """Puts back all but the `keep` largest, by tau; returns how many stay, in front, and the squares."""
     ties = keep
     for value in values:
         ties -= abs(value) > tau

@@ -61,11 +61,7 @@ class CuPyRuntime(CudaOps):
     """A `Device` that is a GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        """On one of CUDA's devices; without a number, the current one. Sources are compiled when needed.
-
-        Raises:
-            ImportError: CuPy is not installed; it says what to install.
-        """
+        """On one of CUDA's devices, by default the current one; ImportError says what to install for CuPy."""
         self._cuda = _cupy().cuda
         self._number = torch.cuda.current_device() if device.index is None else device.index
         super().__init__(torch.device("cuda", self._number))

@@ -44,11 +44,7 @@ class Grid:
 
 
 def part_table(batch: Batch, tiles: Numbers, block: Any = 0, first_block: Any = 0) -> Numbers:
-    """The parameters as kernels take them, int64 [m, 8].
-
-    Raises:
-        TypeError: gradients are neither float32 nor 16-bit floats.
-    """
+    """The parameters as kernels take them, int64 [m, 8]; TypeError unless gradients have 32 or 16 bits."""
     table = np.zeros((len(batch), 8), np.int64)
     table[:, :4] = batch.rows
     table[:, 4] = np.cumsum(tiles) - tiles
