@@ -20,8 +20,8 @@ from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
 from .synchronization.config import real
 from .tasks import build_task, try_task
-from .tracking.patience import patient
 from .tracking.probe import answering_client
+from .tracking.store import patient
 from .user_code import UserCodeError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _building(section: str, source: str) -> Iterator[None]:
 def usable_store() -> "MlflowClient":
     """The tracking store; asked once, so that nothing starts where nothing could be logged.
 
-    When it goes away later, calls of this client hold a command up for `patience.LOST_S` seconds in all.
+    When it goes away later, calls of this client hold a command up for `LOST_S` seconds in all.
     Raises SpecError: it cannot be used.
     """
     return patient(answering_client())
@@ -111,7 +111,7 @@ def usable_store() -> "MlflowClient":
 
 def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
     """Refuses a model that hybrid parallelism cannot cut in two."""
-    from .synchronization.hybrid.parts import two_parts  # noqa: PLC0415 - imports torch
+    from .synchronization.hybrid.layers import two_parts  # noqa: PLC0415 - imports torch
 
     try:
         two_parts(model)

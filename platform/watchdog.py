@@ -62,8 +62,7 @@ for pause in (0, 0.5, 2):
 def watched() -> Iterator[dict[str, str]]:
     """Has all processes that get an environment killed when this process is gone before the context ends.
 
-    Yields:
-        The mark, to be added to the environment of what is started; whatever that starts inherits it.
+    Yields the mark, to be added to the environment of what is started; whatever that starts inherits it.
     """
     mark = {MARK: uuid.uuid4().hex}
     try:

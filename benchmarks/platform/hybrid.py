@@ -25,8 +25,7 @@ from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.base import Moment
 from taugrad.platform.synchronization.build import build_synchronization
-from taugrad.platform.synchronization.hybrid.layers import share_of
-from taugrad.platform.synchronization.hybrid.parts import two_parts
+from taugrad.platform.synchronization.hybrid.layers import share_of, two_parts
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training.batch_plan import Position
 

@@ -74,7 +74,7 @@ GROUPS = {
         "platform/models/",
         "platform/tasks/",
         "platform/training/",
-        "platform/synchronization/hybrid/parts",
+        "platform/synchronization/hybrid/layers",
     ),
 }
 """By group: names of errors, or parts of paths. The first group that fits is a message's."""

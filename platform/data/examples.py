@@ -81,3 +81,9 @@ class Tensors(Examples):
         """See `Examples.batch`; these have no randomness."""
         chosen = torch.from_numpy(indices)
         return self.inputs[chosen], self.targets[chosen]
+
+
+def evenly_spaced(count: int, most: int) -> NDArray[np.int64]:
+    """Some of 0..count-1 at equal distances, int64 [min(count, most)], ascending; the first is 0."""
+    chosen = min(count, most)
+    return np.arange(chosen, dtype=np.int64) * count // chosen

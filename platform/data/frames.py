@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from .config import Frames
 from .errors import DataError
-from .examples import Draw, Examples, Pair, Parts
+from .examples import Draw, Examples, Pair, Parts, evenly_spaced
 from .frames_folder import Part, read_manifest, read_part
 from .shape import Shape
-from .tokens import evenly_spaced
 
 _CHUNK = 1 << 16
 """Frames that are added together."""

@@ -35,14 +35,10 @@ def load_mnist(config: Mnist) -> DataSet:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Reads one file of so many dimensions; a name that ends in `.gz` is unpacked.
+    """Reads one file of so many dimensions, uint8; a name that ends in `.gz` is unpacked.
 
-    Returns:
-        uint8, of the shape that the file gives.
-
-    Raises:
-        DataError: The file cannot be read, is not such an IDX file, or holds fewer or more bytes than its
-            header says.
+    Raises DataError: it cannot be read, is not such an IDX file, or holds fewer or more bytes than its header
+    says.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -10,12 +10,11 @@ import numpy as np
 from .config import ImageFolder
 from .embedded import stratified_split
 from .errors import DataError, needed
-from .examples import Parts
+from .examples import Parts, evenly_spaced
 from .image_file import Framing, ImageFiles
 from .pixels import Normalization
 from .shape import Shape
 from .streamed import Streamed
-from .tokens import evenly_spaced
 
 _ENDS = {
     *(".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".avif", ".gif", ".tif", ".tiff"),

@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from .config import Parquet
 from .errors import DataError, needed
-from .examples import Draw, Parts
+from .examples import Draw, Parts, evenly_spaced
 from .image_file import Framing
 from .parquet_files import column_type, find, read_labels
 from .pixels import Normalization
 from .row_tasks import RowGroups, Rows, is_list, read_group
 from .shape import Shape
 from .streamed import Streamed
-from .tokens import evenly_spaced
 
 
 def load_parquet(config: Parquet) -> Parts:

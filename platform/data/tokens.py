@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .config import MOST_TOKENS, Tokens
 from .errors import DataError, mapped
-from .examples import Draw, Examples, Pair, Parts
+from .examples import Draw, Examples, Pair, Parts, evenly_spaced
 from .shape import Shape
 
 TokenRow = NDArray[np.integer[Any]]
@@ -56,12 +56,6 @@ def spaced_windows(tokens: TokenRow, context: int, most: int, name: str) -> Wind
             f"{name}: holds {len(tokens)} tokens; a window of context = {context} needs {context + 1}"
         )
     return Windows(tokens, context, evenly_spaced(whole, most))
-
-
-def evenly_spaced(count: int, most: int) -> NDArray[np.int64]:
-    """Some of 0..count-1 at equal distances, int64 [min(count, most)], ascending; the first is 0."""
-    chosen = min(count, most)
-    return np.arange(chosen, dtype=np.int64) * count // chosen
 
 
 _CHUNK = 1 << 24

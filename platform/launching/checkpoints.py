@@ -11,9 +11,8 @@ import torch.distributed as dist
 from pyarrow import ArrowException
 from ray.train import Checkpoint
 
-from ..training.checkpoint import Saved
+from ..training.checkpoint import Saved, agreed, gathered
 from ..training.manifest import Digest, Manifest, folder_name
-from ..training.resuming import agreed, gathered
 from .run_folder import RunFolder, fallback
 from .run_status import Job
 from .storage import below, reason

@@ -60,16 +60,10 @@ def is_checkpoint(place: str) -> bool:
 def deliver_checkpoint(place: Path, open_store: "Callable[[], MlflowClient]") -> str:
     """Puts a checkpoint's files that are on this machine where the run's checkpoints are.
 
-    It is one when all its files are there; those that are on other machines go there from these.
-
-    Returns:
-        What was done, in one line.
-
-    Raises:
-        SpecError: the store cannot be used.
-        Unusable: a file is damaged, or it is of no run.
-        RunHeld: the run goes on at this moment.
-        Exception: what the stores raise when they do not answer; everything is still here.
+    It is one when all its files are there; those that are on other machines go there from these. Returns what
+    was done, in one line. Raises SpecError: the store cannot be used; Unusable: a file is damaged, or it is
+    of no run; RunHeld: the run goes on at this moment; and what the stores raise when they do not answer:
+    everything is still here.
     """
     place = place.absolute()
     iteration = int(place.name.removeprefix("iteration_")) if place.name[-8:].isdecimal() else -1

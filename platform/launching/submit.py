@@ -102,8 +102,7 @@ def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapp
 def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
     """Prints a job's log until the job ends. At Ctrl-C the job goes on, and two lines say how to go on, too.
 
-    Returns:
-        The job's exit code; 1 when the cluster does not answer any more, 130 after Ctrl-C.
+    Returns the job's exit code; 1 when the cluster does not answer any more, 130 after Ctrl-C.
     """
     from ray.exceptions import RayError  # noqa: PLC0415 - takes seconds
     from ray.job_submission import JobStatus  # noqa: PLC0415

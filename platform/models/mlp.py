@@ -31,8 +31,7 @@ def mlp(
 ) -> nn.Sequential:
     """Builds the network of hidden layers of some widths; its weights begin as torch fills them.
 
-    Returns:
-        Maps float32 [N, ...] of `inputs` numbers an example to float32 [N, outputs].
+    It maps float32 [N, ...] of `inputs` numbers an example to float32 [N, outputs].
     """
     layers = OrderedDict[str, nn.Module](flatten=nn.Flatten())
     for number, (fan_in, fan_out) in enumerate(pairwise([inputs, *widths, outputs]), start=1):
@@ -51,9 +50,8 @@ _MIDDLE = 0.5
 def sigmoid_stack(inputs: int, depth: int, width: int, outputs: int) -> nn.Sequential:
     """Builds the network of `depth` hidden layers of one width.
 
-    Returns:
-        Maps float32 [N, ...] of `inputs` numbers an example, of about unit variance, to scores, float32
-        [N, outputs].
+    It maps float32 [N, ...] of `inputs` numbers an example, of about unit variance, to scores, float32 [N,
+    outputs].
     """
     net = mlp(inputs, [width] * depth, outputs, "sigmoid")
     layers = [layer for layer in net if isinstance(layer, nn.Linear)]

@@ -34,14 +34,10 @@ def _is_model(annotation: Any) -> bool:
 
 
 def entered(annotations: Sequence[Any], *names: str) -> list[Any]:
-    """What a field may be.
+    """A field's annotation in each member of a union of `annotations`; none where there is no such field.
 
-    Args:
-        annotations: what holds it: a model, or what `entered` returned for the group around it.
-        names: the field's name, after those of the groups that it lies in from there.
-
-    Returns:
-        Its annotation in each member of a union; none where there is no such field.
+    These are a model, or what `entered` returned for the group around it; names of groups come before the
+    field's.
     """
     for part in names:
         models = (model for annotation in annotations for model in models_in(annotation))

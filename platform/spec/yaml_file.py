@@ -90,12 +90,8 @@ def read_value(text: str, annotations: Sequence[Any]) -> Any:
 def parse_yaml(text: str, annotations: Sequence[Any]) -> Any:
     """What a text in YAML says: dictionaries with text as keys, lists, text, numbers, true, false and None.
 
-    Args:
-        text: one document.
-        annotations: what its value may be: a model, or what `entered` returns for a field.
-
-    Raises:
-        yaml.YAMLError: it is not valid, for which `explain_yaml` has a line.
+    `annotations` are what its value may be: a model, or what `entered` returns for a field. Raises
+    yaml.YAMLError: it is not valid, for which `explain_yaml` has a line.
     """
     try:
         node = yaml.compose(text, _Loader)

@@ -1,4 +1,1 @@
-"""Modes of synchronization: what workers exchange, when, and who sends it to whom.
-
-`config` and `validation` are light; everything else needs torch.
-"""
+"""Modes of synchronization; `config` and `validation` are light, everything else needs torch."""

@@ -64,10 +64,9 @@ class Synchronization(ABC):
 
     @abstractmethod
     def links(self) -> Links | None:
-        """What went over each link since the run began; all processes must call this together.
+        """What went over each link since the run began, on every process; all must call this together.
 
-        Returns:
-            The same on every process; None where the transport decides over which links bytes go.
+        None where the transport decides over which links bytes go.
         """
 
     def sync_model(self) -> None:  # noqa: B027 - most modes have nothing to do

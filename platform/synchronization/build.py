@@ -22,21 +22,20 @@ from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
 from ..spec import RunSpec
 from ..tasks.base import Task
+from ..training.checkpoint import gathered
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from ..training.resuming import gathered
+from .asynchronous.mail import Course
 from .asynchronous.mode import AsynchronousTraining
-from .asynchronous.schedule import Course
 from .asynchronous.worker import AsyncWorker
 from .base import Synchronization
 from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, RoundSchedule, WeightsSync, real
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
+from .hybrid.layers import two_parts
 from .hybrid.mode import HybridTraining
-from .hybrid.parts import two_parts
 from .hybrid.worker import HybridConfig, HybridWorker
-from .quorum.deadline import Decide, by_store
-from .quorum.free import FreeRounds
+from .quorum.free import Decide, FreeRounds, by_store
 from .quorum.inbox import Inbox
 from .quorum.scheduled import Drawn, ScheduledRounds
 from .validation import needed_of

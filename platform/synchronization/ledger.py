@@ -118,10 +118,8 @@ class Ledger:
     ) -> NDArray[np.void]:
         """Completes all entries with what all workers have counted; all processes call this together.
 
-        `complete` is called with each entry, the notes of all workers and those of the workers here.
-
-        Returns:
-            [workers, iterations], all notes.
+        `complete` is called with each entry, the notes of all workers and those of the workers here. Returns
+        all notes, [workers, iterations].
         """
         for iteration, notes in self._open:
             for name in _SUMS:

@@ -33,11 +33,7 @@ class Task(ABC):
 
     @abstractmethod
     def sums(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor | float]:
-        """The sums that a block of test examples adds to an evaluation.
-
-        Returns:
-            Always the same number of scalars.
-        """
+        """The sums that a block of test examples adds to an evaluation: always the same number of scalars."""
 
     @abstractmethod
     def evaluation(self, sums: Sequence[float], examples: int) -> Mapping[str, float]:

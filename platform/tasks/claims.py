@@ -105,8 +105,7 @@ def difference(
 def interval(values: Sequence[float], examples: int | None, metric: Metric) -> tuple[float, float] | None:
     """The 95% interval of the mean of one setting's values, one a seed, as they are logged.
 
-    Returns:
-        Of seeds and examples, as far as they are known; None where neither is.
+    It is of seeds and examples, as far as they are known; None where neither is.
     """
     mean, between = float(np.mean(values)), 0.0
     if len(values) < FEWEST_SEEDS and not (metric.is_share and examples):

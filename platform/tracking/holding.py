@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from . import names
-from .patience import impatient
 from .record import Record
+from .store import impatient
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -84,14 +84,10 @@ class Holder:
 
 
 class Hold:
-    """Keeps all other drivers from a run while a `with` block runs.
+    """Keeps all other drivers from a run while a `with` block runs; nobody else can have begun a `new` one.
 
-    Args:
-        client: the store that has the run.
-        run_id: the run.
-        new: whether the run is new, so that nobody else can have begun to take it.
-        beat_s: seconds from one sign of life to the next.
-        stale_s: seconds without a sign of life after which a holder on another machine counts as dead.
+    There are `beat_s` seconds from one sign of life to the next; after `stale_s` without one a holder on
+    another machine counts as dead.
     """
 
     def __init__(

@@ -31,12 +31,8 @@ _LEAVING_S = 2.0
 class Journal:
     """A run's journal, and what ships from it.
 
-    Args:
-        uri: of the tracking store.
-        run_id: the run.
-        notify: told, from a thread of its own, what the user should know.
-        client: of the store, for a thread of this process to ship with; None: a process of its own does, and
-            is started again where it ends.
+    `notify` is told, from a thread of its own, what the user should know. A process of its own ships, and is
+    started again where it ends; or a thread of this one, where it is given a client.
     """
 
     def __init__(

@@ -32,13 +32,9 @@ _LOOK_S = 0.1
 
 
 class Shipper:
-    """Sends records of a run that are not in the store yet.
+    """Sends records of a run that are not in the store yet; the store is asked at once what it has.
 
-    Args:
-        client: the store, which is asked at once what it has.
-        run_id: the run.
-        notify: told what the store will never accept, once for each name in `told`.
-        told: the names that the user has heard of.
+    `notify` is told what it will never accept, once for each name that the user has not heard of (`told`).
     """
 
     def __init__(

@@ -13,11 +13,12 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote, urlparse
 
+from ..deadline import NoAnswer, in_time
 from . import names
 from .masking import masked
 from .record import Status
@@ -46,12 +47,11 @@ class TrackingError(RuntimeError):
 
 
 def tracking_uri() -> str:
-    """Where runs are tracked.
+    """Where runs are tracked: `MLFLOW_TRACKING_URI` if it is set, otherwise `mlflow.db`.
 
-    Returns:
-        `MLFLOW_TRACKING_URI` if it is set, with a relative sqlite path made absolute, because workers have
-        another working directory. Otherwise `mlflow.db` in the working directory, or in `~/.taugrad` for
-        Ray jobs, because Ray deletes the working directory of its jobs.
+    A relative sqlite path is made absolute, because workers have another working directory. `mlflow.db` is in
+    the working directory, or in `~/.taugrad` for Ray jobs, because Ray deletes the working directory of its
+    jobs.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     if not uri:
@@ -276,3 +276,61 @@ def _locks(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+T = TypeVar("T")
+
+LOST_S = 20.0
+"""Seconds in total that a store without answers may cost a command. After that, it is not asked any more."""
+_AGAIN_S = 60.0
+"""Seconds after which it is asked once more: it may be back for the next run."""
+_ONCE_S = 5.0
+
+
+class Patience:
+    """Lets calls fail for a number of seconds in total; a call that succeeds restores them."""
+
+    def __init__(self, seconds: float = LOST_S) -> None:
+        self._seconds = self._left = seconds
+        self._again = 0.0
+
+    def __call__(self, ask: Callable[[], T]) -> T:
+        """Calls a function; raises NoAnswer: it takes longer than what is left, or nothing is left."""
+        begun = time.monotonic()
+        if self._left <= 0 and begun < self._again:
+            raise NoAnswer(f"it has not answered for {self._seconds:.0f} s")
+        try:
+            answer = in_time(self._left if self._left > 0 else _ONCE_S, ask)
+        except Exception:
+            self._left -= time.monotonic() - begun
+            self._again = time.monotonic() + _AGAIN_S
+            raise
+        self._left = self._seconds
+        return answer
+
+
+def patient(client: "MlflowClient") -> "MlflowClient":
+    """The client, with calls that together wait at most `LOST_S` for a store that is away.
+
+    A local database does not go away. Users can set a longer MLFLOW_HTTP_REQUEST_TIMEOUT for single requests.
+    """
+    if sqlite_path(client.tracking_uri) is not None:
+        return client
+    granted = os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", "")
+    return cast("MlflowClient", _Patient(client, max(LOST_S, float(granted) if granted.isdecimal() else 0)))
+
+
+def impatient(client: "MlflowClient") -> "MlflowClient":
+    """The client inside a patient one, for a thread that nobody waits for: its waiting is not counted."""
+    return client._client if isinstance(client, _Patient) else client
+
+
+class _Patient:
+    def __init__(self, client: "MlflowClient", seconds: float) -> None:
+        self._client, self._patience = client, Patience(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._client, name)
+        if not callable(attribute):
+            return attribute
+        return lambda *arguments, **named: self._patience(lambda: attribute(*arguments, **named))

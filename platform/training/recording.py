@@ -9,7 +9,7 @@ from time import perf_counter, time
 from taugrad.compressors.spans import RECORDER, Span
 
 from ..tracking.timeline import Timeline, moved
-from .resuming import gathered
+from .checkpoint import gathered
 
 WARM_UP = 10
 """Steps of a process that are not recorded: kernels are compiled, layers are looked at."""
@@ -49,11 +49,7 @@ class Recording:
             self._spans += [moved(span, ahead) for span in RECORDER.stop()]
 
     def gathered(self) -> Timeline | None:
-        """Of all workers; all processes must call this together.
-
-        Returns:
-            The same on every process; None where a worker has recorded nothing.
-        """
+        """Of all workers, which call this together; None where a worker has recorded nothing."""
         if not self._steps:
             return None
         texts = gathered(json.dumps([astuple(span) for span in self._spans]))  # times keep every bit

@@ -23,7 +23,7 @@ from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
 from ..synchronization.base import Moment
 from ..synchronization.build import build_synchronization
-from ..synchronization.quorum.deadline import Decide
+from ..synchronization.quorum.free import Decide
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
@@ -197,13 +197,9 @@ class Trainer:
         return self.plan.ends_part(self.done, _CHECKPOINTS_A_RUN)
 
     def resume(self, saved: Saved) -> list[str]:
-        """Restores a checkpoint.
+        """Restores a checkpoint; returns the lines of the journal that were not in MLflow at that time.
 
-        Returns:
-            The lines of the journal that were not in MLflow when it was written.
-
-        Raises:
-            CheckpointError: it is of a run with another number of workers, model or optimizer.
+        Raises CheckpointError: it is of a run with another number of workers, model or optimizer.
         """
         shared, local_state = saved.shared, saved.local_state
         try:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from taugrad.platform.synchronization.adapting.adapter import Measured, typical, window_of
-from taugrad.platform.synchronization.adapting.choice import Adaptation, Chooser
-from taugrad.platform.synchronization.adapting.link import LinkEstimate
+from taugrad.platform.synchronization.adapting.choice import Adaptation, Chooser, LinkEstimate
 from taugrad.platform.synchronization.config import Adapt
 
 ELEMENTS, COMPUTE_S, WAIT, EVERY = 1_000_000, 0.05, 0.2, 10

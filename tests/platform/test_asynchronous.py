@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.synchronization.asynchronous.schedule import Course, Schedule
+from taugrad.platform.synchronization.asynchronous.mail import Course, Schedule
 
 pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625

@@ -18,13 +18,10 @@ from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
-from taugrad.platform.models.convnets import lenet, vgg16
+from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
 from taugrad.platform.models.mlp import mlp
-from taugrad.platform.models.nin import nin
-from taugrad.platform.models.resnet import resnet
 from taugrad.platform.synchronization.hybrid.exchange import Exchange, run_lockstep
-from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer
-from taugrad.platform.synchronization.hybrid.parts import two_parts
+from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer, two_parts
 from taugrad.platform.synchronization.hybrid.worker import (
     Computed,
     HybridConfig,

@@ -15,7 +15,7 @@ from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.carrier import MemoryCarrier, in_memory
 from taugrad.platform.launching.run_status import RunStatus
 from taugrad.platform.synchronization.config import Deadline, RoundSchedule
-from taugrad.platform.synchronization.quorum.deadline import RoundDeadline, by_store, close_round
+from taugrad.platform.synchronization.quorum.free import RoundDeadline, by_store, close_round
 from taugrad.platform.synchronization.quorum.inbox import Inbox
 from taugrad.platform.synchronization.quorum.message import (
     MessageKind,
@@ -119,7 +119,7 @@ def test_more_than_half_close_a_round(quorum, workers, needed):
 
 def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("taugrad.platform.synchronization.quorum.deadline.monotonic", lambda: now[0])
+    monkeypatch.setattr("taugrad.platform.synchronization.quorum.free.monotonic", lambda: now[0])
     pace = RoundDeadline(Deadline(factor=2, least=1, most=50))
     for number, seconds in enumerate((4.0, 5.0, 3.0)):
         assert pace.deadline_s == 50, number

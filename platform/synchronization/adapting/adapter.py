@@ -17,8 +17,7 @@ from taugrad.compressors.method.sparse import ThresholdedMethod, WholeValues
 
 from ...tracking import names
 from ..config import Adapt
-from .choice import Adaptation, Chooser
-from .link import LinkEstimate, Window
+from .choice import Adaptation, Chooser, LinkEstimate, Window
 
 log = logging.getLogger("taugrad")
 
@@ -64,13 +63,10 @@ class Adapter:
         device: torch.device,
         aim_at: Callable[[float], float],
     ) -> None:
-        """Begins with what the spec says.
+        """Begins with what the spec says, and `local_steps` steps from one exchange to the next.
 
-        Args:
-            chooser: chooses.
-            local_steps: steps from one exchange to the next.
-            device: where the process group's transport takes tensors from.
-            aim_at: has the worker send another share of elements; returns the share that it really is.
+        `device` is where the process group's transport takes tensors from. `aim_at` has the worker send
+        another share of elements, and returns the share that it really is.
         """
         self.choice = Adaptation(chooser.usual, local_steps)
         self._chooser, self._device, self._aim_at = chooser, device, aim_at

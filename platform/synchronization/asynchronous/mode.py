@@ -17,8 +17,7 @@ from ...tracking import names
 from ...training.generators import Randomness
 from ..base import Moment, Synchronization
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
-from .mail import Mail, Message
-from .schedule import Course, Schedule
+from .mail import Course, Mail, Message, Schedule
 from .worker import AsyncWorker
 
 _STATE_VERSION = 1

@@ -22,8 +22,7 @@ from ..base import Moment
 from ..gradients import GradientsInRounds
 from ..ledger import Iteration
 from .exchange import Coroutine, Exchange, run_lockstep
-from .layers import Layer, cut_optimizer
-from .parts import ModelParts
+from .layers import Layer, ModelParts, cut_optimizer
 from .worker import Computed, HybridWorker
 
 
