@@ -78,13 +78,13 @@ def gaps_and_values(before: dict[str, Tensor], after: dict[str, Tensor]) -> byte
     gaps, values = list[bytes](), list[bytes]()
     for name, old in before.items():
         one, other = (tensor.view(torch.int16).numpy().ravel() for tensor in (old, after[name]))
-        found = np.flatnonzero(one != other)
-        gap = np.diff(found, prepend=-1) - 1
+        changed = np.flatnonzero(one != other)
+        gap = np.diff(changed, prepend=-1) - 1
         ends = np.cumsum(gap // 255 + 1) - 1
         coded = np.full(int((gap // 255 + 1).sum()), 255, np.uint8)
         coded[ends] = gap % 255
         gaps.append(coded.tobytes())
-        values.append(other[found].tobytes())
+        values.append(other[changed].tobytes())
     return b"".join(gaps + values)
 
 

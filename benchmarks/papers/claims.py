@@ -139,7 +139,7 @@ def evaluate(expression: str) -> float | bool:
 
 def filled(text: str) -> str:
     """The text with its figures."""
-    text = re.sub(r"\[\[(.+?)\]\]", lambda found: f"{evaluate(found[1]):.3g}", text)
+    text = re.sub(r"\[\[(.+?)\]\]", lambda match: f"{evaluate(match[1]):.3g}", text)
     return _ADDRESS.sub(lambda address: figure(address["source"], address["rest"]).text, text)
 
 

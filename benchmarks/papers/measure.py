@@ -230,7 +230,11 @@ def sampled(seed: int) -> Values:
     listener = Following()
     fit(oland_raj.spec_of("none", seed, 2).model_dump_json(), listener)
     rng, missed = np.random.default_rng(seed), []
-    for layer in [each.detach().flatten() for each in listener.trainer.model.parameters() if each.ndim > 1]:
+    for layer in [
+        parameter.detach().flatten()
+        for parameter in listener.trainer.model.parameters()
+        if parameter.ndim > 1
+    ]:
         chosen = layer[rng.choice(layer.numel(), max(1, round(0.03 * layer.numel())), replace=False)]
         within = torch.cat([chosen, layer.min().view(1), layer.max().view(1)])
         missed.append(abs(oland_raj.entropy(within) - oland_raj.entropy(layer)))

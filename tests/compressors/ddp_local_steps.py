@@ -308,8 +308,8 @@ def agreed_weights_residuals_and_momentum_on_the_host_give_the_same_bits(name: s
                 agreed = flat(model.parameters())
             kept = {what: local.state_dict()[what] for what in ("rounds", "shared", "traffic")}
             ends.append([kept, local.totals, agreed, flat(model.parameters())])
-    for each in ends[1:]:
-        assert_same(each, ends[0])
+    for end in ends[1:]:
+        assert_same(end, ends[0])
 
 
 @scenario(2)

@@ -96,9 +96,9 @@ def test_readers_follow(
 def test_snapshots_are_files_of_safetensors(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     states = published(tmp_path, 1)
-    found = safetensors.load_file(tmp_path / "0000000000.safetensors")
-    found["fp8"] = found["fp8"].view(torch.float8_e4m3fnuz)  # which the format does not know
-    assert same(found, states[0])
+    tensors = safetensors.load_file(tmp_path / "0000000000.safetensors")
+    tensors["fp8"] = tensors["fp8"].view(torch.float8_e4m3fnuz)  # which the format does not know
+    assert same(tensors, states[0])
 
 
 def test_the_shortest_chain_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,8 +45,8 @@ def patterns_of(tensor: Tensor) -> list[int]:
     if not plain.numel():
         return []
     data = plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    found: list[int] = np.frombuffer(data, f"<u{PATTERNS[name].width}").tolist()
-    return found
+    patterns: list[int] = np.frombuffer(data, f"<u{PATTERNS[name].width}").tolist()
+    return patterns
 
 
 def bits(weights: Mapping[str, Tensor]) -> dict[str, list[int]]:
@@ -357,10 +357,10 @@ def test_sparse_updates_are_what_servers_scatter() -> None:
     }
     before, after = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
     patch = make_patch(before, after)
-    found = patch.sparse()
-    assert [update.name for update in found] == ["all", "few", "raw"]
+    updates = patch.sparse()
+    assert [update.name for update in updates] == ["all", "few", "raw"]
     weights = copies(before)
-    for name, indices, values in found:
+    for name, indices, values in updates:
         assert indices.dtype == torch.int32
         assert (indices.diff() > 0).all()
         assert values.dtype == weights[name].dtype
@@ -370,7 +370,7 @@ def test_sparse_updates_are_what_servers_scatter() -> None:
     assert bits(weights) == bits(after)
     received = WeightPatch(bytes(patch))
     again = received.sparse(before)
-    assert all(x.indices.equal(y.indices) for x, y in zip(found, again, strict=True))
+    assert all(x.indices.equal(y.indices) for x, y in zip(updates, again, strict=True))
     with pytest.raises(TypeError, match="needs the weights"):
         received.sparse()
     with pytest.raises(PatchMismatch, match="digest"):

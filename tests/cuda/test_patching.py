@@ -49,8 +49,8 @@ def test_changes_and_digests_are_those_of_the_cpu(share: float, device: Any) -> 
     assert theirs.digest([]) == []
     for digested in (False, True):
         changes = ours.compare(before, after, digested=digested)
-        found = theirs.compare(there, others, digested=digested)
-        for mine, other in zip(changes, found, strict=True):
+        results = theirs.compare(there, others, digested=digested)
+        for mine, other in zip(changes, results, strict=True):
             assert (mine.digest, mine.change) == (other.digest, other.change)
             assert mine.steps.positions.tolist() == other.steps.positions.tolist()
             assert mine.steps.steps.tolist() == other.steps.steps.tolist()
