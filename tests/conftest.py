@@ -32,10 +32,7 @@ took 32 minutes in place of 26. The dashboards' tests read one experiment.
 FIRST = (
     *COMPILING,
     # Of these the first train nothing, or without kernels: what trains later loads what others have compiled.
-    *(
-        f"tests/integration/test_{name}.py"
-        for name in ("stores", "interrupted", "outage", "submit", "search")
-    ),
+    *(f"tests/integration/test_{name}.py" for name in ("stores", "interrupted", "submit", "search")),
     *("tests/integration/", CLUSTER, "tests/dashboards/", "tests/docs/"),
     *("tests/compressors/test_ddp.py", "tests/platform/"),
 )

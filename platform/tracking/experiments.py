@@ -19,7 +19,7 @@ def find_experiment(client: "MlflowClient", name: str) -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and experiment.lifecycle_stage != "deleted":
         return str(experiment.experiment_id)
-    others = sorted(printable(experiment_.name) for experiment_ in client.search_experiments(max_results=100))
+    others = sorted(printable(other.name) for other in client.search_experiments(max_results=100))
     where, there = masked(client.tracking_uri), ", ".join(others) or "none"
     raise SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {where}; there is: {there}"])
 

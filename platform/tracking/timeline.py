@@ -53,7 +53,7 @@ class Timeline:
                     thread = _MOST_THREADS * first + row
                     name = f"{title} {row + 1}" if row else title
                     events.append(_about("thread_name", rank, thread, name=name))
-                    events += [_event(span_, rank, thread) for span_ in inside]
+                    events += [_event(child, rank, thread) for child in inside]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
     @classmethod

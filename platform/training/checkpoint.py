@@ -96,10 +96,10 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
         except CheckpointError as error:
             kind = next(key for key, kind_of_error in _KINDS.items() if isinstance(error, kind_of_error))
             failure = f"{kind}{error}"
-        failures = [failure_ for failure_ in gathered(failure) if failure_]
+        failures = [text for text in gathered(failure) if text]
         if failures:
             # The worst result counts; of equal ones, that of the first worker.
-            worst = max(failures, key=lambda failure_: list(_KINDS).index(failure_[0]))
+            worst = max(failures, key=lambda text: list(_KINDS).index(text[0]))
             raise _KINDS[worst[0]](worst[1:])
         assert result is not None
         return result

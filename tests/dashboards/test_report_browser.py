@@ -77,4 +77,4 @@ def test_interactive_charts_are_drawn_without_network(prepared, folder):
         held[run.info.run_name].append((1000 * metrics["total/wire_gb"], 100 * metrics["eval/accuracy"]))
     assert len(names) == 6  # a setting for each rule
     for name, point in zip(names, drawn, strict=True):
-        assert any(tuple(point) == pytest.approx(point_) for point_ in held[name])
+        assert any(tuple(point) == pytest.approx(other) for other in held[name])

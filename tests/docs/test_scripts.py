@@ -97,7 +97,7 @@ def test_momentum_on_both_sides_is_warned_of_once(page):
 )
 def test_the_pages_example_trains_and_sends_less(page, name, workers, options, fewer, tmp_path, monkeypatch):
     result = fences.blocks(f"docs/how-to/{page}.md")
-    block = next(block_ for block_ in result if block_.text.startswith("# examples/"))
+    block = next(candidate for candidate in result if candidate.text.startswith("# examples/"))
     example = (fences.ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
     assert block.text == f"# examples/{name}.py\n{example}"
     script, logs = tmp_path / "script.py", [tmp_path / f"{rank}.log" for rank in range(workers)]

@@ -134,7 +134,7 @@ def test_resumed_in_the_middle_everything_is_the_same(runs, name):
     for worker in runs[name]:
         resumed = worker["resumed"]
         assert worker["steps"][MIDDLE:] == resumed["steps"]
-        assert [residual for residual in worker["decided"] if residual[0] > MIDDLE] == resumed["decided"]
+        assert [decision for decision in worker["decided"] if decision[0] > MIDDLE] == resumed["decided"]
         for what in ("weights", "own", "adapter", "totals"):
             assert same(worker[what], resumed[what]), what
 

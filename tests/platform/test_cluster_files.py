@@ -110,7 +110,7 @@ def test_the_shell_and_ray_take_what_ray_up_is_given(name):
             assert options["autoscaling_config"]
         else:
             assert options["address"] == "$RAY_HEAD_IP:6379"
-        (command,) = (command_ for command_ in config[group] if "ray start" in command_)
+        (command,) = (line for line in config[group] if "ray start" in line)
         assert re.search(r"export [^;]*RAY_AUTH_MODE=token\b[^;]*;.*ray start", command)
     assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
 

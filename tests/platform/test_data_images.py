@@ -161,7 +161,7 @@ def test_a_tree_with_a_test_part_is_read(tree):
 def test_one_tree_is_split_by_class(tree):
     path, train, _ = tree
     data = load(ImageFolder(path=path / "train", size=12, test_fraction=0.34))
-    parts = [all_examples(examples_) for examples_ in (data.train, data.test)]
+    parts = [all_examples(part) for part in (data.train, data.test)]
     assert np.bincount(parts[1][1]).tolist() == [3, 2, 2]
     together = torch.cat([inputs for inputs, _ in parts]).numpy()
     wanted = normalised([train[name] for name in sorted(train)])

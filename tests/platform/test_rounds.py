@@ -87,31 +87,6 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_synchronization_that_is_given_up_leaves_residuals_as_if_nothing_was_sent(name):
-    workers, line = 3, "wgt(1.0, nonfinite='skip')"
-    patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
-    good = gradients(workers, 0)
-    bad = gradients(workers, 1)
-    bad[2][1][200] = torch.nan
-    synchronize(patterns, good, 0)
-    before = [owed_by(pattern) for pattern in patterns]
-    with pytest.raises(RefusedUpdate) as refusal:
-        synchronize(patterns, bad, 1)
-    assert refusal.value.ordinal == 1
-    assert refusal.value.rank == 2
-    for pattern_ in patterns:
-        pattern_.put_back()
-        pattern_.put_back()
-    after = [owed_by(pattern) for pattern in patterns]
-    for rank, (earlier, later) in enumerate(zip(before, after, strict=True)):
-        gained = (later - earlier).numpy()
-        gradient = torch.cat(bad[rank]).double().nan_to_num(0.0).numpy()
-        if name != "ring":
-            np.testing.assert_allclose(gained, gradient, atol=1e-5)
-    assert all(torch.isfinite(tensor).all() for tensor in after)
-
-
-@pytest.mark.parametrize("name", PATTERNS)
 def test_a_damaged_message_is_refused_and_its_sender_named(name):
     workers = 3
     patterns = [pattern(name, "strom(0.5)", rank, workers) for rank in range(workers)]
@@ -132,25 +107,6 @@ def test_a_damaged_message_is_refused_and_its_sender_named(name):
     patterns[1].rounds = damaged  # type: ignore[method-assign]
     with pytest.raises(CorruptMessage, match="the message of worker 1"):
         exchange(patterns, gradients(workers, 0), 0)
-
-
-def test_between_sites_a_message_crosses_once_for_each_site():
-    sites = Sites.of([[0, 4, 5], [1, 2], [3]], 6)
-    settings = [Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], rank, 6) for rank in range(6)]
-    method = read_config("strom(0.5) | golomb_rice")
-    straight = [AllGather(method, setting) for setting in settings]
-    between = [AllGather(method, setting, sites) for setting in settings]
-    for step in range(3):
-        expected, all_links = synchronize(straight, gradients(6, step), step)
-        actual, links = synchronize(between, gradients(6, step), step)
-        assert torch.equal(actual, expected)
-        lengths = all_links.link_bytes.max(axis=1)
-        carried = np.zeros((6, 6), np.int64)
-        for source, by, to in sites.hops:
-            carried[by, to] += lengths[source]
-        assert (links.link_bytes == carried).all()
-        assert links.link_messages.sum() == all_links.link_messages.sum()
-        assert (links.sums.sent, links.sums.paper_bits) == (all_links.sums.sent, all_links.sums.paper_bits)
 
 
 @pytest.mark.parametrize("name", PATTERNS)

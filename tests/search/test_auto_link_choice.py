@@ -379,9 +379,9 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     assert f"had lr {rate:g}" in words.reason(choice, SLOW, 4, exact.step)
     # A spec of local steps has their rate; that of steps with the mean gradient is smaller.
     local = RunSpec.model_validate(usual.way.spec.model_dump(mode="json"))
-    assert [
-        tuned_reference.training.optimizer.lr for tuned_reference in tuned_references(local)
-    ] == pytest.approx([0.002, 0.001])
+    assert [reference.training.optimizer.lr for reference in tuned_references(local)] == pytest.approx(
+        [0.002, 0.001]
+    )
     assert len(tuned_references(spec())) == 1
 
 

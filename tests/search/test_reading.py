@@ -49,7 +49,7 @@ def test_a_point_is_a_spec(read):
     spec = search.spec({"compressor.tau": 0.25})
     assert str(spec.compressor) == "wgt(tau=0.25)"
     assert spec.data.kind == "digits"
-    assert [corner_spec.compressor.tau for corner_spec in corner_specs(search)[1:]] == [1e-5, 0.1]
+    assert [corner.compressor.tau for corner in corner_specs(search)[1:]] == [1e-5, 0.1]
 
 
 def test_the_command_line_gives_ranges_and_takes_them_away(read):

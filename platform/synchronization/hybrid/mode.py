@@ -66,7 +66,7 @@ class HybridTraining(GradientsInRounds):
             others=others,
         )
         self._parts, self.workers_here, self._config = parts, list(workers), workers[0].config
-        self._elements = sum(whole_parameter.numel() for whole_parameter in self._whole_parameters())
+        self._elements = sum(parameter.numel() for parameter in self._whole_parameters())
         """Of the fully connected part."""
         self._is_whole = True
         self._deal_out()
