@@ -41,9 +41,11 @@ from .auto_pairs import (
     Searched,
     entrants,
     experiment,
+    results_of,
+    run_searches,
     searches,
+    tracking_uri,
 )
-from .auto_searches import results_of, run_searches, tracking_uri
 
 FOLDER = Path("build") / "auto_threshold"
 PLACE = Place(

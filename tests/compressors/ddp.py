@@ -94,11 +94,11 @@ def assert_alike(value: Any) -> None:
 def assert_close(actual: Tensors, expected: Tensors, times: float = 1.0) -> None:
     """Fails unless the same parameters have a tensor, of the same values to a float's rounding."""
     assert actual.keys() == expected.keys()
-    for name, update in expected.items():
-        if update is None:
+    for name, tensor in expected.items():
+        if tensor is None:
             assert actual[name] is None, name
         else:
-            torch.testing.assert_close(actual[name], update * times, rtol=1e-5, atol=2e-6)
+            torch.testing.assert_close(actual[name], tensor * times, rtol=1e-5, atol=2e-6)
 
 
 def assert_same(actual: Any, expected: Any) -> None:

@@ -127,8 +127,8 @@ class Transcription:
         self.coming.append((at, fragment, mean, buffers, handed_in))
 
     def merge(self, step: int) -> None:
-        ready = [batch for batch in self.coming if batch[0] <= step]
-        self.coming = [batch for batch in self.coming if batch[0] > step]
+        ready = [round_ for round_ in self.coming if round_[0] <= step]
+        self.coming = [round_ for round_ in self.coming if round_[0] > step]
         for _, number, mean, buffers, handed_in in ready:
             for name in self.fragments[number]:
                 self.momentum[name] = self.mu * self.momentum[name] + mean[name]

@@ -242,8 +242,8 @@ def adam_with_a_sparse_method_is_warned_of_once_and_nobody_else(case: str) -> No
         for _ in range(4):
             run.optimizer.zero_grad()
             run.ddp(torch.randn(4, 6)).square().mean().backward()
-            for choice in chosen:
-                choice.step()
+            for optimizer in chosen:
+                optimizer.step()
     said = [str(warning.message) for warning in caught if warning.category is SparseUnderAdam]
     assert len(said) == warns
     for text in said:

@@ -119,8 +119,8 @@ def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tup
     if not any(word in line for word in ("momentum", "decay=0.5", "bf16", "sum")):
         for name, applied in run.applied.items():
             total = sum(gradients[name].flatten() for gradients in given)
-            found_ = workers * applied.flatten().cpu() + sum(state[name] for state in kept)
-            torch.testing.assert_close(found_, total.cpu(), rtol=0, atol=2e-5)
+            sum_ = workers * applied.flatten().cpu() + sum(state[name] for state in kept)
+            torch.testing.assert_close(sum_, total.cpu(), rtol=0, atol=2e-5)
     traffic, totals = run.state.traffic, run.state.totals
     assert torch.equal(torch.from_numpy(traffic.link_bytes), handed.nbytes)
     assert totals.messages == int(handed.messages.sum())

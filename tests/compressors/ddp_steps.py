@@ -194,9 +194,9 @@ class Turns:
     def assert_nothing_lost(self) -> None:
         self.state.state_dict()  # puts back what a skipped step has sent
         kept = self.state.feedback.residuals
-        sums = {name: gradients - kept[name].view_as(gradients) for name, gradients in self.given.items()}
+        sums = {name: gradient - kept[name].view_as(gradient) for name, gradient in self.given.items()}
         sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
-        applied = {name: self.first[name] - candidate for name, candidate in local(self.plain).items()}
+        applied = {name: self.first[name] - weight for name, weight in local(self.plain).items()}
         assert_close(applied, sums)
 
 
@@ -246,18 +246,16 @@ def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() ->
             for optimizer in optimizers:
                 scaler.step(optimizer)
             scaler.update()
-            moved = {
-                name: not torch.equal(candidate, before[name]) for name, candidate in local(plain).items()
-            }
+            moved = {name: not torch.equal(weight, before[name]) for name, weight in local(plain).items()}
             assert moved["one.weight"] == (step != overflow)
             assert moved["two.weight"]
             for optimizer in optimizers:
                 optimizer.zero_grad()
         state.state_dict()
         kept = state.feedback.residuals
-        sums = {name: gradients - kept[name].view_as(gradients) for name, gradients in given.items()}
+        sums = {name: gradient - kept[name].view_as(gradient) for name, gradient in given.items()}
         sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
-        applied = {name: first[name] - candidate for name, candidate in local(plain).items() if name in sums}
+        applied = {name: first[name] - weight for name, weight in local(plain).items() if name in sums}
         assert_close(applied, sums)
 
 

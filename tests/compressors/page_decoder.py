@@ -410,7 +410,7 @@ def values(
         bits, are_coded = [text & 127 for text in said], [text >= 128 for text in said]
         require(all(count or not text for count, text in zip(counts, said, strict=True)), "bits of nothing")
     sent = [bit for bit, count in zip(bits, counts, strict=True) if count]
-    require(all(1 <= message <= 16 for message in sent), "bits")
+    require(all(1 <= width <= 16 for width in sent), "bits")
     require(form not in ("qgt", "fp8") or set(sent) == {8}, "8 bits")
     require(form == "linear" or len(set(sent)) == 1, "bits that differ")
     block, tables = (0, []) if form == "qgt" else read_tables(body, form, counts, bits)

@@ -71,7 +71,7 @@ def test_files_of_another_number_of_workers_are_resharded_where_asked(alone, tmp
     residual = state.feedback.residuals["weight"].clone()
     for rank in range(2):
         kept = {**state.state_dict(), "rank": rank, "workers": 2, "checkpoint": None}
-        kept["residuals"] = {name: (rank + 1) * state for name, state in kept["residuals"].items()}
+        kept["residuals"] = {name: (rank + 1) * residual for name, residual in kept["residuals"].items()}
         torch.save(kept, tmp_path / f"taugrad-rank{rank}.pt")
     with pytest.raises(ValueError, match=r"rank 0 of 2 workers, this is rank 0 of 1: .*reshard=True"):
         load_rank(state, tmp_path)

@@ -224,7 +224,7 @@ IMPOSSIBLE = [
     ),
     *((f"{head} | huffman", "sends floats") for head in SPARSE),
     *((f"{head} | golomb_rice | raw", "sends floats") for head in SPARSE),
-    *((f"wgt(1) | {half} | {name}", "sends floats") for half in DENSE_FLOATS for name in ("huffman",)),
+    *((f"wgt(1) | {half} | {codec}", "sends floats") for half in DENSE_FLOATS for codec in ("huffman",)),
     *((f"{head} | huffman", "sends none") for head in SIGNS),
     *((f"{head} | bitmap | raw", "sends none") for head in SIGNS),
     *((f"{head} | {codec}", "has only one form") for head in DENSE_FLOATS for codec in (*POSITIONS, "raw")),

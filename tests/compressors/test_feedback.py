@@ -204,7 +204,9 @@ def test_the_same_number_gets_back_its_own(alone: None) -> None:
     _, state = hooked("topk(0.1)")
     state.load_state_dict([saved], reshard=True)
     again = state.state_dict()
-    assert all(torch.equal(again["residuals"][name], state) for name, state in saved["residuals"].items())
+    assert all(
+        torch.equal(again["residuals"][name], residual) for name, residual in saved["residuals"].items()
+    )
 
 
 def test_a_missing_worker_and_a_list_without_reshard_are_refused(alone: None) -> None:

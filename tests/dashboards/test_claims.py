@@ -54,7 +54,7 @@ def test_seeds_alone_are_students_t_of_the_pairs(metric):
     examples = 10**12 if metric == ACCURACY else EXAMPLES
     got = difference(by_seed(mine), by_seed(theirs), examples, metric)
     expected = stats.ttest_rel(mine, theirs).confidence_interval(CONFIDENCE)
-    assert (got.low, got.high) == pytest.approx([metric.scale * update for update in expected], rel=1e-3)
+    assert (got.low, got.high) == pytest.approx([metric.scale * end for end in expected], rel=1e-3)
     assert got.seeds == 5
     alone = stats.t.interval(CONFIDENCE, 4, np.mean(mine), stats.sem(mine))
     assert interval(list(mine), examples, metric) == pytest.approx(alone, rel=1e-3)

@@ -88,7 +88,7 @@ SHORTEST = 6
 
 
 def everything() -> list[str]:
-    return [state.text for group in error_texts.collected().values() for state in group]
+    return [message.text for group in error_texts.collected().values() for message in group]
 
 
 def quoted() -> list[str]:

@@ -37,7 +37,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
     addresses = [(name, address) for name, page in pages.items() for address in page.loaded]
     for style in site.rglob("*.css"):
         matches = _IN_STYLES.finditer(style.read_text(encoding="utf-8"))
-        addresses += [(style.name, result["address"]) for result in matches]
+        addresses += [(style.name, match["address"]) for match in matches]
     assert len(addresses) > 5 * len(pages)
     elsewhere = {
         pair for pair in addresses if urlsplit(pair[1]).scheme not in {"", "data"} or pair[1][:2] == "//"

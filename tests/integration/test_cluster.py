@@ -114,7 +114,7 @@ def test_a_run_goes_on_with_the_workers_that_are_left(taugrad, machines, folder,
     assert "the cluster has room for 1 of 2 workers: going on with these" in said
     run = named_runs(client, "cluster")["elastic"]
     sent = client.get_metric_history(run.info.run_id, names.COMM_FRACTION)
-    steps = [message.step for message in sent]
+    steps = [point.step for point in sent]
     assert steps == list(range(1, len(steps) + 1))
     assert run.data.metrics[names.EVAL_ACCURACY] > 0.9
     files = {len(list(path.glob("worker_*.pt"))) for path in folder.glob("elastic/*/iteration_*")}

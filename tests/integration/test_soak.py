@@ -13,8 +13,7 @@ import psutil
 import pytest
 from benchmarks.platform.faults.commands import HostedCommand, named
 from benchmarks.platform.faults.comparing import differences
-from benchmarks.platform.faults.kinds import damage
-from benchmarks.platform.faults.small_disk import SmallDisk
+from benchmarks.platform.faults.kinds import SmallDisk, damage
 from needs import missing
 from stored import outcome
 from waiting import until

@@ -95,8 +95,8 @@ def transcribed(
             heapq.heappush(events, (arrival, 0, next(order), other, k, message))
     for k in range(K):
         apply(k)
-    for state in weights[1:]:
-        np.testing.assert_allclose(state, weights[0], rtol=1e-12, atol=1e-12)
+    for other in weights[1:]:
+        np.testing.assert_allclose(other, weights[0], rtol=1e-12, atol=1e-12)
     return weights[0], [sum(age) / len(age) for age in ages]
 
 

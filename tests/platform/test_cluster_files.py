@@ -96,9 +96,7 @@ def words_after(program: tuple[str, str], commands: list[str]) -> Iterator[list[
 def test_the_shell_and_ray_take_what_ray_up_is_given(name):
     config = launched(name)
     validate_config(prepare_config(launched(name)))
-    for command in [
-        state for group, commands in config.items() if group.endswith("_commands") for state in commands
-    ]:
+    for command in [line for group, lines in config.items() if group.endswith("_commands") for line in lines]:
         read = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)
         assert (read.returncode, read.stderr) == (0, ""), command
     for group, place in (("head_start_ray_commands", "--head"), ("worker_start_ray_commands", "--address")):

@@ -50,7 +50,7 @@ def test_cifar10_is_read(ten):
     data = load(Cifar10(path=folder))
     assert (data.shape.inputs, data.shape.outputs) == ((3, 32, 32), 10)
     *train, test = made.values()
-    check(data, [np.concatenate(file) for file in zip(*train, strict=True)], test)
+    check(data, [np.concatenate(column) for column in zip(*train, strict=True)], test)
     assert (
         data.fingerprint
         == hashlib.sha256(b"".join(record(*arguments) for arguments in made.values())).hexdigest()

@@ -81,8 +81,8 @@ def test_whole_files_are_held_out_by_name(files):
     )
     names = {name: hashlib.sha256(f"1:{name}".encode()).digest()[:8] for name in (file.name for file in test)}
     assert all(int.from_bytes(digest, "big") < 0.3 * 2**64 for digest in names.values())
-    assert {part.name for part in split(paths[::-1], 0.3, seed=1)[1]} == set(names)
-    assert {frozenset(part.name for part in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
+    assert {file.name for file in split(paths[::-1], 0.3, seed=1)[1]} == set(names)
+    assert {frozenset(file.name for file in split(paths, 0.3, seed)[1]) for seed in range(9)} != {
         frozenset(names)
     }
 

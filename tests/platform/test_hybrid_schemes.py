@@ -271,7 +271,7 @@ def test_with_a_batch_for_each_worker_the_fully_connected_layers_take_a_step_aft
 def test_summed_gradients_are_those_of_all_workers():
     model = made(lambda: lenet(LeNet(), 1, 16, 16, CLASSES))
     _, _, batches = batch_of([3, 3, 2])
-    mean, summed = (whole(run(model, batches, "b", summed=value)[0]) for value in (False, True))
+    mean, summed = (whole(run(model, batches, "b", summed=summed)[0]) for summed in (False, True))
     assert_close(summed, {key: 3 * tensor for key, tensor in mean.items()})
 
 

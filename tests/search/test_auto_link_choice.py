@@ -368,7 +368,7 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     assert tuned.training.optimizer.lr == pytest.approx(0.002)  # the root of 4 workers
     run = Run(reference, 2400, 100, tuned=tuned)
     exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(one), SLOW, 4))
-    usual = next(state for state in kept if state.way.usual)
+    usual = next(prospect for prospect in kept if prospect.way.usual)
     gain = 1.5 if better == "tuned" else 0.8
     worths = {tuned.fingerprint(): gain, usual.way.spec.fingerprint(): 0.9 * max(gain, 1)}
     choice = choose(run, exact, [usual], dropped, STEPS, Trainings(worths).take)
