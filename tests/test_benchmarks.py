@@ -147,7 +147,6 @@ TABLES = {
     "asynchronous": 2,
     "gradients": 1,
     "hybrid": 2,
-    "islands": 1,
     "language": 3,
     "oland_raj": 3,
     "patches": 2,

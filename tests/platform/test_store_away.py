@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import GENEROUS_S
 from servers import answering, http
+from waiting import GENEROUS_S
 
 from taugrad.platform import exit_codes
 from taugrad.platform.deadline import NoAnswer
