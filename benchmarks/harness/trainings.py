@@ -64,8 +64,9 @@ class Kept:
 class Cells:
     """What was measured, each cell of a table once."""
 
-    def __init__(self, name: str, *, quick: bool) -> None:
-        self._kept = Kept(kept_in(name, quick=quick))
+    def __init__(self, path: Path) -> None:
+        """Reads those that are known; `kept_in` is where most benchmarks keep theirs."""
+        self._kept = Kept(path)
 
     def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """A cell; where it is not known, it is measured, and kept with what was asked for."""

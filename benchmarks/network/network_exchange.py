@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells
+from ..harness.trainings import Cells, kept_in
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     cells = [("100mbit,5ms", 2)] if options.quick else [(link, hosts) for hosts in HOSTS for link in LINKS]
-    kept = Cells("network_exchange", quick=options.quick)
+    kept = Cells(kept_in("network_exchange", quick=options.quick))
     rows: list[tuple[str, ...]] = []
     shares: list[tuple[str, ...]] = []
     for link, hosts in cells:

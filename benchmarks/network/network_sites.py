@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells
+from ..harness.trainings import Cells, kept_in
 from . import Link, Network, two_sites, why_not
 from .network_workers import found_by
 
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
-    kept = Cells("network_sites", quick=options.quick)
+    kept = Cells(kept_in("network_sites", quick=options.quick))
     rows: list[tuple[str, ...]] = []
     for at_each, between in QUICK_CELLS if options.quick else CELLS:
         asked = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}

@@ -347,7 +347,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.quick:
         workloads, links_of_most, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
     trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
-    cells = Cells("network_target_cells", quick=options.quick)
+    cells = Cells(kept_in("network_target_cells", quick=options.quick))
     for name, workload in workloads.items():
         links = SLOW_LINKS if name == "slow" else links_of_most
         searches = searched(workload, links, trainings)
@@ -358,7 +358,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
         elif "auto" in options.parts:
-            chosen = chosen_for(workload, links, Cells("network_target_choices", quick=False))
+            choices = Cells(kept_in("network_target_choices", quick=False))
+            chosen = chosen_for(workload, links, choices)
         tables, minutes = measure(searches, chosen, seeds, trainings, cells)
         introduction = introduced(searches, seeds, auto=bool(chosen))
         publish(f"network_target_{name}", options, introduction, tables)

@@ -24,7 +24,7 @@ from taugrad.search.plan.link import Link as PlannedLink
 from taugrad.search.plan.planning import predict
 
 from ..harness.report import Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells
+from ..harness.trainings import Cells, kept_in
 from . import Link, Network, uniform, why_not
 from .network_workers import found_by
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.quick
         else [(model, link, hosts) for model in MODELS for hosts in HOSTS for link in LINKS]
     )
-    kept, cells = Cells("plan", quick=options.quick), []
+    kept, cells = Cells(kept_in("plan", quick=options.quick)), []
     for model, link, hosts in wanted:
         asked = {"model": model, "link": link, "hosts": hosts, "steps": steps}
         cells.append(kept.of(asked, partial(both, **asked)))

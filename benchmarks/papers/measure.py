@@ -24,8 +24,8 @@ from taugrad.search.plan.method_work import Gradient, Stopwatch, half_work, work
 from taugrad.search.plan.planning import predict
 
 from ..harness.in_process import Following, fit
-from ..harness.report import environment, say
-from ..harness.trainings import Kept, begin
+from ..harness.report import environment
+from ..harness.trainings import Cells, begin
 from ..platform.hybrid import Net
 from . import anoosheh, oland_raj, strom_speech
 from .claims import RECORDS
@@ -308,18 +308,14 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
 
 def measure(paper: str) -> None:
     """Measures the cases of a paper that have no record, and appends one for each."""
-    kept = Kept(RECORDS / f"{paper}.jsonl")
-    known = {(line["part"], line["case"], line["seed"]) for line in kept.entries}
+    cells = Cells(RECORDS / f"{paper}.jsonl")
     begin()
-    for part_name, part in PAPERS[paper].items():
+    for name, part in PAPERS[paper].items():
         for seed in part.seeds:
             for case, measured in part.cases.items():
-                if (part_name, case, seed) in known:
-                    continue
-                say(f"{paper}, {part_name}, {case}, seed {seed}")
-                values = {name: float(f"{value:.6g}") for name, value in measured(seed).items()}
-                circumstances = {
-                    "date": datetime.now().astimezone().date().isoformat(),
-                    "machine": environment(),
-                }
-                kept.add({"part": part_name, "case": case, "seed": seed, **values, **circumstances})
+                cells.of({"part": name, "case": case, "seed": seed}, partial(_record, measured, seed))
+
+
+def _record(measured: Callable[[Any], Values], seed: int | None) -> dict[str, Any]:
+    values = {name: float(f"{value:.6g}") for name, value in measured(seed).items()}
+    return values | {"date": datetime.now().astimezone().date().isoformat(), "machine": environment()}
