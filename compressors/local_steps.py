@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from .bucket.ledger import Step, Totals, Traffic
 from .exchange.addresses import places_of
-from .exchange.agreement import described, flattened, require_agreement
+from .exchange.agreement import described, description, flattened, require_agreement
 from .exchange.fragment import LocalWorker, fragments_of, on_host
 from .exchange.keys import require_long_enough
 from .exchange.local_rounds import LocalRounds, parts_of
@@ -37,7 +37,6 @@ from .exchange.sites import Sites
 from .exchange.tensors import (
     buffers_of,
     copy_into,
-    description,
     load_buffers,
     local_tensor,
     require_sendable,

@@ -23,8 +23,7 @@ from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import OptimizerWatch, StepTracker, watched
 from .peers.powersgd import PowerSGDReducer
-from .protocols.all_reduce import AllReduce
-from .protocols.base import Bucket, Reducer
+from .protocols.base import AllReduce, Bucket, Reducer
 from .protocols.compressed import CompressedReducer
 
 _STATE_VERSION = 8

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.adding import Received
-from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.compressor import Compressor, Received
 from taugrad.compressors.bucket.layout import Part
 from taugrad.compressors.method import CompressedMethod, read_config
 from taugrad.compressors.rules.base import Context

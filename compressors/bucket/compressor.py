@@ -1,6 +1,6 @@
 """Turns one bucket of gradients into messages, and messages back into a bucket."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TypeAlias
@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Array, Flags, host
+from ..ops.cpu.summing import joined, kind_of, levels_and_floats, sum_updates
 from ..ops.interface import Ops, ops_for
 from ..ops.readback import Pending, Readback
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
@@ -19,10 +20,11 @@ from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import Update
-from .adding import Received, add_update, put_back, sum_all
 from .fixed_size import FixedSize
 from .layout import Layout, Part, Parts, Tallies, lay_out
 
+Received: TypeAlias = Sequence[Update]
+"""What one worker sent: what it compressed, and what it sent whole; what there is of both."""
 Incoming: TypeAlias = Received | NonFinite
 """What one worker sent, or why it sent nothing."""
 
@@ -234,3 +236,77 @@ def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
 def compressor_for(config: CompressedMethod, device: torch.device, threads: int = 1) -> Compressor:
     """A method that runs on the device of the gradients; arguments and errors as for `ops_for`."""
     return Compressor(config, ops_for(device, threads), threads)
+
+
+# What was sent is added on the device where it is; nothing here waits.
+
+
+def add_update(update: Update, total: Tensor, ops: Ops) -> None:
+    """Adds an update to a bucket, float32 [bucket elements], contiguous."""
+    if not update.k:
+        return
+    segments = update.segments
+    if update.words is None:
+        source, rows = (update.values, update.tables), update.offsets.table
+        ops.add_values(update.form, [source], update.block, rows, ops.array(total), segments.starts, 0)
+        return
+    starts = total.data_ptr() + 4 * segments.starts
+    rows = np.stack((starts, starts, segments.sizes, segments.firsts), axis=1)
+    beside = update.values if update.taus is not None else update.signed_floats(ops)
+    ops.add_words(update.words, np.cumsum(update.counts), rows, update.taus, beside)
+
+
+def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Collection[int] = ()) -> None:
+    """Adds an update that was not sent back to the residuals it was taken from, if there are any.
+
+    Of the parameters of some ordinals the update says nothing that is right: they are left out.
+    """
+    segments = update.segments
+    end = int(segments.starts[-1] + segments.sizes[-1])
+    total = torch.zeros(end, dtype=torch.float32, device=ops.device)
+    if leaving_out:
+        # A pass leaves their symbols undefined, which could lie behind the end of a table.
+        for ordinal, own in zip(segments.ordinals, update.offsets.symbols, strict=True):
+            if ordinal in leaving_out:
+                ops.tensor(update.values[own]).zero_()
+    add_update(update, total, ops)
+    for ordinal, start, size in zip(segments.ordinals, segments.starts, segments.sizes, strict=True):
+        residual = parts[ordinal].residual
+        if residual is not None and ordinal not in leaving_out:
+            residual += total[start : start + size]  # a zero too: it makes -0.0 to 0.0
+
+
+def sum_all(workers: Sequence[Received], divisor: int, total: Tensor, ops: Ops) -> None:
+    """Fills a bucket, float32 [bucket elements], with workers' updates, added in order, over a divisor."""
+    updates = [update for received in workers for update in received]
+    if ops.on_host and updates and all(update.words is not None for update in updates):
+        _sum_sparse(updates, divisor, total, ops)
+    elif updates and _fill_alone(updates, total.numel()):
+        first, sources = updates[0], [(update.values, update.tables) for update in updates]
+        rows, starts = first.offsets.table, first.segments.starts
+        ops.add_values(first.form, sources, first.block, rows, ops.array(total), starts, divisor)
+    else:
+        total.zero_()
+        for update in updates:
+            add_update(update, total, ops)
+        if divisor != 1:
+            # A tensor, not a number: a GPU multiplies by a number's reciprocal, which rounds differently.
+            total.div_(torch.full((), divisor, dtype=torch.float32, device=total.device))
+
+
+def _sum_sparse(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops) -> None:
+    """The same in one pass over the bucket: a block stays in the caches until all are added to it."""
+    beside = [update.values if update.taus is not None else update.signed_floats(ops) for update in updates]
+    ends = np.cumsum(np.concatenate([update.counts for update in updates]))
+    shifts = np.concatenate([update.segments.shifts for update in updates])
+    taus = [np.zeros(len(each.segments), np.float32) if each.taus is None else each.taus for each in updates]
+    stops = np.cumsum([len(update.segments) for update in updates])
+    words, values = joined([host(update.words) for update in updates]), joined(list(map(host, beside)))
+    arguments = ends, shifts, joined(taus), words, *levels_and_floats(values)
+    sum_updates(kind_of(values), stops, *arguments, np.float32(divisor), total.numpy())
+
+
+def _fill_alone(updates: Sequence[Update], elements: int) -> bool:
+    """Whether each of some updates sends every element of a bucket, in blocks that all are cut alike."""
+    alike = {(update.form, update.block, update.segments.sizes.tobytes()) for update in updates}
+    return len(alike) == 1 and all(update.words is None and update.k == elements for update in updates)

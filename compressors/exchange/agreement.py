@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 from torch import Tensor
 
 from ..errors import WorkersDisagree
 from .addresses import all_gather_bytes
-from .tensors import description
 
 KIND = "kind"
 """The field that names the method; if it differs, so do most others."""
@@ -32,17 +32,23 @@ Description = Mapping[str, str]
 
 def flattened(config: BaseModel) -> dict[str, str]:
     """The fields of a configuration; those of its groups as `group.field`."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
 
     def note(name: str, value: Any) -> None:
         if isinstance(value, dict) and value:
-            for key, each in value.items():
-                note(f"{name}.{key}" if name else str(key), each)
+            for key, item in value.items():
+                note(f"{name}.{key}" if name else str(key), item)
         else:
-            found[name] = value if isinstance(value, str) else json.dumps(value)
+            fields[name] = value if isinstance(value, str) else json.dumps(value)
 
     note("", config.model_dump(mode="json"))
-    return {KIND: found[KIND]} | found
+    return {KIND: fields[KIND]} | fields
+
+
+def description(tensor: Tensor) -> str:
+    """The dtype and shape, such as `float32 [3, 4]`, and the layout of a sparse tensor."""
+    layout = f"sparse_coo of {tensor.sparse_dim()} " if tensor.layout == torch.sparse_coo else ""
+    return f"{layout}{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:
@@ -67,8 +73,8 @@ def require_agreement(fields: Description, group: dist.ProcessGroup) -> None:
 def difference(descriptions: Mapping[int, Description]) -> str:
     """What differs between ranks, on one line: `rank 0: reduction = mean, rank 1: reduction = sum`."""
     by_rank = descriptions.values()
-    fields = dict.fromkeys(field for each in by_rank for field in each)
-    different = [field for field in fields if len({each.get(field) for each in by_rank}) > 1]
+    fields = dict.fromkeys(field for description in by_rank for field in description)
+    different = [field for field in fields if len({description.get(field) for description in by_rank}) > 1]
     shown = different[:1] if different[:1] == [KIND] else different[:_MOST_FIELDS]
     told = "; ".join(_sides(field, descriptions) for field in shown)
     rest = len(different) - len(shown)

@@ -140,11 +140,11 @@ class Averaging:
             "ranks": {str(rank): pattern.state_dict() for rank, pattern in states},
         }
 
-    def load(self, own: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Takes over what `own_state` gave to the same workers; raises ValueError where it does not fit."""
-        require_own(own, self.runner.ranks, self.runner.workers, STATE_VERSION)
+        require_own(state, self.runner.ranks, self.runner.workers, STATE_VERSION)
         for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):
-            pattern.load_state_dict(own["ranks"][str(rank)])
+            pattern.load_state_dict(state["ranks"][str(rank)])
 
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what `own_state` gave to all processes of another number of workers.

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import CorruptMessage, WorkersDisagree
-from .agreement import difference
+from .agreement import description, difference
 from .carrier import Carrier, Payload
-from .tensors import copy_bytes, description, to_bytes
+from .tensors import copy_bytes, to_bytes
 
 _TAG = "side"
 _HEADER = np.dtype([("fragment", "<i8"), ("round", "<i8"), ("left", "<i8"), ("examples", "<f8")])
@@ -54,8 +54,8 @@ class SideChannel:
         self._id, self._buffers = round_id, buffers
         weights = examples or [float("nan")] * len(carriers)
         self._headers = {
-            carrier.rank: np.array([(*vars(round_id).values(), each)], _HEADER)
-            for carrier, each in zip(carriers, weights, strict=True)
+            carrier.rank: np.array([(*vars(round_id).values(), weight)], _HEADER)
+            for carrier, weight in zip(carriers, weights, strict=True)
         }
         self._sent = _buffer_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
         for carrier in carriers:
@@ -81,7 +81,7 @@ class SideChannel:
                 sent = message[_HEADER.itemsize :]
             self._require_same_round(source, headers[source])
         examples = sum(headers[rank]["examples"].item() for rank in sorted(headers))
-        finished = next((rank for rank, each in headers.items() if not each["left"]), None)
+        finished = next((rank for rank, header in headers.items() if not header["left"]), None)
         return examples, self._read_buffers(sent), finished
 
     def check(self) -> None:
@@ -113,7 +113,7 @@ class SideChannel:
         rank = next(iter(self._headers))
         ours, theirs = _described(self._headers[rank]), _described(header)
         if len(ours) != len(theirs):  # one finishes where the other has a round as usual
-            ours, theirs = ({**each, LEFT: ""} for each in (ours, theirs))
+            ours, theirs = ({**fields, LEFT: ""} for fields in (ours, theirs))
         if ours != theirs:
             raise WorkersDisagree(difference({source: theirs, rank: ours}))
 
@@ -121,21 +121,21 @@ class SideChannel:
         try:
             length = int(sent[: _LENGTH.itemsize].view(_LENGTH)[0])
             text, data = np.split(sent[_LENGTH.itemsize :], [length])
-            theirs = {str(name): str(each) for name, each in json.loads(text.tobytes()).items()}
+            theirs = {str(name): str(field) for name, field in json.loads(text.tobytes()).items()}
         except (ValueError, IndexError, AttributeError):
             raise CorruptMessage(f"{sent.size} bytes of buffers of worker 0, which cannot be read") from None
         ours = buffer_fields(self._buffers)
         if ours != theirs:
             rank = next(iter(self._headers))
             raise WorkersDisagree(difference({0: theirs, rank: ours}))
-        values = {name: each.detach().cpu().clone() for name, each in self._buffers.items()}
+        values = {name: buffer.detach().cpu().clone() for name, buffer in self._buffers.items()}
         copy_bytes(data, list(values.values()))
         return values
 
 
 def buffer_fields(buffers: Mapping[str, Tensor]) -> dict[str, str]:
     """What workers' buffers have in common, as fields and values."""
-    return {f"buffer {name!r}": description(each) for name, each in buffers.items()}
+    return {f"buffer {name!r}": description(buffer) for name, buffer in buffers.items()}
 
 
 def _buffer_bytes(buffers: Mapping[str, Tensor]) -> Payload:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import CorruptMessage
 from ..names import plain_names
+from .agreement import description
 from .carrier import Payload
 
 _BUCKET_BYTES = 1 << 26
@@ -23,12 +24,6 @@ def require_sendable(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is of {tensor.layout} {tensor.dtype}: it must be dense or sparse_coo")
         if tensor.layout == torch.strided and torch._debug_has_internal_overlap(tensor) == 1:
             raise ValueError(f"{name} is expanded: nothing can be copied into it; use its clone()")
-
-
-def description(tensor: Tensor) -> str:
-    """The dtype and shape, such as `float32 [3, 4]`, and the layout of a sparse tensor."""
-    layout = f"sparse_coo of {tensor.sparse_dim()} " if tensor.layout == torch.sparse_coo else ""
-    return f"{layout}{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def to_bytes(tensors: Iterable[Tensor]) -> Payload:

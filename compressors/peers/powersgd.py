@@ -93,8 +93,8 @@ class PowerSGDReducer(Reducer):
             _refuse_what_torch_fails_on(name, parameter)
         self._matrices = {
             matrix.name: matrix
-            for name, each in self._known.items()
-            if (matrix := _compressed(name, each, config.rank, config.min_rate))
+            for name, parameter in self._known.items()
+            if (matrix := _compressed(name, parameter, config.rank, config.min_rate))
         }
         self._errors: dict[str, Tensor] = {}
         """By parameter, [numel]."""
@@ -173,8 +173,8 @@ class PowerSGDReducer(Reducer):
             if type(state[name]) is not int or state[name] < 0:
                 raise ValueError(f"{name} {state[name]!r} in a PowerSGD state; it must be a count")
         feedback = self._torchs.use_error_feedback
-        error_shapes = {name: (each.numel(),) for name, each in self._known.items() if feedback}
-        q_shapes = {name: (each.columns, each.rank) for name, each in self._matrices.items()}
+        error_shapes = {name: (parameter.numel(),) for name, parameter in self._known.items() if feedback}
+        q_shapes = {name: (matrix.columns, matrix.rank) for name, matrix in self._matrices.items()}
         errors = self._checked("error", state["errors"], error_shapes)
         qs = self._checked("Q", state["qs"], q_shapes if self._warm_start else {})
 
@@ -184,11 +184,11 @@ class PowerSGDReducer(Reducer):
         self._torchs.total_numel_after_compression = state["elements_after"]
 
     def _checked(
-        self, what: str, found: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+        self, what: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Tensor]:
         """Copies of the tensors found, each beside its parameter."""
         copies = {}
-        for name, tensor in found.items():
+        for name, tensor in tensors.items():
             if name not in shapes:
                 raise ValueError(
                     f"the state has a PowerSGD {what} of {name!r}; this run keeps none of that name"
@@ -211,10 +211,12 @@ class PowerSGDReducer(Reducer):
         if self._torchs.use_error_feedback:
             zeros = torch.zeros_like(like)
             places = zip(names, torch.split(zeros, bucket.sizes), strict=True)
-            self._torchs.error_dict[index] = torch.cat([self._errors.get(*each) for each in places])
+            self._torchs.error_dict[index] = torch.cat([self._errors.get(*place) for place in places])
         matrices = self._in_torchs_order(names)
-        self._torchs.p_memory_dict[index] = like.new_empty(sum(each.rows * each.rank for each in matrices))
-        memory = like.new_empty(sum(each.columns * each.rank for each in matrices))
+        self._torchs.p_memory_dict[index] = like.new_empty(
+            sum(matrix.rows * matrix.rank for matrix in matrices)
+        )
+        memory = like.new_empty(sum(matrix.columns * matrix.rank for matrix in matrices))
         for matrix, q in zip(matrices, _qs_in(memory, matrices), strict=True):
             known = self._qs.get(matrix.name)
             q.copy_(self._random_q(matrix) if known is None else known)
@@ -253,8 +255,8 @@ class PowerSGDReducer(Reducer):
 
 def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:
     """Views [columns, rank] of a bucket's Qs."""
-    parts = torch.split(memory, [each.columns * each.rank for each in matrices])
-    return [part.view(each.columns, each.rank) for each, part in zip(matrices, parts, strict=True)]
+    parts = torch.split(memory, [matrix.columns * matrix.rank for matrix in matrices])
+    return [part.view(matrix.columns, matrix.rank) for matrix, part in zip(matrices, parts, strict=True)]
 
 
 def _compressed(name: str, parameter: Tensor, rank: int, min_compression_rate: float) -> _Matrix | None:

@@ -1,4 +1,4 @@
-"""The common base of the hook's protocols."""
+"""The common base of the hook's protocols, and plain all-reduce."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -20,6 +20,7 @@ from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
 from ..exchange.sites import Sites
+from ..gloo_threads import Once
 from ..method import Method
 from ..spans import RECORDER, Interval, difference, duration, intersection, union
 
@@ -260,3 +261,34 @@ class Reducer(ABC):
             raise self._fail(NonFiniteGradient(parameter, -1))
         with self._lock:
             step.skip(parameter, -1)
+
+
+class AllReduce(Reducer):
+    """Whole gradients, summed by the transport: what DDP does without a hook, counted."""
+
+    def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
+        super().__init__(config, group, fail)
+        self.averages = self._reduction == "mean"
+
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        buffer = bucket.buffer
+        # What was exchanged goes along, so that replicas stay equal whatever a script has made of it.
+        bucket.add_earlier(1.0 if self._reduction == "mean" else 1.0 / self._workers)
+        if self._reduction == "mean":
+            buffer.mul_(1.0 / self._workers)  # DDP without a hook multiplies too, before it adds
+        self._count_all_reduce(step, bucket, dict(zip(bucket.names, bucket.sizes, strict=True)))
+        times, started = self._times, perf_counter()
+        times.began()
+        work = dist.all_reduce(buffer, group=self._group, async_op=True)
+        assert work is not None
+        self.works.append(work)
+
+        def finish(arrived: Future[list[Tensor]]) -> Tensor:
+            with self.reaching():
+                summed = arrived.value()[0]
+            times.arrived(step, started, perf_counter(), bucket.title, decoded=False)
+            self._look_for_nonfinite(step, bucket, summed)
+            return summed
+
+        summed: Future[list[Tensor]] = work.get_future()
+        return summed.then(Once(finish))

@@ -8,8 +8,9 @@ from ..bucket.layout import Part
 from ..method.dense import DenseMethod
 from ..ops.interface import Batch
 from ..quantizers.base import Given, quantization_of
-from ..tau.base import PolicyMemory, with_magnitudes
+from ..tau.base import PolicyMemory
 from ..tau.by_law import ByLaw, LawMemory
+from ..tau.samples import with_magnitudes
 from ..wire.update import Update
 from .base import BucketInput, Rule, RuleOutput
 

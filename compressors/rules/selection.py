@@ -7,8 +7,9 @@ from ..method.base import SMALLEST_TAU
 from ..method.sparse import ChunkedTopK, ThresholdedMethod, TopK
 from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
-from ..tau.base import ALL, PolicyMemory, policy_of, reached_by
+from ..tau.base import ALL, PolicyMemory, policy_of
 from ..tau.density import density_at
+from ..tau.samples import reached_by
 from ..wire.update import Chunks
 from .base import BucketInput, Context, Memories
 from .sparse import SparseRule

@@ -16,7 +16,8 @@ from ..ops.interface import Batch, Selected, Target
 from ..ops.readback import Pending
 from ..ops.segments import Numbers
 from ..quantizers.base import Given, Quantization, quantization_of
-from ..tau.base import PolicyMemory, with_magnitudes
+from ..tau.base import PolicyMemory
+from ..tau.samples import with_magnitudes
 from ..wire.forms import FORMS
 from ..wire.update import Chunks, Update
 from .base import BucketInput, Context, Memories, Rule, RuleOutput

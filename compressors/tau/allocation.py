@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from ..bucket.layout import Part
 from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from ..method.policies import AllocatedTau
-from .base import as_tau, magnitudes_of, reached_by
+from .base import as_tau, magnitudes_of
 from .density import DensityMemory, TargetDensity, aim_at
+from .samples import reached_by
 
 Floats = NDArray[np.float64]
 

@@ -9,7 +9,8 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
 from ..method.policies import DensityTau, Warmup
-from .base import PolicyMemory, ThresholdPolicy, as_tau, reached_by
+from .base import PolicyMemory, ThresholdPolicy, as_tau
+from .samples import reached_by
 
 BAND = 0.1
 """Relative tolerance of the number of elements sent, in which tau stays."""

@@ -82,7 +82,7 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
             values = PlannedValues(joined([]))
     elif codec != "auto":
         raise ValueError(f"{codec} cannot write an update without positions")
-    flags = _HUFFMAN * values.huffman + _OWN_CODES * (values.own is not None)
+    flags = _HUFFMAN * values.huffman + _OWN_CODES * (values.by_parameter is not None)
     sections = [positions, values.section]
     if update.taus is not None:
         differ = bool((update.taus != update.taus[0]).any())

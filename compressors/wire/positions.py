@@ -10,7 +10,7 @@ from ..errors import CorruptMessage
 from ..method.base import LARGEST_CHUNK
 from ..method.registry import CODECS
 from ..ops.array import Array, Bytes, aligned, host, readonly
-from ..ops.cpu import chunked, golomb_rice
+from ..ops.cpu import bitpack, golomb_rice
 from ..ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Segments
@@ -169,7 +169,7 @@ class Chunked(Codec):
             out[self._sizes.size : begin] = write_bits(counts > 0)
             indices = np.empty(update.k, symbol_type(bits))
             given = np.cumsum(counts), segments.firsts, chunks.chunk
-            chunked.write_indices(readonly(host(update.words)), *given, indices)
+            bitpack.write_indices(readonly(host(update.words)), *given, indices)
             pack(indices, bits, out[begin:], threads=threads)
 
         return Section(begin + int(packed_bytes(update.k, bits)), write)
@@ -189,7 +189,7 @@ class Chunked(Codec):
         used = begin + int(packed_bytes(head.k, bits))
         need(body, used, f"positions: {head.k} indices in chunks of {chunk}")
         indices, words = unpack(body[begin:used], bits, head.k, threads), np.empty(head.k, np.uint32)
-        if not chunked.read_indices(indices, firsts, sizes, chunk, keep, words):
+        if not bitpack.read_indices(indices, firsts, sizes, chunk, keep, words):
             raise CorruptMessage("positions: packed indices do not ascend within their chunks")
         return words, used
 

@@ -37,7 +37,7 @@ class PlannedValues(NamedTuple):
     bits: int = 0
     """Of a symbol; 0 where there are none, or each parameter has its own."""
     huffman: bool = False
-    own: Bytes | None = None
+    by_parameter: Bytes | None = None
     """uint8 [m], if each parameter has bits and a code of its own."""
 
 
@@ -103,7 +103,7 @@ def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
     quantized = FORMS[update.form].quantized
     bits = update.bits if quantized else np.where(update.counts > 0, _SYMBOL_BITS[update.form], 0)
     planned = _plan_symbols(host(update.values), update.counts, bits, symbols, threads)
-    before = [] if planned.own is None else [copied(planned.own)]
+    before = [] if planned.by_parameter is None else [copied(planned.by_parameter)]
     if quantized:
         block = update.block if update.block < update.counts.max() else 0
         before += [copied(_BLOCK.pack(block)), *map(copied, update.tables)]
@@ -133,9 +133,9 @@ def _plan_symbols(
     ):
         own_code = None if codes is None else codes.code(run)
         ways.append(_Run(values[end - count : end], width, threads).best(own_code, symbols))
-    own = bits.astype(np.uint8)
-    own[sent] += np.array([_CODED * coded for coded, _ in ways], np.uint8)
-    return PlannedValues(joined([section for _, section in ways]), own=own)
+    by_parameter = bits.astype(np.uint8)
+    by_parameter[sent] += np.array([_CODED * coded for coded, _ in ways], np.uint8)
+    return PlannedValues(joined([section for _, section in ways]), by_parameter=by_parameter)
 
 
 class ReadValues(NamedTuple):

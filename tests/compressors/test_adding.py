@@ -6,7 +6,7 @@ from cases import in_turn
 from messages import segments_of
 from updates import random_update
 
-from taugrad.compressors.bucket.adding import sum_all
+from taugrad.compressors.bucket.compressor import sum_all
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.segments import Segments

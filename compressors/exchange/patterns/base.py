@@ -222,9 +222,9 @@ class Pattern(ABC):
         (compressor, *_) = self.compressors()
         ops = compressor.compressor.ops
         readback = Readback(ops)
-        found = ops.squares([tensor for kept in self._kept for tensor in kept.residuals.values()], readback)
+        squares = ops.squares([tensor for kept in self._kept for tensor in kept.residuals.values()], readback)
         readback.fetch()
-        return float(sum(found().tolist()))
+        return float(sum(squares().tolist()))
 
     @property
     def _kept(self) -> list[Feedback]:

@@ -128,36 +128,3 @@ def chunked_rows(
     ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
     _send_rows(WGT, lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
     return selected(ends, tallies, np.full(len(rows), SMALLEST_TAU, np.float32))
-
-
-# Positions as indices within chunks
-
-
-@njit(nogil=True, cache=True)
-def write_indices(words, ends, firsts, chunk, indices):  # type: ignore[no-untyped-def]
-    """Of the words of each parameter, which end at `ends`, their places within chunks from `firsts` on."""
-    at = 0
-    for i in range(ends.size):
-        for j in range(at, ends[i]):
-            indices[j] = (np.int64(words[j] >> np.uint32(1)) - firsts[i]) & (chunk - 1)
-        at = ends[i]
-
-
-@njit(nogil=True, cache=True)
-def read_indices(indices, firsts, sizes, chunk, keep, words):  # type: ignore[no-untyped-def]
-    """Writes the words of indices within chunks, uint16 or uint8 [k]; whether all ascend, and lie in theirs.
-
-    There are `keep` of every chunk, or all of a shorter one, of parameters that begin at `firsts`. Words are
-    uint32 [k], position << 1.
-    """
-    at = 0
-    for i in range(firsts.size):
-        for low in range(0, sizes[i], chunk):
-            length, before = min(chunk, sizes[i] - low), np.int64(-1)
-            for _ in range(min(keep, length)):
-                index = np.int64(indices[at])
-                if index <= before or index >= length:
-                    return False
-                words[at], before = np.uint32((firsts[i] + low + index) << 1), index
-                at += 1
-    return True
