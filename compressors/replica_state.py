@@ -154,6 +154,7 @@ class ReplicaState(WorkerState):
         super().__init__(
             config,
             group,
+            pattern="allgather",
             key=key,
             known=here,
             parameters=here,
