@@ -276,7 +276,7 @@ def local_peak(arena: Arena, *, offload: bool | None) -> int:
     rounds, weights = None, [parameter.detach().view(-1) for parameter in models[0].parameters()]
     if offload is not None:
         fields = LocalFields(outer=Outer(lr=0.7, momentum=0.9, nesterov=True), offload=offload)
-        agreed = [on_host(each) if offload else each.clone() for each in weights]
+        agreed = [on_host(weight) if offload else weight.clone() for weight in weights]
         names, runner = [str(ordinal) for ordinal in range(len(agreed))], SimulatedRunner(2)
         methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
         parts = parts_of(runner, fields, methods, [range(len(agreed))], Setting(names, agreed, 0, 2), None)

@@ -82,9 +82,9 @@ shapes = st.sampled_from(SHAPES)
 def test_a_limited_code_is_the_best_of_all(counts: list[int], spare: int) -> None:
     """Where the limit does not bind, too."""
     limit = max(1, (len(counts) - 1).bit_length()) + spare
-    found = np.zeros(len(counts), np.uint8)
-    find_lengths(np.array(counts, np.int64), limit, found)
-    lengths = found.astype(int)
+    code_lengths = np.zeros(len(counts), np.uint8)
+    find_lengths(np.array(counts, np.int64), limit, code_lengths)
+    lengths = code_lengths.astype(int)
     assert lengths.max() <= limit
     assert ((lengths > 0) == (np.array(counts) > 0)).all()
     assert sum(2.0**-length for length in lengths) == 1
