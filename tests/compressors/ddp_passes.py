@@ -208,7 +208,7 @@ class WithOwn(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net, self.local_head = make_model(), nn.Linear(5, 5 + dist.get_rank())
-        self._ddp_params_and_buffers_to_ignore = ["own.weight", "own.bias"]
+        self._ddp_params_and_buffers_to_ignore = ["local_head.weight", "local_head.bias"]
         with torch.no_grad():
             for parameter in self.local_head.parameters():
                 parameter.fill_(0.1)
