@@ -306,7 +306,7 @@ class LocalSteps:
             "buffers": buffers_of(self._model),
             "agreed_buffers": dict(self._rounds.agreed_buffers),
             "shared": self._rounds.shared_state(),
-            "rounds": self._rounds.own_state(),
+            "rounds": self._rounds.worker_state(),
             "totals": self.totals.state_dict(),
             "traffic": self._traffic.state_dict(),
             "weighted": self._weighted,
@@ -330,7 +330,7 @@ class LocalSteps:
         if shapes != saved:
             raise ValueError("the state is of another model: its parameters have other names or shapes")
         self._rounds.load_shared(state["shared"])
-        self._rounds.load_own(state["rounds"])
+        self._rounds.load_worker_state(state["rounds"])
         agreed = dict(zip(self._parameters, self._rounds.agreed, strict=True))
         for kind, tensors in (("own", weights), ("agreed", agreed), ("others", self._others)):
             copy_into(tensors.values(), [state[kind][name] for name in tensors])

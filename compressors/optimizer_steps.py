@@ -118,13 +118,13 @@ class OptimizerWatch:
         state = self._state()
         if self.done or state is None or not state.last_step.residual_squares:  # nothing was held back
             return
-        stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if self._parameters.isdisjoint(stepped):
             return  # another model's, such as the discriminator's
-        classes = [each.__name__.lower() for each in type(optimizer).__mro__]
+        classes = [base.__name__.lower() for base in type(optimizer).__mro__]
         adam = any(kin in name for kin in _KIN for name in classes)
         # One that comes for the second time: all that take turns, or wrap one another, have come.
-        twice = bool(state.config.own_momentum) and any(
+        twice = bool(state.config.momentum_correction) and any(
             group.get("momentum") for group in optimizer.param_groups
         )
         self.done = adam or twice or optimizer in self._known

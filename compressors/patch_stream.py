@@ -399,8 +399,8 @@ def _load(files: list[bytes], number: int, entries: Mapping[str, Entry], threads
         except (ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as problem:
             raise CorruptMessage(f"no snapshot that taugrad wrote: {problem}") from None
     require_fit([shard.row for shard in shards], entries)
-    found = sum(digest_of({shard.row.names[0]: shard}, threads) for shard in shards)
-    if (found - digest) % 2**64:
+    actual = sum(digest_of({shard.row.names[0]: shard}, threads) for shard in shards)
+    if (actual - digest) % 2**64:
         raise CorruptMessage(f"the tensors do not have digest {digest % 2**64:016x}")
     for shard in shards:
         entry, first = entries[shard.row.names[0]], shard.row.first

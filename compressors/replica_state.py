@@ -56,22 +56,22 @@ class _Unit:
         Raises:
             CompressionError: a parameter had no gradient, so that it is not known which ones there are.
         """
-        trained = [each for each in self.group.fsdp_params if each.sharded_param.requires_grad]
-        padded = [each.padded_sharded_param_size.numel() for each in trained]
+        trained = [parameter for parameter in self.group.fsdp_params if parameter.sharded_param.requires_grad]
+        padded = [parameter.padded_sharded_param_size.numel() for parameter in trained]
         if sum(padded) != flat.numel():
             raise CompressionError(
                 f"a gradient of {flat.numel()} elements for "
                 f"{', '.join(self.names[each] for each in trained)}, which have {sum(padded)}: a parameter "
                 "was not used, so call model.set_reduce_scatter_unused_params(True), or freeze it"
             )
-        sizes = [each.sharded_size.numel() for each in trained]
+        sizes = [parameter.sharded_size.numel() for parameter in trained]
         shards = [share[:size] for share, size in zip(torch.split(flat, padded), sizes, strict=True)]
         here = [place for place, size in enumerate(sizes) if size]
         return [trained[place] for place in here], [shards[place] for place in here]
 
     def gather(self, shards: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
         """The shards one after the other in the buffer, added to what was held back, and their sizes."""
-        sizes = [each.numel() for each in shards]
+        sizes = [shard.numel() for shard in shards]
         if self.buffer.numel() != sum(sizes) or self.buffer.dtype != shards[0].dtype:
             self.buffer = torch.empty(sum(sizes), dtype=shards[0].dtype, device=shards[0].device)
         rows = list(torch.split(self.buffer, sizes))
@@ -134,15 +134,15 @@ class ReplicaState(WorkerState):
         first = self._units[0].group
         assert isinstance(first.mesh_info, FSDPMeshInfo)
         self._shards: dist.ProcessGroup = first.mesh_info.shard_process_group
-        self._sharded = {name: each for unit in self._units for each, name in unit.names.items()}
+        self._sharded = {name: parameter for unit in self._units for parameter, name in unit.names.items()}
         here = {
-            name: torch.empty((), dtype=each.sharded_param.dtype, device=first.device).expand(
-                each.sharded_size
+            name: torch.empty((), dtype=parameter.sharded_param.dtype, device=first.device).expand(
+                parameter.sharded_size
             )
-            for name, each in self._sharded.items()
+            for name, parameter in self._sharded.items()
         }  # of the shapes of gradients, and where these are: parameters may be on the CPU
         self._holds_back_zeros = any(
-            getattr(each.group, "reduce_scatter_unused_params", False) for each in self._units
+            getattr(unit.group, "reduce_scatter_unused_params", False) for unit in self._units
         )  # torch 2.13
         if both := set(dist.get_process_group_ranks(group)) & set(
             dist.get_process_group_ranks(self._shards)
@@ -158,12 +158,12 @@ class ReplicaState(WorkerState):
             key=key,
             known=here,
             parameters=here,
-            optimized=lambda: {name: each.sharded_param for name, each in self._sharded.items()},
+            optimized=lambda: {name: parameter.sharded_param for name, parameter in self._sharded.items()},
             threads=threads,
             hold_back_zeros=self._holds_back_zeros,
-            whole={name: each.sharded_param.numel() for name, each in self._sharded.items()},
+            whole={name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()},
         )
-        self.feedback.reorder({name: MemoryOrder.of(each) for name, each in here.items()})
+        self.feedback.reorder({name: MemoryOrder.of(tensor) for name, tensor in here.items()})
         self._under_way: list[_UnderWay] = []
         self._task: int | None = None
         """The backward pass, where one is under way."""
@@ -205,9 +205,9 @@ class ReplicaState(WorkerState):
         """
         if not isinstance(state, Mapping):
             _, _, shard = self._title.partition(", ")
-            if others := [title for each in state for title in each if not title.endswith(f", {shard}")]:
+            if others := [title for saved in state for title in saved if not title.endswith(f", {shard}")]:
                 raise ValueError(f"the state of {others[0]}, this is {shard}: give those of this shard alone")
-            super().load_state_dict([one for each in state for one in each.values()], reshard=reshard)
+            super().load_state_dict([one for saved in state for one in saved.values()], reshard=reshard)
             return
         if self._title not in state:
             raise ValueError(
@@ -223,10 +223,10 @@ class ReplicaState(WorkerState):
         the live ones: `dcp.load` fills them in place. What threshold policies remember is not among them, and
         begins anew. Replicas are told apart, and must be as many as before.
         """
-        found: dict[str, dict[str, DTensor]] = {}
+        distributed: dict[str, dict[str, DTensor]] = {}
         if isinstance(self.config, CompressedMethod):
             kept, exempt = Compressor(self.config), self.config.exempt
-            sizes = {name: each.sharded_param.numel() for name, each in self._sharded.items()}
+            sizes = {name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()}
             names = [name for name, size in sizes.items() if not is_exempt(exempt, name, size)]
             parts = {
                 "residuals": self.feedback.residuals if kept.keeps_residuals else None,
@@ -234,8 +234,8 @@ class ReplicaState(WorkerState):
             }
             for what, tensors in parts.items():
                 if tensors is not None:
-                    found[what] = {name: self._distributed(name, tensors) for name in names}
-        return {f"replica {dist.get_rank(self._group)}": found}
+                    distributed[what] = {name: self._distributed(name, tensors) for name in names}
+        return {f"replica {dist.get_rank(self._group)}": distributed}
 
     def _distributed(self, name: str, tensors: dict[str, Tensor]) -> DTensor:
         parameter = self._sharded[name].sharded_param
@@ -259,7 +259,7 @@ class ReplicaState(WorkerState):
             self._begin()
         if not shards:
             return
-        if any(each.unit is unit for each in self._under_way):  # the module was used several times
+        if any(exchange.unit is unit for exchange in self._under_way):  # the module was used several times
             self._require_no_memory_of_steps()
             unit.buffer = torch.empty(0)
         buffer, sizes = unit.gather(shards)
@@ -267,8 +267,8 @@ class ReplicaState(WorkerState):
         if unit.holds_back:
             flat.zero_()
             return
-        is_awaited = any(each.sharded_param._post_accumulate_grad_hooks for each in parameters)
-        names = [unit.names[each] for each in parameters]
+        is_awaited = any(parameter.sharded_param._post_accumulate_grad_hooks for parameter in parameters)
+        names = [unit.names[parameter] for parameter in parameters]
         series = self._passes * len(self._parameters)
         bucket = Bucket(unit.index, buffer, names, sizes, is_awaited=is_awaited, series=series)
         exchange = _UnderWay(unit, parameters, bucket, self._reduce(bucket, self.gradient_scale))
@@ -294,7 +294,7 @@ class ReplicaState(WorkerState):
         self._task = task
         self._passes += 1
         gradients = {name: parameter.grad for name, parameter in self._optimized().items()}
-        local = {name: _local(each) for name, each in gradients.items() if each is not None}
+        local = {name: _local(gradient) for name, gradient in gradients.items() if gradient is not None}
         self._begin_pass(set(nonzero_gradients(local)))
         if not self._agreed:
             self._meet(self._description())
@@ -304,8 +304,8 @@ class ReplicaState(WorkerState):
     def _description(self) -> dict[str, str]:
         """What must be equal on all replicas, weights too: FSDP2 does not send them around."""
         weights = {
-            f"weights of {name}": str(_checksum(_local(each.sharded_param)))
-            for name, each in self._sharded.items()
+            f"weights of {name}": str(_checksum(_local(parameter.sharded_param)))
+            for name, parameter in self._sharded.items()
         }
         shard = f"{dist.get_rank(self._shards)} of {dist.get_world_size(self._shards)}"
         units = {f"module {unit.index}": ", ".join(unit.names.values()) for unit in self._units}
@@ -325,9 +325,9 @@ class ReplicaState(WorkerState):
                 group.device_handle.current_stream().wait_event(group._post_reduce_event)
             if factor != 1:
                 exchange.bucket.buffer.div_(factor)
-            for parameter, mine in zip(exchange.parameters, exchange.bucket.shares, strict=True):
+            for parameter, share in zip(exchange.parameters, exchange.bucket.shares, strict=True):
                 gradient = _local(parameter.sharded_param.grad)
-                gradient.add_(mine.view(gradient.shape).to(gradient))
+                gradient.add_(share.view(gradient.shape).to(gradient))
         if self.config.nonfinite == "skip":
             self._skip_together()
 
@@ -360,7 +360,7 @@ def _units_of(model: nn.Module) -> list[_Unit]:
         RuntimeError: one has a hook already.
     """
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    states = [each._get_fsdp_state() for each in modules if isinstance(each, FSDPModule)]
+    states = [module._get_fsdp_state() for module in modules if isinstance(module, FSDPModule)]
     groups = list(dict.fromkeys(group for state in states for group in _groups_of(state)))
     if not groups:
         raise TypeError(
@@ -368,21 +368,21 @@ def _units_of(model: nn.Module) -> list[_Unit]:
             "torch.distributed.fsdp.fully_shard (FSDP2; not FullyShardedDataParallel, and for DDP there is "
             "compress_gradients)"
         )
-    if any(isinstance(each.mesh_info, DDPMeshInfo) for each in groups):
+    if any(isinstance(parameter_group.mesh_info, DDPMeshInfo) for parameter_group in groups):
         raise ValueError(
             "the model's mesh has a dimension for replicas, over which FSDP2 itself reduces whole gradients: "
             "give fully_shard the shard dimension alone, such as mesh=mesh['shard']"
         )
-    if any(each._all_reduce_hook is not None for each in groups):
+    if any(parameter_group._all_reduce_hook is not None for parameter_group in groups):
         raise RuntimeError("the model has an all-reduce hook already: call compress_replicas once")
     plain = plain_names(model)
     prefixes = {id(module): f"{name}." if name else "" for name, module in model.named_modules()}
     units = []
     for index, group in enumerate(groups):
         names = {}
-        for each in group.fsdp_params:
-            name = prefixes[id(each._module_info.module)] + each._module_info.param_name
-            names[each] = plain.get(name, name)
+        for parameter in group.fsdp_params:
+            name = prefixes[id(parameter._module_info.module)] + parameter._module_info.param_name
+            names[parameter] = plain.get(name, name)
         units.append(_Unit(index, group, names, torch.empty(0, device=group.device)))
     return units
 

@@ -89,9 +89,9 @@ class CompressionState(WorkerState):
         ddp = ddp_in(ddp)
         method = _skipping(read_config(config), scaler)
         names = plain_names(ddp.module)
-        named = {names[name]: each for name, each in ddp.module.named_parameters()}
+        named = {names[name]: parameter for name, parameter in ddp.module.named_parameters()}
         reduced = _reduced_by(ddp)
-        self._names = {id(each): name for name, each in named.items() if id(each) in reduced}
+        self._names = {id(parameter): name for name, parameter in named.items() if id(parameter) in reduced}
         if isinstance(method, PowerSGD):
             for name in self._names.values():
                 if named[name].is_complex():
@@ -99,7 +99,7 @@ class CompressionState(WorkerState):
                         f"powersgd cannot take the complex parameter {name!r}: use another method"
                     )
         optimized = {name: named[name] for name in self._names.values()}
-        known = {name: _real(each) for name, each in named.items()}
+        known = {name: _real(parameter) for name, parameter in named.items()}
         super().__init__(
             method,
             ddp.process_group,
@@ -151,8 +151,8 @@ class CompressionState(WorkerState):
         if is_last:
             self._end_pass()
             self._accumulated.end()
-        mine, strides = self._parameters, self._strides
-        if self._by_strides and any(mine[name].stride() != strides[name] for name in names):
+        parameters, strides = self._parameters, self._strides
+        if self._by_strides and any(parameters[name].stride() != strides[name] for name in names):
             return summed.then(Once(lambda done: self._turned(done.value(), names)))
         return summed
 
@@ -165,7 +165,7 @@ class CompressionState(WorkerState):
         self._follow_rebuilt_buckets()
 
     def _lay_out(self) -> None:
-        orders = {name: MemoryOrder.of(each) for name, each in self._known.items()}
+        orders = {name: MemoryOrder.of(parameter) for name, parameter in self._known.items()}
         back, before = self._protocol.back, self.feedback.orders
         for name in () if back is None else back.residuals:
             if before.get(name) != orders[name]:
@@ -181,7 +181,7 @@ class CompressionState(WorkerState):
         returns by those that they have now.
         """
         parameters = [self._parameters[name] for name in names]
-        shares = torch.split(buffer, [each.numel() for each in parameters])
+        shares = torch.split(buffer, [parameter.numel() for parameter in parameters])
         for name, parameter, share in zip(names, parameters, shares, strict=True):
             if parameter.stride() != self._strides[name]:
                 share.copy_(MemoryOrder.of(parameter).flat(self.feedback.orders[name].shaped(share)))
@@ -253,7 +253,7 @@ def ddp_in(model: object) -> DistributedDataParallel:
     """
     inner = model
     if isinstance(model, torch.nn.Module) and not isinstance(model, DistributedDataParallel):
-        held = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+        held = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
         if len(held) > 1:
             raise ValueError(f"{type(model).__name__} holds {len(held)} DDP models: make a state for each")
         inner = held[0] if held else model
@@ -287,7 +287,7 @@ def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
     except RuntimeError:  # there are none like those of sparse gradients
         kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         modules = ddp.module.named_modules()
-        sparse = [f"{name}.weight" for name, each in modules if isinstance(each, kinds) and each.sparse]
+        sparse = [f"{name}.weight" for name, module in modules if isinstance(module, kinds) and module.sparse]
         raise ValueError(
             f"DDP expects a sparse gradient of {', '.join(sparse) or 'a parameter'}: the hook takes only "
             "dense ones; make the embedding with sparse=False"

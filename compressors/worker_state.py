@@ -303,8 +303,8 @@ class WorkerState:
         """Raises CompressionError if the method has a memory that decays with every exchange."""
         if not isinstance(self.config, CompressedMethod) or self.last_step.skipped:
             return
-        field = "momentum" if self.config.own_momentum else "decay"
-        if self.config.own_momentum or 0 < self.config.decay < 1:  # at 0, there is no memory
+        field = "momentum" if self.config.momentum_correction else "decay"
+        if self.config.momentum_correction or 0 < self.config.decay < 1:  # at 0, there is no memory
             raise self._fail(
                 CompressionError(
                     f"a second exchange in one step would apply the method's {field} twice: run all backward "
@@ -314,7 +314,7 @@ class WorkerState:
 
     def _meet(self, description: Mapping[str, str]) -> None:
         """Compares settings, besides those of method and exchange, with all others', and connects to them."""
-        mine = {
+        settings = {
             **flattened(self.config),
             **self._protocol.settings,
             **description,
@@ -322,7 +322,7 @@ class WorkerState:
         }
         try:
             if self.workers > 1:
-                require_agreement(mine, self._group)
+                require_agreement(settings, self._group)
             self._protocol.open()
         except CompressionError as problem:
             raise self._fail(problem) from None

@@ -36,7 +36,7 @@ from .config import refusal
 from .costs import DENSEST, CannotEstimate, cost_of
 from .law.fitting import SHIPPED, LawError, read_law
 from .measured import MetricError, common_metric, finished
-from .momentum import own_momentum
+from .momentum import momentum_correction
 from .objective import Outcome
 from .progress import times_smaller
 from .tables import printed, rounded_down
@@ -165,8 +165,8 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
     ):
         kind, codec = chosen.compressor.kind, chosen.compressor.position_codec
         say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} is used instead")
-    momentum = own_momentum(chosen.compressor)
-    if momentum and not own_momentum(spec.compressor):
+    momentum = momentum_correction(chosen.compressor)
+    if momentum and not momentum_correction(spec.compressor):
         say(console, f"momentum {momentum:g} is applied before the threshold, instead of in the optimizer")
 
 

@@ -19,7 +19,7 @@ from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
 
 from .advice import ADAPTIVE, local_rate
 from .law.fitting import FittedLaw, LawError
-from .momentum import in_compressor, in_optimizer, own_momentum
+from .momentum import in_compressor, in_optimizer, momentum_correction
 
 METHOD = "strom(0.1) | golomb_rice"
 """The rule and codec of specs that have no rule with a threshold."""
@@ -64,7 +64,7 @@ def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
         method = None
     else:
         raise LawError(f"compressor.kind = {kind}: must be {law.kind}, which the law was fitted for, or none")
-    momentum = own_momentum(spec.compressor)
+    momentum = momentum_correction(spec.compressor)
     if momentum and law.momentum_in == "optimizer":
         raise LawError(
             f"compressor.momentum = {momentum}: the law was fitted to runs where the optimizer had it"

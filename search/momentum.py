@@ -15,15 +15,15 @@ _CARRIES_DECAY = ("sgd",)
 """Optimizers' kinds. LARS scales gradient and decay together, by a norm of both."""
 
 
-def own_momentum(method: Method) -> float:
+def momentum_correction(method: Method) -> float:
     """A compressor's momentum, 0 to 1."""
-    return method.own_momentum
+    return method.momentum_correction
 
 
 def in_optimizer(spec: RunSpec) -> dict[str, Any]:
     """A spec's tree with momentum in the optimizer, as without compression."""
     tree = spec.model_dump(mode="json")
-    momentum, optimizer = own_momentum(spec.compressor), tree["training"]["optimizer"]
+    momentum, optimizer = momentum_correction(spec.compressor), tree["training"]["optimizer"]
     if momentum and "momentum" in optimizer:
         tree["compressor"]["momentum"] = 0.0
         optimizer["momentum"] = momentum

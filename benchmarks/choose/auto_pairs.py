@@ -16,7 +16,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.method.policies import Law
 from taugrad.platform.spec import RunSpec
 from taugrad.search.auto import DENSITIES
-from taugrad.search.momentum import in_compressor, own_momentum
+from taugrad.search.momentum import in_compressor, momentum_correction
 
 from ..harness.report import say
 
@@ -51,7 +51,7 @@ class Pair:
         """A spec with a compressor's line; where that has momentum, the optimizer has none."""
         tree = {**self.fields, "sync": SIMULATED, **more}
         method = read_config(compressor)
-        if not own_momentum(method):
+        if not momentum_correction(method):
             return {**tree, "compressor": compressor}
         moved = in_compressor(RunSpec.model_validate({**tree, "compressor": METHOD.format(tau=1)}))
         return {**tree, "training": moved["training"], "compressor": compressor}

@@ -69,7 +69,7 @@ class AccumulatedGradients:
     def _copy(self) -> None:
         if self._exchanged:
             self._exchanged = False
-            self._copies = {name: each.clone() for name, each in self._nonzero(self._parameters).items()}
+            self._copies = {name: tensor.clone() for name, tensor in self._nonzero(self._parameters).items()}
         elif self._copies:  # passes without an exchange came between; perhaps gradients were cleared
             nonzero = self._nonzero(self._copies)
             self._copies = {name: copy for name, copy in self._copies.items() if name in nonzero}
@@ -80,13 +80,13 @@ class AccumulatedGradients:
 
 def nonzero_gradients(gradients: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
     """Those that are neither None nor zero everywhere. NaN is not zero. A GPU is asked once."""
-    found = {name: each for name, each in gradients.items() if each is not None and each.numel()}
-    if not found:
+    given = {name: tensor for name, tensor in gradients.items() if tensor is not None and tensor.numel()}
+    if not given:
         return {}
-    reals = [torch.view_as_real(each) if each.is_complex() else each for each in found.values()]
+    reals = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in given.values()]
     ends = [end.ne(0) for real in reals for end in torch.aminmax(real.detach())]
     nonzero: list[bool] = torch.stack(ends).view(-1, 2).any(dim=1).tolist()
-    return {name: each for (name, each), is_nonzero in zip(found.items(), nonzero, strict=True) if is_nonzero}
+    return {name: tensor for (name, tensor), keeps in zip(given.items(), nonzero, strict=True) if keeps}
 
 
 def _register_hook(parameter: Tensor, hook: "partial[None]") -> RemovableHandle:

@@ -63,7 +63,7 @@ class Compressor:
         self.form, self.threads = self.rule.form, max(threads, self.ops.threads)
         self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
-        self.corrects_momentum = bool(config.own_momentum)
+        self.corrects_momentum = bool(config.momentum_correction)
         """Whether they have a velocity."""
 
     def of(self, method: Method) -> "Compressor":
@@ -171,7 +171,7 @@ class Compressor:
             self._check_form(refusal.form)
             return refusal
         updates = []
-        for segments in (each for each in (layout.sent, layout.whole) if len(each)):
+        for segments in (group for group in (layout.sent, layout.whole) if len(group)):
             length = message.length_of(payload)
             update = message.read(payload[:length], segments, self.threads)
             if segments is layout.sent:
@@ -219,7 +219,7 @@ class Compressor:
 
         A refusal counts as zeros.
         """
-        updates = [self._here(each) for each in incoming if not isinstance(each, NonFinite)]
+        updates = [self._here(received) for received in incoming if not isinstance(received, NonFinite)]
         sum_all(updates, divisor, total, self.ops)
 
     def add(self, incoming: Received, total: Tensor) -> None:
@@ -266,9 +266,9 @@ def put_back(update: Update, parts: Sequence[Part], ops: Ops, leaving_out: Colle
     total = torch.zeros(end, dtype=torch.float32, device=ops.device)
     if leaving_out:
         # A pass leaves their symbols undefined, which could lie behind the end of a table.
-        for ordinal, own in zip(segments.ordinals, update.offsets.symbols, strict=True):
+        for ordinal, place in zip(segments.ordinals, update.offsets.symbols, strict=True):
             if ordinal in leaving_out:
-                ops.tensor(update.values[own]).zero_()
+                ops.tensor(update.values[place]).zero_()
     add_update(update, total, ops)
     for ordinal, start, size in zip(segments.ordinals, segments.starts, segments.sizes, strict=True):
         residual = parts[ordinal].residual
@@ -299,7 +299,7 @@ def _sum_sparse(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops
     beside = [update.values if update.taus is not None else update.signed_floats(ops) for update in updates]
     ends = np.cumsum(np.concatenate([update.counts for update in updates]))
     shifts = np.concatenate([update.segments.shifts for update in updates])
-    taus = [np.zeros(len(each.segments), np.float32) if each.taus is None else each.taus for each in updates]
+    taus = [np.zeros(len(one.segments), np.float32) if one.taus is None else one.taus for one in updates]
     stops = np.cumsum([len(update.segments) for update in updates])
     words, values = joined([host(update.words) for update in updates]), joined(list(map(host, beside)))
     arguments = ends, shifts, joined(taus), words, *levels_and_floats(values)

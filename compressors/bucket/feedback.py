@@ -159,7 +159,7 @@ class Feedback:
 
     def _shaped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         orders = self.orders
-        return {name: orders[name].shaped(each) if name in orders else each for name, each in tensors.items()}
+        return {name: orders[name].shaped(flat) if name in orders else flat for name, flat in tensors.items()}
 
     def _fitting(
         self, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str
@@ -283,9 +283,9 @@ class FeedbackCompressor:
         """Sum of squares of all residuals."""
         ops = self.compressor.ops
         readback = Readback(ops)
-        found = ops.squares(list(self.feedback.residuals.values()), readback)
+        squares = ops.squares(list(self.feedback.residuals.values()), readback)
         readback.fetch()
-        return float(sum(found().tolist()))
+        return float(sum(squares().tolist()))
 
     @property
     def nbytes(self) -> int:

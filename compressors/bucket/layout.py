@@ -148,12 +148,12 @@ class Layout:
 def lay_out(sizes: Sequence[int], exempt: Sequence[bool]) -> Layout:
     """The layout of a bucket of parameters of these sizes, in order; those that are exempt are sent whole."""
     starts = [0, *accumulate(sizes)]
-    found = []
+    segments = []
     for whole in (False, True):
         group = [ordinal for ordinal, size in enumerate(sizes) if size and exempt[ordinal] == whole]
         places = np.array([(starts[ordinal], sizes[ordinal]) for ordinal in group], np.int64).reshape(-1, 2)
-        found.append(Segments(tuple(group), places[:, 0].copy(), places[:, 1].copy()))
-    sent, exempted = found
+        segments.append(Segments(tuple(group), places[:, 0].copy(), places[:, 1].copy()))
+    sent, exempted = segments
     return Layout(sent, exempted, starts[-1])
 
 

@@ -64,10 +64,10 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
     The groups of a device mesh have torch's default of 30 minutes.
     """
     default = dist.group.WORLD
-    return min(_own_timeout(group), _own_timeout(group if default is None else default))
+    return min(_timeout_of(group), _timeout_of(group if default is None else default))
 
 
-def _own_timeout(group: dist.ProcessGroup) -> timedelta:
+def _timeout_of(group: dist.ProcessGroup) -> timedelta:
     options = getattr(group._get_backend(transport_of(group, torch.device("cuda"))), "options", None)
     timeout: timedelta = getattr(options, "_timeout", _DEFAULT_TIMEOUT)
     return timeout

@@ -131,7 +131,7 @@ class Averaging:
 
     # States.
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         """What this process's workers have not sent, by rank; plain numbers and tensors."""
         states = zip(self.runner.ranks, self.patterns, strict=True)
         return {
@@ -141,13 +141,13 @@ class Averaging:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `own_state` gave to the same workers; raises ValueError where it does not fit."""
-        require_own(state, self.runner.ranks, self.runner.workers, STATE_VERSION)
+        """Restores what `worker_state` gave to the same workers; raises ValueError if it does not fit."""
+        require_same_ranks(state, self.runner.ranks, self.runner.workers, STATE_VERSION)
         for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):
             pattern.load_state_dict(state["ranks"][str(rank)])
 
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Takes over what `own_state` gave to all processes of another number of workers.
+        """Takes over what `worker_state` gave to all processes of another number of workers.
 
         Raises ValueError where they are not the states of all workers of a run.
         """
@@ -156,15 +156,15 @@ class Averaging:
             pattern.take_over(former)
 
 
-def require_own(states: Mapping[str, Any], ranks: Sequence[int], workers: int, version: int) -> None:
+def require_same_ranks(states: Mapping[str, Any], ranks: Sequence[int], workers: int, version: int) -> None:
     """Refuses states of an older program or of other workers, with a ValueError."""
     if states.get("version") != version:
         raise ValueError(
             f"version {states.get('version')!r} of workers' states; this program reads {version}"
         )
-    theirs, ours = [int(rank) for rank in states["ranks"]], list(ranks)
-    if states["workers"] != workers or theirs != ours:
+    saved, here = [int(rank) for rank in states["ranks"]], list(ranks)
+    if states["workers"] != workers or saved != here:
         raise ValueError(
-            f"the states of ranks {theirs} of {states['workers']} workers, this process has ranks {ours} "
+            f"the states of ranks {saved} of {states['workers']} workers, this process has ranks {here} "
             f"of {workers}: each worker's residual belongs to its part of the data"
         )

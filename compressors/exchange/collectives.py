@@ -57,10 +57,10 @@ class Collectives:
 
     def _all_gather(self, sends: dict[int, Tensor], sizes: dict[int, int]) -> dict[int, Tensor]:
         """One message of each worker to all; on the way, all are as long as the longest."""
-        mine = next(iter(sends.values()), self._empty(0))
-        width = max([mine.numel(), *sizes.values()])
-        out, padding = self._empty(width * self.workers), self._empty(width - mine.numel())
-        self.run(_gather, out, torch.cat([mine, padding.zero_()]))
+        sent = next(iter(sends.values()), self._empty(0))
+        width = max([sent.numel(), *sizes.values()])
+        out, padding = self._empty(width * self.workers), self._empty(width - sent.numel())
+        self.run(_gather, out, torch.cat([sent, padding.zero_()]))
         return {rank: out[rank * width : rank * width + size] for rank, size in sizes.items()}
 
     def all_min(self, number: int) -> int:

@@ -215,7 +215,7 @@ class Fragment:
         self.averaging.done = int(shared["done"])
         copy_into(self.momentum, shared["momentum"])
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         """What only this process has; waits for what is on its way, which is not merged sooner."""
         ranks = map(str, self.averaging.runner.ranks)
         return {
@@ -224,11 +224,11 @@ class Fragment:
                 for rank, part in zip(ranks, self.parts, strict=True)
             },
             "in_flight": self.in_flight and self._saved(self.in_flight),
-            "unsent": self.averaging.own_state(),
+            "unsent": self.averaging.worker_state(),
         }
 
-    def load_own(self, saved: Mapping[str, Any]) -> None:
-        """Restores what `own_state` returned; raises ValueError where it is of other workers."""
+    def load_worker_state(self, saved: Mapping[str, Any]) -> None:
+        """Restores what `worker_state` returned; raises ValueError where it is of other workers."""
         if self.in_flight is not None:
             self.in_flight.arrived()  # until then its rounds change what is not sent
         self.averaging.load(saved["unsent"])

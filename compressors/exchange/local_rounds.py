@@ -242,9 +242,9 @@ class LocalRounds:
         fragments = [fragment.shared_state() for fragment in self.fragments]
         return {"steps": self.steps, "unit": self._unit, "fragments": fragments}
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         """What only this process has; waits for what is on its way, which is not merged sooner."""
-        fragments = [fragment.own_state() for fragment in self.fragments]
+        fragments = [fragment.worker_state() for fragment in self.fragments]
         return {"workers": self._runner.workers, "progress": self.progress, "fragments": fragments}
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
@@ -257,11 +257,11 @@ class LocalRounds:
         for fragment, saved in zip(self.fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
 
-    def load_own(self, state: Mapping[str, Any]) -> None:
-        """Restores what `own_state` returned to the same workers; raises ValueError where it does not fit."""
+    def load_worker_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `worker_state` gave to the same workers; raises ValueError if it does not fit."""
         self.progress = float(state["progress"])
         for fragment, saved in zip(self.fragments, state["fragments"], strict=True):
-            fragment.load_own(saved)
+            fragment.load_worker_state(saved)
 
     def reshard(
         self,
@@ -273,7 +273,7 @@ class LocalRounds:
 
         How far workers have moved since they last continued from the agreed weights still has to be sent,
         like a residual, and is merged in the same way, into the weights of the workers that take it over.
-        `states` is what `own_state` returned to each of their processes; `models` has, by former worker and
+        `states` is what `worker_state` gave to each of their processes; `models` has, by former worker and
         parameter, its weights; `waiting`, by former worker, what it had not handed in before, flat [numel] by
         parameter. Raises ValueError where they are not the states of all workers of a run, or do not fit.
         """

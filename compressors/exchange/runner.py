@@ -119,10 +119,10 @@ def gather_rows(
 
     Rows are exact for integers up to 2^53. Raises PeerLost.
     """
-    mine = torch.from_numpy(np.ascontiguousarray(row)).to(transport_of(group, device))
-    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    local = torch.from_numpy(np.ascontiguousarray(row)).to(transport_of(group, device))
+    rows = [torch.empty_like(local) for _ in range(dist.get_world_size(group))]
     with _waiting("notes"):
-        dist.all_gather(rows, mine, group=group)
+        dist.all_gather(rows, local, group=group)
     return np.stack([row.cpu().numpy() for row in rows])
 
 

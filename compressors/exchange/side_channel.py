@@ -111,23 +111,23 @@ class SideChannel:
 
     def _require_same_round(self, source: int, header: _Header) -> None:
         rank = next(iter(self._headers))
-        ours, theirs = _described(self._headers[rank]), _described(header)
-        if len(ours) != len(theirs):  # one finishes where the other has a round as usual
-            ours, theirs = ({**fields, LEFT: ""} for fields in (ours, theirs))
-        if ours != theirs:
-            raise WorkersDisagree(difference({source: theirs, rank: ours}))
+        expected, received = _described(self._headers[rank]), _described(header)
+        if len(expected) != len(received):  # one finishes where the other has a round as usual
+            expected, received = ({**fields, LEFT: ""} for fields in (expected, received))
+        if expected != received:
+            raise WorkersDisagree(difference({source: received, rank: expected}))
 
     def _read_buffers(self, sent: Payload) -> dict[str, Tensor]:
         try:
             length = int(sent[: _LENGTH.itemsize].view(_LENGTH)[0])
             text, data = np.split(sent[_LENGTH.itemsize :], [length])
-            theirs = {str(name): str(field) for name, field in json.loads(text.tobytes()).items()}
+            received = {str(name): str(field) for name, field in json.loads(text.tobytes()).items()}
         except (ValueError, IndexError, AttributeError):
             raise CorruptMessage(f"{sent.size} bytes of buffers of worker 0, which cannot be read") from None
-        ours = buffer_fields(self._buffers)
-        if ours != theirs:
+        expected = buffer_fields(self._buffers)
+        if expected != received:
             rank = next(iter(self._headers))
-            raise WorkersDisagree(difference({0: theirs, rank: ours}))
+            raise WorkersDisagree(difference({0: received, rank: expected}))
         values = {name: buffer.detach().cpu().clone() for name, buffer in self._buffers.items()}
         copy_bytes(data, list(values.values()))
         return values

@@ -72,7 +72,7 @@ def local_refusals(
         prefix: of the fields' names in messages.
     """
     outer, ring = fields.outer, fields.pattern == "ring"
-    momentum = f"compressor.momentum = {method.own_momentum}"
+    momentum = f"compressor.momentum = {method.momentum_correction}"
     unsent = f"{prefix}unsent = {fields.unsent:g}"
     for cannot, problem in (
         (
@@ -102,12 +102,12 @@ def local_refusals(
             f"{prefix}blend = {fields.blend}: needs {prefix}delay_steps above 0",
         ),
         (
-            method.own_momentum and outer.momentum,
+            method.momentum_correction and outer.momentum,
             f"{momentum} with {prefix}outer.momentum = {outer.momentum}: it would be applied twice; use 0 "
             "for one",
         ),
         (
-            method.own_momentum and ring,
+            method.momentum_correction and ring,
             f"{momentum} with {prefix}pattern = ring: a hop also compresses what other workers sent; use "
             "compressor.momentum: 0, or another pattern",
         ),

@@ -53,7 +53,7 @@ class Method(Settings):
         return str(getattr(self, "symbols", "auto"))
 
     @property
-    def own_momentum(self) -> float:
+    def momentum_correction(self) -> float:
         """The factor of momentum correction; 0: none."""
         return float(getattr(self, "momentum", 0.0))
 

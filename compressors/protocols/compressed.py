@@ -119,7 +119,7 @@ class CompressedReducer(Reducer):
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._back_method = returning(config)
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
-        self._slices = _cut_each({name: parameter.numel() for name, parameter in parameters.items()}, shards)
+        self._slices = _cut_all({name: parameter.numel() for name, parameter in parameters.items()}, shards)
         self.shards = self._slices
         if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
             self.back = Feedback(self._back_method)
@@ -392,7 +392,7 @@ def _flat_like(parameter: Tensor) -> Tensor:
     return parameter.new_empty(()).expand(parameter.numel())
 
 
-def _cut_each(sizes: Mapping[str, int], shards: int) -> list[dict[str, ParameterSlice]]:
+def _cut_all(sizes: Mapping[str, int], shards: int) -> list[dict[str, ParameterSlice]]:
     """Cuts each parameter into as many slices as there are shards, or gives it to one of these whole."""
     slices: list[dict[str, ParameterSlice]] = [{} for _ in range(shards)]
     for ordinal, (name, size) in enumerate(sizes.items()):

@@ -124,5 +124,5 @@ class Update:
             elements = (host(self.words) >> 1).astype(np.int64) + np.repeat(self.segments.shifts, self.counts)
             return [(elements, slice(None))]
         ends = (self.segments.starts + self.counts).tolist()
-        there = map(slice, self.segments.starts.tolist(), ends)
-        return list(zip(there, self.offsets.symbols, strict=True))
+        places = map(slice, self.segments.starts.tolist(), ends)
+        return list(zip(places, self.offsets.symbols, strict=True))

@@ -131,8 +131,8 @@ def _plan_symbols(
     for run, (count, end, width) in enumerate(
         zip(counts[sent].tolist(), ends.tolist(), widths.tolist(), strict=True)
     ):
-        own_code = None if codes is None else codes.code(run)
-        ways.append(_Run(values[end - count : end], width, threads).best(own_code, symbols))
+        run_code = None if codes is None else codes.code(run)
+        ways.append(_Run(values[end - count : end], width, threads).best(run_code, symbols))
     by_parameter = bits.astype(np.uint8)
     by_parameter[sent] += np.array([_CODED * coded for coded, _ in ways], np.uint8)
     return PlannedValues(joined([section for _, section in ways]), by_parameter=by_parameter)

@@ -81,7 +81,7 @@ class Synchronization(ABC):
         """What all workers have in common, for worker 0 to save after `sync_model`: numbers and tensors."""
 
     @abstractmethod
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         """What only this process's workers have."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Synchronization(ABC):
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what another number of workers saved, if the mode can.
 
-        `shared` is as `shared_state` gave it, `workers` as `own_state` did to each of their processes, by
+        `shared` is as `shared_state` gave it, `workers` as `worker_state` did to each of their processes, by
         rank. Raises ValueError: it cannot; ValueError, KeyError or RuntimeError: the states do not fit.
         """
         raise ValueError("each worker's residual belongs to its part of the data")

@@ -89,8 +89,8 @@ class GradientsInRounds(InRounds):
         ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}
         return {"model": self.model.state_dict(), "replica": self._replica.state_dict(), "ledger": ledger}
 
-    def own_state(self) -> dict[str, Any]:
-        return {"patterns": {**self._averaging.own_state(), "traffic": self.ledger.traffic.state_dict()}}
+    def worker_state(self) -> dict[str, Any]:
+        return {"patterns": {**self._averaging.worker_state(), "traffic": self.ledger.traffic.state_dict()}}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         self._averaging.load(local_state["patterns"])

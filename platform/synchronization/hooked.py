@@ -107,9 +107,9 @@ class HookedGradients(Synchronization):
         }
         return shared if self.adapter is None else {**shared, "adapter": self.adapter.shared_state()}
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         state = self.state.state_dict()
-        return state if self.adapter is None else {**state, "measured": self.adapter.own_state()}
+        return state if self.adapter is None else {**state, "measured": self.adapter.worker_state()}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         self._load_agreed(shared)

@@ -143,8 +143,8 @@ class IslandGradients(Synchronization):
     def shared_state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "totals": self.totals.state_dict()}
 
-    def own_state(self) -> dict[str, Any]:
-        """See `Synchronization.own_state`: what belongs to this worker's shard."""
+    def worker_state(self) -> dict[str, Any]:
+        """See `Synchronization.worker_state`: what belongs to this worker's shard."""
         return {"exchange": self.state.state_dict(), "replica": self.replica.state_dict()}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ def _powersgd(asked: Asked) -> Iterator[str]:
 
 
 def _momentum(asked: Asked) -> Iterator[str]:
-    momentum = asked.method.own_momentum
+    momentum = asked.method.momentum_correction
     if not momentum or asked.mode.is_local:
         return
     if asked.momentum:
@@ -131,8 +131,8 @@ def _back(asked: Asked) -> Iterator[str]:
         yield f"{where}.back with {pattern}: only parameter_server, sharded and hybrid send sums back"
     if isinstance(back, PowerSGD):
         yield f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce"
-    if back.own_momentum:
-        yield f"{where}.back.momentum = {back.own_momentum}: the sum already contains momentum"
+    if back.momentum_correction:
+        yield f"{where}.back.momentum = {back.momentum_correction}: the sum already contains momentum"
 
 
 def _law(asked: Asked) -> Iterator[str]:

@@ -153,14 +153,14 @@ class LocalTraining(InRounds):
             **({} if self.adapter is None else {"adapter": self.adapter.shared_state()}),
         }
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         replicas = {
             str(rank): {"model": replica.model.state_dict(), "replica": replica.state_dict()}
             for rank, replica in zip(self.ranks, self._replicas, strict=True)
         }
-        measured = {} if self.adapter is None else {"measured": self.adapter.own_state()}
+        measured = {} if self.adapter is None else {"measured": self.adapter.worker_state()}
         traffic = self.ledger.traffic.state_dict()
-        return {"replicas": replicas, "local": self.local.own_state(), "traffic": traffic, **measured}
+        return {"replicas": replicas, "local": self.local.worker_state(), "traffic": traffic, **measured}
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self._fill_model()
@@ -187,7 +187,7 @@ class LocalTraining(InRounds):
         self.local.reshard([worker["local"] for worker in workers], models, waiting)
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
-        self.local.load_own(local_state["local"])
+        self.local.load_worker_state(local_state["local"])
         self._load_agreed(shared)
         for rank, replica in zip(self.ranks, self._replicas, strict=True):
             replica.model.load_state_dict(local_state["replicas"][str(rank)]["model"])

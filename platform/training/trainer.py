@@ -369,7 +369,7 @@ class Trainer:
     def _write_checkpoint(self, folder: Path) -> None:
         self.sync.sync_model()
         self.sync.flush()
-        local_state = {"workers": self.sync.own_state(), "random": self.randomness.state_dict()}
+        local_state = {"workers": self.sync.worker_state(), "random": self.randomness.state_dict()}
         save(local_state, folder / worker_file(self.rank))
         if self.rank == 0:
             evaluation = self.evaluation

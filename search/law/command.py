@@ -129,7 +129,7 @@ def title(setting: PastSetting) -> str:
     model = " ".join(params[name] for name in _MODEL if name in params)
     parts = [model, params.get("data.kind", "?")]
     parts += [f"batch {params.get(BATCH, '?')}", f"lr {params.get(RATE, '?')}"]
-    parts += [f"momentum {setting.own_momentum:g}"] if setting.own_momentum else []
+    parts += [f"momentum {setting.momentum_correction:g}"] if setting.momentum_correction else []
     return ", ".join([*parts, f"{params.get(WORKERS, '?')} workers"])
 
 

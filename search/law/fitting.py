@@ -18,7 +18,7 @@ from taugrad.platform.config import Config
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.yaml_file import dump_yaml, parse_yaml
 
-from ..momentum import own_momentum
+from ..momentum import momentum_correction
 from ..tables import rounded
 from .past import BATCH, OPTIMIZER, RATE, WORKERS, PastSetting
 
@@ -97,7 +97,7 @@ class FittedLaw(Config):
             "workers": float(spec.workers.count),
         }
         constant = self.constant + sum(self.weights[name] * math.log(known[name]) for name in _CIRCUMSTANCES)
-        constant -= math.log1p(-own_momentum(spec.compressor))
+        constant -= math.log1p(-momentum_correction(spec.compressor))
         make = LawTau if self.looked_for == "tau" else LawFloor
         weights = {name: rounded(self.weights[name], _DIGITS) for name in _SEEN}
         return make(constant=rounded(constant, _DIGITS), **weights)
@@ -136,7 +136,7 @@ def fit(kind: Kind, examples: Sequence[Example]) -> tuple[FittedLaw, list[Exampl
     names, inputs = _inputs(examples)
     momentum_in = _whose_momentum(examples)
     best = np.array([example.best for example in examples])
-    steady = np.array([1 - example.setting.own_momentum for example in examples])
+    steady = np.array([1 - example.setting.momentum_correction for example in examples])
     targets = best if looked_for == "floor" else np.log(best * steady)
     groups: list[str | int] = [example.setting.family for example in examples]
     if len(set(groups)) == 1:

@@ -61,14 +61,14 @@ class PastSetting:
         return str(sorted((key, self.params[key]) for key in self.params if key.startswith(_FAMILY)))
 
     @property
-    def own_momentum(self) -> float:
+    def momentum_correction(self) -> float:
         """The compressor's, 0 to 1."""
         return _number(self.params.get(OWN_MOMENTUM, "")) or 0.0
 
     @property
     def momentum_in(self) -> Literal["optimizer", "compressor"] | None:
         """Where the momentum was: in the optimizer or the compressor; None if there was none."""
-        if self.own_momentum:
+        if self.momentum_correction:
             return "compressor"
         return "optimizer" if _number(self.params.get(OPTIMIZER_MOMENTUM, "")) else None
 

@@ -96,7 +96,7 @@ def kept(training: Any) -> torch.Tensor:
 
     That is residuals, what waits, and how far they have moved in a round that is not closed.
     """
-    state, total = training.own_state(), torch.zeros(weights(training).numel()).double()
+    state, total = training.worker_state(), torch.zeros(weights(training).numel()).double()
     for local, rank in enumerate(training.ranks):
         total += torch.cat(training.local.fragments[0].pseudo_gradient(local)).double()
         unsent = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["residuals"]

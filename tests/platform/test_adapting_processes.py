@@ -88,7 +88,7 @@ class Watched:
         self.trainer.fit()
         return {
             "weights": {name: tensor.clone() for name, tensor in self.trainer.model.state_dict().items()},
-            "own": self.sync.own_state(),
+            "own": self.sync.worker_state(),
             "adapter": self.adapter.shared_state(),
             "totals": self.sync.totals.state_dict(),
             "steps": self.steps,

@@ -164,7 +164,7 @@ def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
     assert owed.any()
     for workers in counts:
         smaller = training_of(workers, simulating(schedule=schedule, unsent=unsent), "strom(0.02)")
-        smaller.reshard(training.shared_state(), [training.own_state()])
+        smaller.reshard(training.shared_state(), [training.worker_state()])
         training = smaller
         torch.testing.assert_close(kept(training) / workers, owed, rtol=0, atol=3e-6)
         assert torch.equal(weights(training), agreed)

@@ -131,7 +131,7 @@ def simulated(workers: int, mode: str) -> tuple[Synchronization, dict[str, Any]]
     sync = {"mode": "simulated", "of": {"mode": mode}}
     spec = RunSpec.model_validate({"workers": {"count": workers}, "compressor": "wgt(0.1)", "sync": sync})
     made, _ = build_synchronization(spec, torch.nn.Linear(3, 2), ClassificationTask(), torch.device("cpu"))
-    return made, made.own_state()
+    return made, made.worker_state()
 
 
 @pytest.mark.parametrize("mode", ["ring", "weights"])

@@ -66,7 +66,7 @@ def work(rank: int, workers: int, folder: Path) -> dict[str, dict]:
 
 def _outcome(trainer: Trainer, heard: recorder.Recorder) -> dict:
     kept = {name: getattr(heard, name) for name in ("logged", "losses", "evaluations", "checkpoints")}
-    return kept | {"weights": trainer.model.state_dict(), "own": trainer.sync.own_state()}
+    return kept | {"weights": trainer.model.state_dict(), "own": trainer.sync.worker_state()}
 
 
 def evaluation(rank: int, workers: int) -> dict:

@@ -118,7 +118,8 @@ def test_a_tau_after_momentum_is_that_much_larger():
     law, judged = fit(
         "strom",
         examples_of(
-            made, lambda setting, points: math.exp(value_of(setting, points)) / (1 - setting.own_momentum)
+            made,
+            lambda setting, points: math.exp(value_of(setting, points)) / (1 - setting.momentum_correction),
         ),
     )
     assert law.momentum_in == "compressor"

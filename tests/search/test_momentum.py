@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.platform.spec import RunSpec
-from taugrad.search.momentum import decay_beside, in_compressor, in_optimizer, own_momentum
+from taugrad.search.momentum import decay_beside, in_compressor, in_optimizer, momentum_correction
 
 
 def spec(momentum: float, decay: float, kind: str = "sgd") -> RunSpec:
@@ -20,7 +20,7 @@ def spec(momentum: float, decay: float, kind: str = "sgd") -> RunSpec:
 def test_there_and_back_is_the_same_spec(hundredths, decay, kind):
     here = spec(hundredths / 100, decay / 10**5, kind)
     moved = RunSpec.model_validate(in_compressor(here))
-    assert own_momentum(moved.compressor) == hundredths / 100
+    assert momentum_correction(moved.compressor) == hundredths / 100
     assert moved.training.optimizer.momentum == 0
     back = RunSpec.model_validate(in_optimizer(moved))
     assert back == here

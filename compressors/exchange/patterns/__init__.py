@@ -28,9 +28,9 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
             f"pattern = collective with {method}: the size of its messages depends on gradients; it is for "
             "fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
         )
-    if pattern == "ring" and method.own_momentum:
+    if pattern == "ring" and method.momentum_correction:
         raise ValueError(
-            f"momentum = {method.own_momentum} with pattern = ring: a hop compresses other workers' "
+            f"momentum = {method.momentum_correction} with pattern = ring: a hop compresses other workers' "
             "gradients, too; take another pattern"
         )
 
@@ -58,7 +58,7 @@ def pattern_for(
 
 def returning(method: Method) -> Method:
     """A sum's method on its way back: as the gradients', but their momentum is in it already."""
-    return method.model_copy(update={"momentum": 0.0}) if method.own_momentum else method
+    return method.model_copy(update={"momentum": 0.0}) if method.momentum_correction else method
 
 
 def self_contained(method: Method) -> Method:

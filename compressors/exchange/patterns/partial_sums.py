@@ -80,7 +80,7 @@ class Ring(Pattern):
                 return partial
             began = perf_counter()
             sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
-            tensors = [received + mine for received, mine in zip(sums, tensors, strict=True)]
+            tensors = [received + gradient for received, gradient in zip(sums, tensors, strict=True)]
             record.decoding.append((began, perf_counter()))
         outgoing = self._compress(part, tensors, iteration, record)
         record.columns.append(outgoing.tallies)

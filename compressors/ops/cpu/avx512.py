@@ -147,10 +147,12 @@ def _send_groups(
             hits = builder.ctpop(builder.bitcast(hit, _I16))
             builder.store(builder.add(at, builder.zext(hits, _I64)), count)
 
-        own = builder.load(squares)
+        lane_squares = builder.load(squares)
         block_squares = ir.Constant(_F32, 0.0)
         for lane in range(LANES):
-            block_squares = builder.fadd(block_squares, builder.extract_element(own, ir.Constant(_I32, lane)))
+            block_squares = builder.fadd(
+                block_squares, builder.extract_element(lane_squares, ir.Constant(_I32, lane))
+            )
         increments = (
             builder.fpext(block_squares, ir.DoubleType()),
             builder.uitofp(builder.load(bad), ir.DoubleType()),

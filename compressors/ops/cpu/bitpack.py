@@ -84,18 +84,18 @@ def _unpack_words(body, bits, symbols):  # type: ignore[no-untyped-def]
         for j in range(4):
             symbols[done + j] = word >> (np.uint64(j) * width) & mask
         done += 4
-    byte, word, there = done * bits >> 3, np.uint64(0), np.uint64(0)
+    byte, word, filled = done * bits >> 3, np.uint64(0), np.uint64(0)
     if done * bits & 7:
-        word, there = np.uint64(body[byte]) >> np.uint64(4), np.uint64(4)
+        word, filled = np.uint64(body[byte]) >> np.uint64(4), np.uint64(4)
         byte += 1
     for i in range(done, symbols.size):
-        while there < width:
-            word |= np.uint64(body[byte]) << there
-            there += np.uint64(8)
+        while filled < width:
+            word |= np.uint64(body[byte]) << filled
+            filled += np.uint64(8)
             byte += 1
         symbols[i] = word & mask
         word >>= width
-        there -= width
+        filled -= width
     return word
 
 

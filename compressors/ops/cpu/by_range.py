@@ -111,10 +111,10 @@ def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-unt
     """Quantizes a block; with `keeps`, the rest stays in its place. Returns the sum of squares kept."""
     total = 0.0
     for first in range(0, values.size, blockwise.LINE):
-        line, own = values[first : first + blockwise.LINE], symbols[first : first + blockwise.LINE]
+        line, line_symbols = values[first : first + blockwise.LINE], symbols[first : first + blockwise.LINE]
         squares = _ZERO
-        for j in range(own.size):
-            own[j], value = _symbol_and_value(form, line[j], scales, top)
+        for j in range(line_symbols.size):
+            line_symbols[j], value = _symbol_and_value(form, line[j], scales, top)
             if keeps:
                 kept = line[j] - value
                 line[j] = kept
@@ -130,7 +130,7 @@ def _quantize_shares(form, shares, symbols, tables, top, reports):  # type: igno
     for s in range(shares.shape[0]):
         values, gradient, keeps = blockwise.operands(shares[s])
         block, b = shares[s, 4], shares[s, 5]
-        own = symbols[shares[s, 3] : shares[s, 3] + values.size]
+        into = symbols[shares[s, 3] : shares[s, 3] + values.size]
         total, finite = 0.0, True
         for first in range(0, values.size, block):
             last = first + block
@@ -146,7 +146,7 @@ def _quantize_shares(form, shares, symbols, tables, top, reports):  # type: igno
                 tables[1][b] = _step_between(low, _from_key(high_key), np.float32(1 / (top + 1)))
             elif len(form) == 2:
                 tables[0][b] = _fp8_exponent(low_key, high_key)
-            total += _quantize(form, r, keeps, _scales_of(form, tables, b), top, own[first:last])
+            total += _quantize(form, r, keeps, _scales_of(form, tables, b), top, into[first:last])
             b += 1
         reports[s, 0], reports[s, 1], reports[s, 2] = total, b - shares[s, 5], finite
 
@@ -213,9 +213,9 @@ def extremes(batch: Batch, threads: int) -> Extremes:
     keys, m = np.empty((len(shares), 2), np.int32), len(batch)
     groups = portions(shares[:, 2], threads)
     run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
-    found = Extremes(np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.bool_))
-    _extremes_of(keys, *found)
-    return found
+    extremes = Extremes(np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.bool_))
+    _extremes_of(keys, *extremes)
+    return extremes
 
 
 @njit(nogil=True, cache=True)
@@ -240,9 +240,9 @@ def _quantize_between(shares, symbols, bits, broken, tables, reports):  # type: 
         i = shares[s, 7]
         if not broken[i]:
             values, _, keeps = blockwise.operands(shares[s])
-            own = symbols[shares[s, 3] : shares[s, 3] + values.size]
+            into = symbols[shares[s, 3] : shares[s, 3] + values.size]
             top = np.int32((1 << bits[i]) - 1)
-            reports[s, 0] = _quantize(_LINEAR, values, keeps, _scales_of(_LINEAR, tables, i), top, own)
+            reports[s, 0] = _quantize(_LINEAR, values, keeps, _scales_of(_LINEAR, tables, i), top, into)
             reports[s, 2] = 1
 
 

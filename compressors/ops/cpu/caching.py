@@ -25,7 +25,7 @@ def ensure_cache() -> Path | None:
     try:
         numba.njit(cache=True)(_kernel)
     except RuntimeError:  # "no locator available"
-        folder = _own_folder()
+        folder = _private_folder()
     else:
         return None
     os.environ["NUMBA_CACHE_DIR"] = str(folder)
@@ -38,13 +38,13 @@ def _kernel() -> None:
     """A function in the folder of the kernels."""
 
 
-def _own_folder() -> Path:
+def _private_folder() -> Path:
     """A folder that nobody but this user can write to: the same each time, or a new one if that is not so."""
     try:
         shared = Path(tempfile.gettempdir()) / f"taugrad-numba-{os.getuid()}"
         shared.mkdir(mode=0o700, exist_ok=True)
-        found = shared.lstat()  # not what a link leads to
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        status = shared.lstat()  # not what a link leads to
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
             return shared
     except FileExistsError:
         pass  # a file, or a link to nowhere, in its place

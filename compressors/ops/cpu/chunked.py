@@ -108,8 +108,8 @@ def _send_rows(rule, lanes, rows, chunk, keep, words, values, ends, tallies):  #
             tau = np.int32(cut).view(np.float32)
             stop = send(rule, lanes, r, g, tau, base, words, values, sent, tally)
             if stop - sent > keep:
-                own, beside = words[sent:stop], values[sent:stop]
-                stay, tally[0] = trim(own, beside, tau, keep, base, r, tally[0])
+                chunk_words, beside = words[sent:stop], values[sent:stop]
+                stay, tally[0] = trim(chunk_words, beside, tau, keep, base, r, tally[0])
                 stop = sent + stay
             sent = stop
         ends[i] = sent

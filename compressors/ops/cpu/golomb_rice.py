@@ -269,9 +269,9 @@ def plan(words: Words, signed: bool, threads: int = 1) -> RicePlan:
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
     best: RicePlan | None = None
     for log2 in several if words.size else several[:1]:
-        found = in_blocks(words, signed, log2, threads)
-        if best is None or found.size < best.size:
-            best = found
+        coded = in_blocks(words, signed, log2, threads)
+        if best is None or coded.size < best.size:
+            best = coded
         elif several is BLOCK_LOG2S_OF_MANY:
             break
     assert best is not None

@@ -96,9 +96,9 @@ def find_lengths(counts, limit, lengths):  # type: ignore[no-untyped-def]
     used = np.flatnonzero(counts)
     ascending = used[np.argsort(counts[used], kind="mergesort")]
     if used.size > 1:
-        found = _package_merge(counts[ascending], limit)
+        limited = _package_merge(counts[ascending], limit)
         for i in range(used.size):
-            lengths[ascending[i]] = found[i]
+            lengths[ascending[i]] = limited[i]
     elif used.size:
         lengths[used[0]] = np.uint8(1)
     return used.size
@@ -464,10 +464,10 @@ def _find_codes(symbols, ends, bits, stops, lengths, estimates, low, high, count
     good, begin = True, ends[low - 1] if low else np.int64(0)
     for run in range(low, high):
         size = np.int64(1) << bits[run]
-        counts, own = np.zeros((4, size), np.int64), symbols[begin : ends[run]]
+        counts, run_symbols = np.zeros((4, size), np.int64), symbols[begin : ends[run]]
         seen, mask = np.int64(0), size - 1
-        for i in range(own.size):  # in four tables: equal neighbours need not wait for each other
-            symbol = np.int64(own[i])
+        for i in range(run_symbols.size):  # in four tables: equal neighbours need not wait for each other
+            symbol = np.int64(run_symbols[i])
             seen |= symbol
             counts[i & 3, symbol & mask] += 1
         total = counts[0] + counts[1] + counts[2] + counts[3]

@@ -54,13 +54,13 @@ def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
 
 
 @njit(nogil=True, cache=True)
-def nonzero(rows, found):  # type: ignore[no-untyped-def]
+def nonzero(rows, results):  # type: ignore[no-untyped-def]
     """Whether an element of each gradient is not zero; NaN is not."""
     for i in range(rows.shape[0]):
-        found[i] = False
+        results[i] = False
         for value in floats(rows[i, 1], rows[i, 2]):
             if value != _ZERO:
-                found[i] = True
+                results[i] = True
                 break
 
 
@@ -86,13 +86,13 @@ def squares(rows, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def largest(rows, found):  # type: ignore[no-untyped-def]
+def largest(rows, results):  # type: ignore[no-untyped-def]
     """The largest magnitude of each gradient, float32 [m]; it means nothing where one is not finite."""
     for i in range(rows.shape[0]):
         most = _ZERO
         for value in floats(rows[i, 1], rows[i, 2]):
             most = max(most, abs(value))
-        found[i] = most
+        results[i] = most
 
 
 @njit(nogil=True, cache=True)

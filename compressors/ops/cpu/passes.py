@@ -51,10 +51,10 @@ class CpuOps(Ops):
 
     def _kept_room(self, name: str, elements: int, dtype: type[np.generic]) -> NDArray[Any]:
         """Memory that passes write to, kept from bucket to bucket."""
-        found = self._room.get((name, dtype))
-        if found is None or found.size < elements:
-            found = self._room[name, dtype] = np.empty(elements, dtype)
-        return found
+        array = self._room.get((name, dtype))
+        if array is None or array.size < elements:
+            array = self._room[name, dtype] = np.empty(elements, dtype)
+        return array
 
     # Memory
 
@@ -89,9 +89,9 @@ class CpuOps(Ops):
     # Looking
 
     def nonzero(self, gradients: Sequence[Tensor]) -> Flags:
-        batch, found = _looked_at(gradients), np.empty(len(gradients), np.bool_)
-        looking.nonzero(batch.rows, found)
-        return found
+        batch, results = _looked_at(gradients), np.empty(len(gradients), np.bool_)
+        looking.nonzero(batch.rows, results)
+        return results
 
     def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[NDArray[Any], Pending[Flags]]:
         batch = _looked_at(gradients)
@@ -100,11 +100,11 @@ class CpuOps(Ops):
         return out, _now(broken)
 
     def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
-        kept, found = [tensor for tensor in tensors if tensor is not None], np.zeros(len(tensors))
+        kept, results = [tensor for tensor in tensors if tensor is not None], np.zeros(len(tensors))
         sums = np.empty(len(kept))
         looking.squares(Batch.of([None] * len(kept), kept).rows, sums)
-        found[[tensor is not None for tensor in tensors]] = sums
-        return _now(found)
+        results[[tensor is not None for tensor in tensors]] = sums
+        return _now(results)
 
     def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
         wide, largest, totals = batch.wide(), np.empty(len(batch), np.float32), np.empty(len(batch), np.int64)
@@ -127,9 +127,9 @@ class CpuOps(Ops):
     ) -> tuple[Floats32, Flags]:
         ends, kept = np.cumsum(counts), np.array(ranks, np.int64)
         values = np.concatenate(self.samples(batch, counts, Readback(self))())
-        found, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
-        topk.ranked(values, ends, kept, found, broken)
-        return found, broken
+        magnitudes, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
+        topk.ranked(values, ends, kept, magnitudes, broken)
+        return magnitudes, broken
 
     # Sparse passes
 

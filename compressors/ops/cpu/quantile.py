@@ -247,14 +247,14 @@ def _quantize_shares(shares, ordered, bits, symbols, means, exponents, tree, rep
     meant, at = np.empty(1 << bits, np.float32), 0
     for s in range(shares.shape[0]):
         values, _, keeps = blockwise.operands(shares[s])
-        own, block = symbols[shares[s, 3] : shares[s, 3] + values.size], shares[s, 4]
+        into, block = symbols[shares[s, 3] : shares[s, 3] + values.size], shares[s, 4]
         for k in range(shares[s, 6] if reports[s, 2] else 0):
             first, last, b = k * block, min((k + 1) * block, values.size), shares[s, 5] + k
             keys = ordered[at + first : at + last]
             exponents[b] = _write_table(keys, bits, means[b])
             read_table(means[b], exponents[b], meant)
             build_tree(keys, bits, tree)
-            reports[s, 0] += _assign(values[first:last], keeps, tree, bits, meant, own[first:last])
+            reports[s, 0] += _assign(values[first:last], keeps, tree, bits, meant, into[first:last])
             reports[s, 1] = k + 1
         at += values.size
 
@@ -269,13 +269,14 @@ def quantize(work: Quantizing, put_back: blockwise.PutBack, threads: int) -> Kep
 
     def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
         for at in portions(shares[:, 2], 2, _SORTED_AT_ONCE):
-            own, ends = shares[at], np.cumsum(shares[at, 2])
-            keys, tree = np.empty(int(own[:, 2].sum()), np.int32), np.empty(tree_size(work.bits), np.int32)
-            _take_up_keys(own, keys, reports[at])
-            for (_, _, size, _, block, *_), end in zip(own.tolist(), ends.tolist(), strict=True):
+            chosen, ends = shares[at], np.cumsum(shares[at, 2])
+            keys, tree = np.empty(int(chosen[:, 2].sum()), np.int32), np.empty(tree_size(work.bits), np.int32)
+            _take_up_keys(chosen, keys, reports[at])
+            for (_, _, size, _, block, *_), end in zip(chosen.tolist(), ends.tolist(), strict=True):
                 even = size - size % block
                 keys[end - size : end - size + even].reshape(-1, block).sort(axis=1)
                 keys[end - size + even : end].sort()
-            _quantize_shares(own, keys, work.bits, host(work.symbols), by_block, exponents, tree, reports[at])
+            symbols = host(work.symbols)
+            _quantize_shares(chosen, keys, work.bits, symbols, by_block, exponents, tree, reports[at])
 
     return blockwise.over_shares(work, kernel, threads, put_back, most=_SORTED_AT_ONCE)

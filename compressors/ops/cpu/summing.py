@@ -28,8 +28,8 @@ def kind_of(beside: NDArray[Any]) -> int:
 
 def levels_and_floats(beside: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """What stands beside words as the two arrays that kernels take."""
-    own = readonly(beside)
-    return (_NO_LEVELS, own) if own.dtype == np.float32 else (own, _NO_FLOATS)
+    array = readonly(beside)
+    return (_NO_LEVELS, array) if array.dtype == np.float32 else (array, _NO_FLOATS)
 
 
 def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

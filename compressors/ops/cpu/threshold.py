@@ -167,17 +167,17 @@ def threshold_rows(
     before = list(accumulate(parts[:, ELEMENTS].tolist(), initial=0))
     groups, work = portions(parts[:, ELEMENTS], threads, -(-elements // threads)), []
     for at in groups:
-        own = parts[at], taus[numbers[at]]
-        work.append(partial(run, *own, words, values, before[at.start], ends[at], tallies[at]))
+        arguments = parts[at], taus[numbers[at]]
+        work.append(partial(run, *arguments, words, values, before[at.start], ends[at], tallies[at]))
     run_all(work, threads)
     sent = 0
     for at in groups:
-        there, count = before[at.start], int(ends[at.stop - 1]) - before[at.start]
-        if sent != there:
-            words[sent : sent + count] = words[there : there + count]
+        start, count = before[at.start], int(ends[at.stop - 1]) - before[at.start]
+        if sent != start:
+            words[sent : sent + count] = words[start : start + count]
             if rule not in WITHOUT_VALUES:
-                values[sent : sent + count] = values[there : there + count]
-            ends[at] -= there - sent
+                values[sent : sent + count] = values[start : start + count]
+            ends[at] -= start - sent
         sent += count
     whole = np.zeros((len(rows), 2))
     np.add.at(whole, numbers, tallies)

@@ -52,9 +52,9 @@ def _keep(bits, size, shift, kept, digit, into):  # type: ignore[no-untyped-def]
     """Moves those with a digit to the front of `into`, which may be `bits`."""
     count = 0
     for i in range(size):
-        each = bits[i]
-        if (each >> shift) & kept == digit:
-            into[count] = each
+        value = bits[i]
+        if (value >> shift) & kept == digit:
+            into[count] = value
             count += 1
 
 
@@ -67,12 +67,12 @@ def rank_of(magnitudes, rank):  # type: ignore[no-untyped-def]
     digit, rank, size = _digit(bits, bits.size, np.uint32(20), np.uint32(2047), rank, counts)
     candidates = np.empty(size, np.uint32)
     _keep(bits, bits.size, np.uint32(20), np.uint32(2047), digit, candidates)
-    found = digit << 20
+    prefix = digit << 20
     for shift in (10, 0):
         digit, rank, count = _digit(candidates, size, np.uint32(shift), np.uint32(1023), rank, counts[:1024])
         _keep(candidates, size, np.uint32(shift), np.uint32(1023), digit, candidates)
-        found, size = found | digit << shift, count
-    candidates[0] = np.uint32(found)
+        prefix, size = prefix | digit << shift, count
+    candidates[0] = np.uint32(prefix)
     return candidates.view(np.float32)[0]
 
 
@@ -85,13 +85,13 @@ def _tau_of(magnitudes, rank):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def ranked(samples, ends, ranks, found, broken):  # type: ignore[no-untyped-def]
+def ranked(samples, ends, ranks, magnitudes, broken):  # type: ignore[no-untyped-def]
     """The magnitude of a rank among samples, which end at `ends`, and whether one is not finite."""
     begin = 0
     for i in range(ends.size):
-        own = np.abs(samples[begin : ends[i]])
-        broken[i] = not (own <= _LARGEST).all()
-        found[i] = _ZERO if broken[i] else rank_of(own, ranks[i])
+        sample = np.abs(samples[begin : ends[i]])
+        broken[i] = not (sample <= _LARGEST).all()
+        magnitudes[i] = _ZERO if broken[i] else rank_of(sample, ranks[i])
         begin = ends[i]
 
 
@@ -157,16 +157,16 @@ def topk_rows(
     _guess_rows(rows, ks, taus)
     for i in np.flatnonzero((rows[:, ELEMENTS] > SAMPLE) & (ks > 0)).tolist():
         taus[i] = _low_guess(rows[i], int(ks[i]))
-    found = threshold_rows("wgt", rows, taus, words, values, threads, vectorized)
-    ends, squares, broken, _ = found
+    selected = threshold_rows("wgt", rows, taus, words, values, threads, vectorized)
+    ends, squares, broken, _ = selected
     lack = (np.diff(ends, prepend=0) < ks) & (taus > np.float32(SMALLEST_TAU)) & ~broken
     if lack.any():
         _give_back(rows, ks, lack, words, values, ends, taus)
         nothing = np.full(int(rows[:, ELEMENTS].max()), -0.0, np.float32)  # adding -0.0 changes no float
         again = rows.copy()
         again[:, GRADIENT] = nothing.ctypes.data
-        found = threshold_rows("wgt", again, taus, words, values, threads, vectorized)
-        ends, squares = found[:2]
+        selected = threshold_rows("wgt", again, taus, words, values, threads, vectorized)
+        ends, squares = selected[:2]
     _trim_rows(rows, ks, words, values, ends, squares, broken, taus)
     return Selected(ends, squares, broken, taus)
 
@@ -221,16 +221,16 @@ def _trim_rows(rows, ks, words, values, ends, squares, broken, taus):  # type: i
     begin = sent = 0
     for i in range(rows.shape[0]):
         end, k, residual = ends[i], ks[i], floats(rows[i, 0], rows[i, 2])
-        own_words, own = words[begin:end], values[begin:end]
+        sent_words, sent_values = words[begin:end], values[begin:end]
         begin, stay, taus[i] = end, 0, SMALLEST_TAU
         if broken[i]:
-            squares[i] += _put_back(own_words, own, rows[i, 3], residual)
-        elif own.size:
-            tau = rank_of(np.abs(own), min(own.size, k))
-            stay, more = trim(own_words, own, tau, k, rows[i, 3], residual, 0.0)
+            squares[i] += _put_back(sent_words, sent_values, rows[i, 3], residual)
+        elif sent_values.size:
+            tau = rank_of(np.abs(sent_values), min(sent_values.size, k))
+            stay, more = trim(sent_words, sent_values, tau, k, rows[i, 3], residual, 0.0)
             squares[i] += more
             taus[i] = min(tau, np.float32(LARGEST_TAU))
         for j in range(stay):
-            words[sent + j], values[sent + j] = own_words[j], own[j]
+            words[sent + j], values[sent + j] = sent_words[j], sent_values[j]
         sent += stay
         ends[i] = sent

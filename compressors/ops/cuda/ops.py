@@ -106,12 +106,12 @@ class CudaOps(Device, Ops):
         numbers = [number for number, tensor in enumerate(tensors) if tensor is not None]
         kept = [tensor for tensor in tensors if tensor is not None]
         grid = self._tiled(Batch.of(kept, kept))
-        sums, found = readback.take(grid.tiles, np.float64), np.zeros(len(tensors))
+        sums, results = readback.take(grid.tiles, np.float64), np.zeros(len(tensors))
         self._pass("looking", "squares", grid, sums.array)
 
         def fetched() -> Floats64:
-            found[numbers] = sums_by_owner(grid, sums.values)
-            return found
+            results[numbers] = sums_by_owner(grid, sums.values)
+            return results
 
         return fetched
 
@@ -146,11 +146,11 @@ class CudaOps(Device, Ops):
     ) -> tuple[Floats32, Flags]:
         grid, values = self._sampled(batch, counts, lambda size: self.empty(size, np.float32))
         readback = Readback(self)
-        found = readback.take(2 * len(batch), np.uint32)
-        given = grid.parts, values, self.constant(np.array(ranks, np.int64)), found.array
+        magnitudes = readback.take(2 * len(batch), np.uint32)
+        given = grid.parts, values, self.constant(np.array(ranks, np.int64)), magnitudes.array
         self.launch("looking", "ranked", len(batch), _MOST_COUNTING, *given)
         readback.fetch()
-        bits, broken = found.values.reshape(-1, 2).T
+        bits, broken = magnitudes.values.reshape(-1, 2).T
         return bits.copy().view(np.float32), np.asarray(broken > 0)
 
     # Sparse passes
@@ -262,9 +262,9 @@ class CudaOps(Device, Ops):
 
     def linear_between(self, work: Quantizing, bits: Sequence[int], ranges: Any) -> Pending[Kept]:
         grid, _ = self._blocks(work.batch, 0, work.offsets)
-        (found, reports), kept = ranges, Reports(grid, work.readback)
+        (extremes, reports), kept = ranges, Reports(grid, work.readback)
         last = *work.tables, reports.arrays[0], kept.arrays[1]
-        first = found.array, 0, self.constant(np.array(bits, np.int64)), work.symbols
+        first = extremes.array, 0, self.constant(np.array(bits, np.int64)), work.symbols
         self._pass("by_range", f"linear_{_width(work.symbols)}_pieces", grid, *first, *last)
         return lambda: Kept(kept.squares, reports.nonfinite)
 

@@ -166,7 +166,7 @@ class Adapter:
             "heard": self._heard,
         }
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         """What only this worker has measured, as plain numbers."""
         return {"compute_s": list(self._compute_s), "seen": [list(window) for window in self._seen]}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from taugrad.compressors.bucket.ledger import Links
-from taugrad.compressors.exchange.averaging import require_own
+from taugrad.compressors.exchange.averaging import require_same_ranks
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.spans import RECORDER
 
@@ -200,12 +200,12 @@ class AsynchronousTraining(Synchronization):
             "traffic": self.ledger.traffic.state_dict(),
         }
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         states = {str(worker.rank): worker.state_dict() for worker in self.workers_here}
         return {"version": _STATE_VERSION, "workers": self.workers, "ranks": states}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
-        require_own(local_state, self.ranks, self.workers, _STATE_VERSION)
+        require_same_ranks(local_state, self.ranks, self.workers, _STATE_VERSION)
         for worker in self.workers_here:
             worker.replica.model.load_state_dict(shared["model"])
             worker.load_state_dict(local_state["ranks"][str(worker.rank)], shared["received"])

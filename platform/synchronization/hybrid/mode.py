@@ -160,10 +160,10 @@ class HybridTraining(GradientsInRounds):
             for name, layer in zip(self._layers, worker.layers, strict=True):
                 cast(Layer, layer).take_from(cast(nn.Linear, self.model.get_submodule(name)))
 
-    def own_state(self) -> dict[str, Any]:
+    def worker_state(self) -> dict[str, Any]:
         here = zip(self.ranks, self.workers_here, strict=True)
         optimizers = {str(rank): worker.optimizer.state_dict() for rank, worker in here}
-        return {**super().own_state(), "optimizers": optimizers}
+        return {**super().worker_state(), "optimizers": optimizers}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         super().load(shared, local_state)

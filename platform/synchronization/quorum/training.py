@@ -258,8 +258,8 @@ class QuorumTraining(LocalTraining):
             "lost_sum": self.lost_sum,
         }
 
-    def own_state(self) -> dict[str, Any]:
-        state = super().own_state()
+    def worker_state(self) -> dict[str, Any]:
+        state = super().worker_state()
         unsent = state["local"]["fragments"][0]["unsent"]
         for rank, member in zip(self.ranks, self._members, strict=True):
             pending = member.pending
