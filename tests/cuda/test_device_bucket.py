@@ -239,6 +239,10 @@ def counting(device: Ops) -> Any:
         def place_all(self, arrays: Any) -> Any:
             return self.counted(super().place_all, arrays)
 
+        def constant(self, array: Any) -> Any:
+            self._constants.clear()  # addresses may come again
+            return super().constant(array)
+
         def counted(self, move: Any, arrays: Any) -> Any:
             with Copies() as copies:
                 moved = move(arrays)
