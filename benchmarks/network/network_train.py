@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from taugrad.compressors.protocols import all_reduce
+from taugrad.compressors.protocols import base
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
@@ -28,6 +28,9 @@ class Narrow:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
 
     def all_reduce(self, buffer: Tensor, group: dist.ProcessGroup, *, async_op: bool) -> "Widened":
         """Begins one; the buffer has its result when the future has."""
@@ -124,7 +127,7 @@ def train(spec: str, half: str) -> dict[str, Any]:
     With `half`, fp16 or bf16, all-reduces are in these, as torch's hooks make them.
     """
     if half:
-        all_reduce.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
+        base.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
     listener = Timing()
     trainer = fit(spec, listener)
     listener.finished()

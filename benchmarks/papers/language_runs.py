@@ -8,7 +8,7 @@ from typing import Any
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import real
 from taugrad.platform.tracking import names
-from taugrad.search import adaptive
+from taugrad.search import auto_specs
 
 from ..harness.in_process import Following, fit
 from ..harness.paired import interval
@@ -136,8 +136,8 @@ def tried_by_auto(setting: Setting, size: Size) -> list[Setting]:
     """What `taugrad auto` tries with a run, by the function that it uses."""
     bare = setting.spec(size, 1)
     tables = []
-    for every, density in adaptive.STEPS:
-        spec = adaptive.local_steps(bare, every, density)
+    for every, density in auto_specs.STEPS:
+        spec = auto_specs.local_steps(bare, every, density)
         sync = real(spec.sync).model_dump(mode="json")
         name = f"auto: every {every}, {100 * density:g}%, rate {spec.training.optimizer.lr:g}"
         tables.append(Setting(name, str(spec.compressor), sync, {"lr": spec.training.optimizer.lr}))
