@@ -67,7 +67,7 @@ class Simulated:
         method, workers = read_config(line), dist.get_world_size()
         self.names = list(reversed(SIZES))
         like = [torch.zeros(SIZES[name]) for name in self.names]
-        slices = compressed._cut_each(SIZES, 1 if pattern == "parameter_server" else workers)
+        slices = compressed._cut_all(SIZES, 1 if pattern == "parameter_server" else workers)
         cut: Any = lambda *_: compressed._shards(slices, self.names)  # noqa: E731
         self.patterns = [
             pattern_for(
