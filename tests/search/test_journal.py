@@ -1,6 +1,7 @@
 """The journal: what is on the disk is known again, whatever cut it off."""
 
 import resource
+import signal
 from contextlib import contextmanager
 
 import pytest
@@ -110,11 +111,13 @@ def test_damage_elsewhere_is_refused(path):
 def full_disk(nbytes):
     """A file takes so many bytes and no more, as where the disk is full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # which a library may have set to end the process
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler or signal.SIG_DFL)
 
 
 def test_what_a_full_disk_takes_half_of_is_undone(path):
