@@ -230,6 +230,7 @@ class FeedbackCompressor:
         rms: Mapping[str, float] | None = None,
         *,
         copies: bool = False,
+        own: Sequence[Tensor] | None = None,
     ) -> Outgoing:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
 
@@ -239,6 +240,7 @@ class FeedbackCompressor:
             rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
             copies: whether `put_back` restores copies of residuals and velocities: a step that overflows has
                 gradients that are far off.
+            own: the worker's part of gradients that are sums; `put_back` restores copies that have gained it.
         """
         self._context.iteration = iteration
         feedback, shard = self.feedback, self._shard
@@ -250,7 +252,11 @@ class FeedbackCompressor:
         parts = feedback.parts(named, self.layout, self.compressor, self._slices)
         if rms is not None:
             parts = [replace(part, rms=rms[part.name]) for part in parts]
+        copies = copies or own is not None
         before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
+        for kept, gradient in zip(before or (), own or (), strict=False):
+            for residual in kept[:1]:
+                _gain(residual, gradient)
         with feedback.lock:
             outgoing = self.compressor.compress(parts, self.layout, self._context)
         if self.compressor.config.nonfinite == "skip":
@@ -258,6 +264,13 @@ class FeedbackCompressor:
             parts = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
             self._taken.append((outgoing, parts, before))
         return outgoing
+
+    def keep(self, gradients: Sequence[Tensor]) -> None:
+        """Adds gradients of which nothing is sent to the residuals."""
+        named = list(zip(self._names, gradients, strict=True))
+        for part in self.feedback.parts(named, self.layout, self.compressor, self._slices):
+            if part.residual is not None:
+                _gain(part.residual, part.gradient)
 
     def put_back(self, stepped: Set[str] = frozenset()) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`.
@@ -303,6 +316,12 @@ class FeedbackCompressor:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned; raises ValueError as `Feedback.load_state_dict` does."""
         self.feedback.load_state_dict(state, self._like)
+
+
+def _gain(residual: Tensor, gradient: Tensor) -> None:
+    """Adds a gradient, except where the sum is not finite."""
+    total = residual + gradient
+    torch.where(torch.isfinite(total), total, residual, out=residual)
 
 
 def _memory_of(part: Part) -> list[Tensor]:

@@ -265,10 +265,13 @@ class Pattern(ABC):
         record: ExchangeRecord,
         *,
         copies: bool = False,
+        own: Sequence[Tensor] | None = None,
     ) -> Outgoing:
         """What this worker sends of a shard's pieces."""
         began, ordinals = perf_counter(), part.shard.ordinals
-        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=copies or self.copies)
+        outgoing = part.compressor.compress(
+            tensors, iteration, self.rms, copies=copies or self.copies, own=None if self.copies else own
+        )
         record.compressing.append((began, perf_counter()))
         record.paper_bits += int(outgoing.tallies.paper_bits.sum())
         if self.setting.readback is not None:

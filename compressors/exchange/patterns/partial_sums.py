@@ -31,6 +31,9 @@ class Ring(Pattern):
 
     A sum is compressed again at each hop. What the compression leaves out stays in the residual of the worker
     that compressed. Every worker compresses every chunk once, so its residual is as long as the gradient.
+
+    With `nonfinite: skip`, a copy of it is kept from one step to the next: after a step that is skipped, it
+    has gained the worker's own gradient, and nothing of the others'.
     """
 
     compresses_at_once = False
@@ -74,15 +77,18 @@ class Ring(Pattern):
     ) -> Payload:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         part, workers = self._chunks[chunk], self.setting.workers
-        tensors = part.shard.of(gradients)
+        tensors = own = part.shard.of(gradients)
         if partial is not None:
             if self._is_refusal(partial):
+                if not self.copies:
+                    part.compressor.keep(own)
                 return partial
             began = perf_counter()
             sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
-            tensors = [received + gradient for received, gradient in zip(sums, tensors, strict=True)]
+            tensors = [received + gradient for received, gradient in zip(sums, own, strict=True)]
             record.decoding.append((began, perf_counter()))
-        outgoing = self._compress(part, tensors, iteration, record)
+        has_sums = partial is not None and self.nonfinite == "skip"
+        outgoing = self._compress(part, tensors, iteration, record, own=own if has_sums else None)
         record.columns.append(outgoing.tallies)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
