@@ -24,6 +24,7 @@ __all__ = [
     "PatchReader",
     "PatchWriter",
     "PeerLost",
+    "ReduceScatterState",
     "ReplicaState",
     "Step",
     "Totals",
@@ -32,6 +33,7 @@ __all__ = [
     "apply_patch",
     "chain",
     "compress_gradients",
+    "compress_reduce_scatter",
     "compress_replicas",
     "compressed_allgather",
     "make_patch",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from .method.local import Outer
     from .patch_stream import PatchReader, PatchWriter
     from .patches import WeightPatch, apply_patch, make_patch
+    from .reduce_scatter import ReduceScatterState, compress_reduce_scatter
     from .registration import register
     from .replica_state import ReplicaState
     from .replicas import compress_replicas
@@ -80,6 +83,7 @@ else:
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
             **dict.fromkeys(("PatchReader", "PatchWriter"), ".patch_stream"),
             **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),
+            **dict.fromkeys(("ReduceScatterState", "compress_reduce_scatter"), ".reduce_scatter"),
             "register": ".registration",
             "ReplicaState": ".replica_state",
             "compress_replicas": ".replicas",

@@ -101,7 +101,8 @@ Go down the list and take the first method that fits. Each box has lines for you
 [spec](tutorial.md#3-a-spec). They are filled in for {workers} workers and a learning rate of {lr:g};
 remarks say how they follow from yours. [Methods](methods.md) explains the names in `compressor`, and
 [Synchronization](synchronization.md) those in `sync`. Where FSDP2 shards the model, see how to
-[compress between islands](how-to/fsdp2.md), in a spec (`sync.island`) or in your own script.
+[compress between islands](how-to/fsdp2.md), in a spec (`sync.island`) or in your own script, and
+[inside them](how-to/fsdp2.md#inside-an-island).
 
 `taugrad plan SPEC --link 100mbit,20ms --workers 4` chooses from the same ways, with the seconds that a
 step of your model would take, and fills the lines in for your spec. It keeps to this page's method unless

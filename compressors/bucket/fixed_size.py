@@ -35,6 +35,8 @@ class FixedSize:
     """Values that share tables; 0: a block for each parameter."""
     sent: Segments
     whole: Segments
+    messages: int = 1
+    """How many `write` makes at once, for as many receivers."""
 
     @cached_property
     def _arrays(self) -> list[tuple[Any, int]]:
@@ -61,13 +63,21 @@ class FixedSize:
         return self._bounds[-1]
 
     def write(self, updates: list[Update], ops: Ops) -> Array:
-        """The message of the updates of all `sent` and of all `whole` parameters; uint8, on their device."""
-        arrays = [ops.tensor(array).view(torch.uint8) for update in updates for array in update.arrays()]
+        """The message of the updates of all `sent` and of all `whole` parameters; uint8, on their device.
+
+        Or several messages: the updates are then of all `sent` parameters of the first, of the second, ...
+        """
+        rows = self.messages
+        arrays = [
+            ops.tensor(array).view(torch.uint8).view(rows, -1)
+            for update in updates
+            for array in update.arrays()
+        ]
         if self.bits == 4 and len(self.sent):
             arrays[0] = _packed(arrays[0])
-        padding = torch.zeros(_ALIGNMENT, dtype=torch.uint8, device=ops.device)
-        pieces = [piece for array in arrays for piece in (array, padding[: -array.numel() % _ALIGNMENT])]
-        return ops.array(torch.cat([padding[:0], *pieces]))
+        padding = torch.zeros((rows, _ALIGNMENT), dtype=torch.uint8, device=ops.device)
+        pieces = [piece for array in arrays for piece in (array, padding[:, : -array.shape[1] % _ALIGNMENT])]
+        return ops.array(torch.cat([padding[:, :0], *pieces], 1).flatten())
 
     def read(self, message: Array, ops: Ops) -> list[Update]:
         """The updates in a message; they share its memory."""
@@ -90,10 +100,10 @@ class FixedSize:
 
 
 def _packed(symbols: Tensor) -> Tensor:
-    """Symbols of 4 bits, uint8 [n], two a byte; the first in the lower bits."""
-    odd = symbols.numel() % 2
-    pairs = torch.cat([symbols, symbols.new_zeros(1)]) if odd else symbols
-    return pairs[0::2] | (pairs[1::2] << 4)
+    """Symbols of 4 bits, uint8 [messages, n], two a byte; the first in the lower bits."""
+    odd = symbols.shape[1] % 2
+    pairs = torch.cat([symbols, symbols.new_zeros(len(symbols), 1)], 1) if odd else symbols
+    return pairs[:, 0::2] | (pairs[:, 1::2] << 4)
 
 
 def _unpacked(packed: Tensor, n: int) -> Tensor:

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from ddp import TINY_BUCKETS, Run, everyone, make_model, new_group, refusal, scenario
 from ddp_local_steps import SPARSE
-from ddp_replicas import passed, sharded
+from ddp_replicas import WIDTH, passed, sharded
 from torch.distributed.device_mesh import DeviceMesh
 
-from taugrad.compressors import LocalSteps, PeerLost, compress_replicas
+from taugrad.compressors import LocalSteps, PeerLost, compress_reduce_scatter, compress_replicas
 
 PATIENCE_S = 8
 """What the workers ask of their process groups."""
@@ -67,7 +67,7 @@ def a_worker_that_is_stopped_is_missed_in_time(case: tuple[str, str]) -> None:
 
 @scenario(4, kills=(1, 2, 3))
 def workers_that_are_killed_are_named() -> None:
-    """One after the other; the last two exchange FSDP2's shards, and take local steps, before."""
+    """One after the other; the last two reduce and exchange FSDP2's shards, and take local steps, before."""
     four, three, pair, rank = groups_of(4), groups_of(3), new_group([0, 1]), dist.get_rank()
     mesh = DeviceMesh("cpu", torch.tensor([[0], [1]]), mesh_dim_names=("replicate", "shard"))
     lose("wgt(0.01)", "hierarchical", four, signal.SIGKILL)
@@ -78,8 +78,16 @@ def workers_that_are_killed_are_named() -> None:
     steps = LocalSteps(local, optimizer, every=1, compressor=SPARSE, group=pair)
     passed(model, 0)
     steps.step()
+    pairs = DeviceMesh("cpu", torch.tensor([0, 1]), mesh_dim_names=("shard",))
+    inside = sharded(pairs, reshard_after_forward=False)  # then a backward pass only reduces
+    compress_reduce_scatter(inside, "linear(8)")
+    passed(inside, 0)
+    loss = inside(torch.ones(2, WIDTH)).sum()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    said = refusal(loss.backward)
+    assert said.startswith("PeerLost: another worker of the process group of ranks [0, 1] is gone: "), said
+    assert said.endswith("; start all of them again, from a checkpoint")
     said = refusal(lambda: [passed(model, step) for step in range(1, 100)])
     assert said.startswith("PeerLost: worker 1 is gone: "), said
     said = refusal(lambda: [steps.step() for _ in range(100)])

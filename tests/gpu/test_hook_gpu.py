@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 from cases import in_turn
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from workbench import Worker
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compress_reduce_scatter, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.method import read_config
 
@@ -144,3 +146,52 @@ def test_a_state_goes_from_the_gpu_through_a_file_to_the_cpu(
     for name, kept in state.feedback.residuals.items():
         assert there.feedback.residuals[name].device.type == "cpu"
         assert bits(there.feedback.residuals[name]) == bits(kept)
+
+
+def scattered(place: str, line: str, gradients: torch.Tensor) -> list[bytes]:
+    """What FSDP2's reduce-scatter makes of one worker's gradient, and the messages that four would get.
+
+    In a group of one, FSDP2 itself calls none: a hook does, in a backward pass.
+    """
+    model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 7)).to(place)
+    fully_shard(model, mesh=init_device_mesh(place, (1,)))
+    state = compress_reduce_scatter(model, line)
+    (named,) = state._groups
+    given, results = gradients.to(place), []
+
+    def reduce(gradient: torch.Tensor) -> None:
+        shard = torch.empty_like(given)
+        group = named.group.mesh_info.shard_process_group
+        named.group._reduce_scatter_comm(shard, given.clone(), group, dist.ReduceOp.AVG)
+        rows = state._rows_of(named.group.fsdp_params, named, 4)
+        results.extend([shard, state._messages(rows, given.repeat(4).view(4, -1) * 3)])
+
+    leaf = torch.ones(1, device=place, requires_grad=True)
+    leaf.register_hook(reduce)
+    leaf.sum().backward()
+    assert state.last_step.skipped == bool(gradients.isnan().any())
+    assert state.totals.elements == gradients.numel()
+    return [bits(result.float() if result.is_floating_point() else result) for result in results]
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_custom_reduce_scatter"), reason="this torch has no custom reduce-scatters"
+)
+@in_turn("line", ["linear(8, {})", "linear(4, block=64, {})", "quantile(4, {})", "fp8({})", "bf16({})"])
+@in_turn("dtype", [torch.float32, torch.bfloat16])
+def test_a_reduce_scatter_on_the_gpu_has_the_bits_of_one_on_the_cpu(
+    line: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    try:
+        gradients = torch.randn(767, generator=torch.Generator().manual_seed(1)).to(dtype)
+        for nan in (False, True):
+            gradients[40] = torch.nan if nan else 1
+            made = [scattered(place, line.format("nonfinite='skip'"), gradients) for place in ("cpu", "cuda")]
+            assert made[0][nan:1] == made[1][nan:1]  # what stands beside a NaN means nothing
+            assert nan or made[0] == made[1]
+            assert np.isnan(np.frombuffer(made[1][0], np.float32)).any() == nan
+    finally:
+        dist.destroy_process_group()

@@ -9,6 +9,7 @@ from .allgather import AllGather
 from .base import Cut, Pattern, Setting, cut
 from .partial_sums import Ring, Sharded
 
+FIXED_SIZE = "is for fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
 PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
 
 
@@ -25,8 +26,8 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
         )
     if pattern == "collective" and not method.has_fixed_size:
         raise ValueError(
-            f"pattern = collective with {method}: the size of its messages depends on gradients; it is for "
-            "fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
+            f"pattern = collective with {method}: the size of its messages depends on gradients; it "
+            f"{FIXED_SIZE}"
         )
     if pattern == "ring" and method.momentum_correction:
         raise ValueError(

@@ -1,0 +1,313 @@
+"""The front door for FSDP2 inside an island: its reduce-scatter, in fewer bits.
+
+    state = compress_reduce_scatter(model, "linear(8, block=256)")
+
+In place of FSDP2's own reduce-scatter (`FSDPModule.set_custom_reduce_scatter`), each worker quantizes its
+gradients shard by shard. One all-to-all brings each shard to the worker that has it, which adds up what
+arrived in rank order, in float32 (as ZeRO++'s qgZ, section 3.3, without its second hop). Nothing is copied to
+the host.
+
+There are no residuals: one would be of the size of the whole gradient, 4 bytes for each parameter of the
+model on each worker, which is the memory that FSDP2 saves. An element's error is that of one rounding.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import inf
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.tensor import DTensor
+
+from .bucket.accumulated import nonzero_gradients
+from .bucket.compressor import Compressor
+from .bucket.layout import Layout, Part, lay_out
+from .bucket.ledger import Step, Totals
+from .errors import CompressionError, NonFiniteGradient
+from .exchange.agreement import described, flattened, require_agreement
+from .exchange.collectives import Collectives
+from .exchange.patterns import FIXED_SIZE, self_contained
+from .fsdp_groups import NamedGroup, named_groups
+from .method import CompressedMethod, Method, read_config
+from .names import plain_names, unmatched_patterns
+from .ops.interface import ops_for
+from .ops.readback import Readback
+from .optimizer_steps import StepTracker
+from .rules.base import Context
+
+_MARK_BYTES = 16
+"""Behind a message: four times 0, or NaN where a gradient is not finite. Messages then begin at multiples of
+16 bytes."""
+
+
+def compress_reduce_scatter(
+    model: nn.Module, method: Method | Mapping[str, Any] | str
+) -> "ReduceScatterState":
+    """Sends the gradients that FSDP2 reduces inside an island in fewer bits, from the next backward pass on.
+
+    All workers must call this. It may be combined with `compress_replicas`, and with HSDP.
+
+    Args:
+        model: under `fully_shard`, or what holds it, such as a compiled model.
+        method: a method whose messages have a fixed size (fp16, bf16, fp8, and linear and quantile of 4 or 8
+            bits), its dictionary, or its line such as `linear(8, block=256)`. No residuals are kept. Ranges
+            and tables are for each parameter's shard, or for each `block` of its elements.
+
+    Returns:
+        The state: what was sent (`last_step`, `totals`). Nothing of it belongs into a checkpoint.
+
+    Raises:
+        pydantic.ValidationError: the method is not valid; the message names the field.
+        TypeError: the model is not FSDP2's.
+        ValueError: the method cannot be used, or a pattern matches no parameter.
+        RuntimeError: a module has a reduce-scatter of its own already, or torch is too old for one.
+    """
+    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+        raise RuntimeError(
+            "compress_reduce_scatter needs a torch whose FSDPModule has set_custom_reduce_scatter; this is "
+            f"{torch.__version__}"
+        )
+    return ReduceScatterState(model, _without_residuals(read_config(method)))
+
+
+def _without_residuals(method: Method) -> CompressedMethod:
+    """The method as a reduce-scatter applies it; raises ValueError where it cannot."""
+    if not isinstance(method, CompressedMethod) or not method.has_fixed_size:
+        raise ValueError(f"method = {method}: its messages have no fixed size; a reduce-scatter {FIXED_SIZE}")
+    if method.decay and "decay" in method.model_fields_set:
+        raise ValueError(
+            f"decay = {method.decay} with a reduce-scatter: it keeps no residuals, which would be as large "
+            "as the whole model's gradients; leave decay out, or set 0"
+        )
+    if method.reduction != "mean":
+        raise ValueError(
+            f"reduction = {method.reduction} with a reduce-scatter: FSDP2 says what sums are divided by; "
+            "leave reduction out, and call set_gradient_divide_factor"
+        )
+    without = self_contained(method)
+    assert isinstance(without, CompressedMethod)
+    return without
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """How some parameters lie in the gradient that FSDP2 reduces: a row for each worker, with its shards."""
+
+    names: tuple[str, ...]
+    padded: list[int]
+    """Elements of a shard of each, with the padding that makes all workers' shards as long."""
+    row: Layout
+    """Of one row, and of the message to its worker."""
+    all: Layout
+    """Of all rows."""
+    elements: int
+    """Of the parameters, without padding."""
+    paper_bits: int
+    """Value bits of all of these."""
+
+
+class ReduceScatterState:
+    """The state of quantized reduce-scatters on one worker of an FSDP2 model.
+
+    Attributes:
+        config: the method.
+        last_step: what this worker sent and received in the latest step, complete once `backward()` returned.
+            A step ends when an optimizer steps one of the parameters, or when gradients are cleared. With
+            `nonfinite: skip`, check `last_step.skipped`, skip the optimizer's step if it is set, and clear
+            the gradients, which then hold NaN.
+        failure: the error that made a reduction fail; `backward()` raises it.
+    """
+
+    def __init__(self, model: nn.Module, config: CompressedMethod) -> None:
+        """Prepares to reduce the gradients of a model; see `compress_reduce_scatter`."""
+        self.config, self.last_step, self._before_last = config, Step(), Totals()
+        self.failure: CompressionError | None = None
+        self._groups = named_groups(model)
+        if any(
+            not isinstance(named.group._reduce_scatter_comm, DefaultReduceScatter) for named in self._groups
+        ):
+            raise RuntimeError(
+                "the model has a custom reduce-scatter already: call compress_reduce_scatter once"
+            )
+        parameters = {name: parameter for named in self._groups for parameter, name in named.names.items()}
+        self._names = [name for name in plain_names(model).values() if name in parameters]
+        if problems := unmatched_patterns(config, self._names):
+            raise ValueError("; ".join(problems))
+        self._sharded = {name: parameters[name].sharded_param for name in self._names}
+        self._steps = StepTracker(lambda: self._sharded)
+        ops = ops_for(self._groups[0].group.device, torch.get_num_threads())
+        self._compressor = Compressor(config, ops)
+        self._collectives: dict[dist.ProcessGroup, Collectives] = {}
+        self._rows: dict[tuple[str, ...], _Rows] = {}
+        self._holds_back = False
+        """Whether FSDP2 has kept what was reduced until a pass with an all-reduce between islands."""
+        self._task: int | None = None
+        """The backward pass, where one is under way."""
+        self._marks: list[tuple[Sequence[str], Tensor]] = []
+        """Of the parameters that were sent in this pass: 0, or NaN where a gradient was not finite."""
+        self._reduced: torch.cuda.Event | None = None
+        for named in self._groups:
+            module = named.group.modules[0]
+            assert isinstance(module, FSDPModule)
+            module.set_custom_reduce_scatter(_QuantizedReduceScatter(self, named))
+
+    @property
+    def totals(self) -> Totals:
+        """What this worker sent and received in all steps so far."""
+        return self._before_last.plus(self.last_step)
+
+    def reduce(
+        self, named: NamedGroup, gradients: Tensor, shard: Tensor, group: dist.ProcessGroup, op: Any
+    ) -> None:
+        """Fills this worker's shard with the reduction of all workers' gradients, as FSDP2 calls for it.
+
+        Raises CompressionError, also PeerLost and WorkersDisagree.
+        """
+        try:
+            self._begin()
+            self._holds_back = not named.group.all_reduce_grads
+            collectives = self._collectives_of(group)
+            workers = collectives.workers
+            rows = self._rows_of(named.reduced(shard.numel()), named, workers)
+            messages = self._messages(rows, gradients.view(workers, -1))
+            arrived = torch.empty_like(messages)
+            collectives.works = []  # they hold the messages of another parameter group
+            collectives.run(dist.all_to_all_single, arrived, messages)
+        except CompressionError as problem:
+            raise self._fail(problem) from problem.__cause__
+        compressor, ops = self._compressor, self._compressor.ops
+        total = shard if shard.dtype == torch.float32 else torch.empty_like(shard, dtype=torch.float32)
+        received = [compressor.read(ops.array(message[:-_MARK_BYTES]), rows.row) for message in arrived]
+        compressor.total(received, workers if op == dist.ReduceOp.AVG else 1, total)
+        if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):  # it does not tell its factor
+            total.div_(torch.full((), named.group.gradient_divide_factor or 1.0, device=total.device))
+        total.add_(arrived[:, -_MARK_BYTES:].contiguous().view(torch.float32).sum())
+        if total is not shard:
+            shard.copy_(total)
+        self._count(rows, messages)
+        if total.is_cuda:
+            self._reduced = torch.cuda.current_stream(total.device).record_event()
+
+    def _messages(self, rows: "_Rows", gradients: Tensor) -> Tensor:
+        """A message to each worker, uint8 [workers, bytes], of gradients [workers, elements]."""
+        ops, workers = self._compressor.ops, len(gradients)
+        shards = [shard for row in gradients for shard in torch.split(row, rows.padded)]
+        parts = [Part(name, shard) for name, shard in zip(rows.names * workers, shards, strict=True)]
+        outgoing = self._compressor.compress(parts, rows.all, Context(readback=Readback(ops)))
+        marks = torch.stack(torch._foreach_norm(shards, inf)).float().mul_(0).view(workers, -1)
+        self._marks.append((rows.names, marks.sum(0)))
+        of_row = marks.sum(1, keepdim=True).repeat(1, _MARK_BYTES // 4).view(torch.uint8)
+        return torch.cat((ops.tensor(outgoing.payload).view(workers, -1), of_row), 1)
+
+    def _count(self, rows: "_Rows", messages: Tensor) -> None:
+        step, others = self.last_step, len(messages) - 1
+        step.elements += rows.elements
+        step.sent += rows.elements
+        step.paper_bits += rows.paper_bits
+        step.messages += others
+        step.wire_bytes += others * messages.shape[1]
+        step.received_bytes += others * messages.shape[1]
+
+    def _rows_of(self, parameters: Sequence[FSDPParam], named: NamedGroup, workers: int) -> "_Rows":
+        names = tuple(named.names[parameter] for parameter in parameters)
+        if names not in self._rows:
+            padded = [parameter.padded_sharded_param_size.numel() for parameter in parameters]
+            sizes = [self._sharded[name].numel() for name in names]
+            row = self._compressor.layout(names, padded, sizes, fixed=True)
+            assert row.fixed is not None
+            exempt = [ordinal in row.whole.ordinals for ordinal in range(len(names))]
+            bits = [32 if is_whole else row.fixed.bits for is_whole in exempt]
+            self._rows[names] = _Rows(
+                names,
+                padded,
+                row,
+                replace(
+                    lay_out(padded * workers, exempt * workers), fixed=replace(row.fixed, messages=workers)
+                ),
+                sum(sizes),
+                sum(size * width for size, width in zip(sizes, bits, strict=True)),
+            )
+        return self._rows[names]
+
+    def _collectives_of(self, group: dist.ProcessGroup) -> Collectives:
+        """Of a group, whose workers first check that they agree."""
+        if group not in self._collectives:
+            groups = {f"module {n}": ", ".join(named.names.values()) for n, named in enumerate(self._groups)}
+            require_agreement({**flattened(self.config), **described(self._sharded), **groups}, group)
+            self._collectives[group] = Collectives(group, self._compressor.ops)
+        return self._collectives[group]
+
+    def _begin(self) -> None:
+        """Begins a backward pass with its first reduction."""
+        task = torch._C._current_graph_task_id()
+        if self._task == task:
+            return
+        self._task = task
+        gradients = {name: parameter.grad for name, parameter in self._sharded.items()}
+        local = {name: grad.to_local() for name, grad in gradients.items() if isinstance(grad, DTensor)}
+        if self._steps.begin_pass(set(nonzero_gradients(local))) and not self._holds_back:
+            self._steps.begin_step()
+            self._before_last, self.last_step = self.totals, Step(steps=1)
+        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _finish(self) -> None:
+        """Ends a backward pass: all workers refuse or skip what one found not finite."""
+        self._task, (sent, marks), self._marks = None, zip(*self._marks, strict=True), []
+        if self._reduced is not None:
+            torch.cuda.current_stream(self._compressor.ops.device).wait_event(self._reduced)
+        finite = torch.isfinite(torch.cat(marks)).tolist()
+        refused = {name for name, is_finite in zip(chain(*sent), finite, strict=True) if not is_finite}
+        size, none = len(self._names), dist.get_world_size() * len(self._names)
+        first = dist.get_rank() * size
+        code = min((first + self._names.index(name) for name in refused), default=none)
+        try:
+            for collectives in self._all_collectives():
+                code = collectives.all_min(code)
+        except CompressionError as problem:
+            raise self._fail(problem) from problem.__cause__
+        if code == none:
+            return
+        rank, ordinal = divmod(code, size)
+        if self.config.nonfinite == "refuse":
+            raise self._fail(NonFiniteGradient(self._names[ordinal], rank))
+        self.last_step.skip(self._names[ordinal], rank)
+
+    def _all_collectives(self) -> list[Collectives]:
+        """Of the groups that reduce in this model; those between islands too, where FSDP2 itself reduces."""
+        meshes = [named.group.mesh_info for named in self._groups]
+        replicas = [mesh.replicate_process_group for mesh in meshes if isinstance(mesh, HSDPMeshInfo)]
+        ops = self._compressor.ops
+        return [*self._collectives.values(), *(Collectives(group, ops) for group in dict.fromkeys(replicas))]
+
+    def _fail(self, problem: CompressionError) -> CompressionError:
+        self.failure = self.failure or problem
+        return problem
+
+
+@dataclass(frozen=True, eq=False)
+class _QuantizedReduceScatter(ReduceScatter):
+    """What FSDP2 calls to reduce the gradients of a parameter group."""
+
+    state: ReduceScatterState
+    named: NamedGroup
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        self.state.reduce(self.named, input_tensor, output_tensor, group, op)
