@@ -18,11 +18,34 @@ import torch
 from cases import in_turn
 from forked import run_workers
 from objects import BUCKET, Objects
-from patch_models import Weights, model, step
+from torch import Tensor
 
 from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, apply_patch, patches
 from taugrad.compressors.patch_stream import part_name
 from taugrad.compressors.patches import listing
+
+Weights = dict[str, Tensor]
+
+
+def model(seed: int = 0) -> Weights:
+    generator = torch.Generator().manual_seed(seed)
+    weights = {
+        "embed": torch.randn(300, 16, generator=generator).bfloat16(),
+        "layer.weight": torch.randn(64, 32, generator=generator),
+        "layer.steps": torch.tensor(7),
+        "mask": torch.rand(30, generator=generator) < 0.5,
+        "fp8": torch.randn(50, generator=generator).to(torch.float8_e4m3fnuz),
+        "empty": torch.empty(0, 3),
+    }
+    return weights | {"head": weights["embed"]}
+
+
+def step(weights: Weights, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in (weights["embed"], weights["layer.weight"]):
+        chosen = torch.rand(tensor.shape, generator=generator) < 0.02
+        tensor.copy_(torch.where(chosen, tensor * 1.01, tensor))
+    weights["layer.steps"] += 1
 
 
 def same(one: Weights, other: Weights) -> bool:

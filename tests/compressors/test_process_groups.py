@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hosts_worker
+import process_group_worker
 import pytest
-import regrouped
 from forked import run_workers
 from needs import missing
 
 ADDRESSES = ("fd77::1", "fd77::2")
 TIMEOUT_S = 120
+SCRIPT = process_group_worker.__file__
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_workers_on_hosts_with_ipv6_alone_connect(hosts: list[str], tmp_path: Pa
     workers = []
     for rank, host in enumerate(hosts):
         inside = f'hostname {host} && mount --bind {names} /etc/hosts && exec "$@"'
-        command = [sys.executable, hosts_worker.__file__, str(rank), "[fd77::1]", str(tmp_path / str(rank))]
+        command = [sys.executable, SCRIPT, "connect", str(rank), "[fd77::1]", str(tmp_path / str(rank))]
         isolated = ["ip", "netns", "exec", host, "unshare", "-m", "-u", "sh", "-c", inside, "sh", *command]
         workers.append(subprocess.Popen(isolated, env=environment, stderr=subprocess.PIPE, text=True))
     try:
@@ -64,4 +64,4 @@ def test_workers_on_hosts_with_ipv6_alone_connect(hosts: list[str], tmp_path: Pa
 
 
 def test_a_group_made_anew_by_a_survivor_and_a_fresh_worker_connects(tmp_path: Path) -> None:
-    run_workers(Path(regrouped.__file__), lambda worker: (worker, tmp_path), 3, timeout_s=TIMEOUT_S)
+    run_workers(Path(SCRIPT), lambda worker: ("regroup", worker, tmp_path), 3, timeout_s=TIMEOUT_S)

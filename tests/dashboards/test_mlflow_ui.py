@@ -6,7 +6,7 @@ import psutil
 import pytest
 from benchmarks.platform.faults.commands import family
 from browser import needs_chromium, open_page, screenshot
-from listening import listeners
+from servers import listeners
 
 from taugrad.dashboards import prepare, views
 from taugrad.dashboards.serving import Server, mlflow_server

@@ -23,7 +23,9 @@ SERVER = "http://mlflow.example:5000"
 @pytest.fixture(scope="module")
 def folder(prepared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, folder, SERVER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery.Picture, "_png", pictures.once)  # test_report_browser has both
+        report.write_report(prepared.client, prepared.experiment, prepared.experiment_id, folder, SERVER)
     return folder
 
 

@@ -60,6 +60,7 @@ sync: {{mode: sharded}}
 checkpoint: {{interval: 40}}
 workers: {{cpus: 0.5, max_restarts: {restarts}}}
 storage: {storage}
+publish: {publish}
 """
 PAUSING = """
 import os, time, torch
@@ -90,18 +91,19 @@ class Sharded:
         """While this file is there, no iteration begins."""
         return self.ray.folder / "hold"
 
-    def write(self, name: str, storage: str, restarts: int) -> str:
+    def write(self, name: str, storage: str, restarts: int, publish: str = "{}") -> str:
         """The spec of one."""
-        text = SHARDED.format(name=name, hold=self.hold, restarts=restarts, storage=storage)
+        text = SHARDED.format(name=name, hold=self.hold, restarts=restarts, storage=storage, publish=publish)
         (self.ray.folder / f"{name}.yaml").write_text(text)
         return f"{name}.yaml"
 
 
 @pytest.fixture(scope="session")
 def sharded(one_ray):
-    """One of them, called `whole`, has come to its end, and nothing has happened to it."""
+    """One of them, called `whole`, has come to its end, and nothing has happened to it; it has published."""
     (one_ray.folder / "pausing.py").write_text(PAUSING)
     runs = Sharded(one_ray)
-    code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0), "--allow-custom")
+    publish = f"{{path: {one_ray.folder}/weights, every: 100, full_every: 2}}"
+    code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0, publish), "--allow-custom")
     assert code == 0, said
     return runs

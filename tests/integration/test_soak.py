@@ -69,6 +69,7 @@ class Struck:
 
 def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sharded):
     whole = outcome(sharded.ray.folder, "soak", "whole")
+    whole["metrics"] = {k: v for k, v in whole["metrics"].items() if not k.startswith("publish/")}
     assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, sharded.iterations + 1))
 
     run = Struck(sharded, sharded.ray.folder / "small")

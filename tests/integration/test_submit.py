@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from servers import LOOPBACK, listeners
 from specs import write_digits
 from stored import all_runs
 from waiting import TIMEOUT_S, ended, said_by, until

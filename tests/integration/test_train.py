@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from listening import LOOPBACK, listeners
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
+from servers import LOOPBACK, listeners
 from specs import write_digits
 from stored import client_of, named_runs
 

@@ -1,13 +1,20 @@
-"""Where servers and gloo listen; tests/integration/test_cluster.py has gloo do so on two machines."""
+"""Where servers and gloo listen, and which workers are one site: those of one node.
+
+tests/integration/test_cluster.py has gloo listen on two machines.
+"""
 
 import os
 import socket
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from taugrad.compressors.exchange import addresses
 from taugrad.platform import ports
-from taugrad.platform.launching.process_group import bind_gloo_to, interface_of
+from taugrad.platform.launching import process_group
+from taugrad.platform.launching.process_group import bind_gloo_to, interface_of, with_sites
+from taugrad.platform.spec import RunSpec
 
 
 def test_the_interface_of_an_address():
@@ -38,3 +45,49 @@ def test_a_port_is_none_that_the_system_gives_to_whoever_asks_for_any():
     assert len(chosen) > 40  # two commands at a time do not get the same one
     assert not [port for port in chosen if first <= port <= last]
     assert not [port for port in chosen if 10_002 <= port <= 19_999]  # Ray's workers listen there
+
+
+# Sites
+
+
+NODES = ["10.0.0.2", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"]
+
+
+@pytest.fixture
+def five_workers(monkeypatch):
+    """This one is worker 3; the others' addresses come as the group's store would bring them."""
+
+    def told(digest: bytes, group: object) -> list[bytes]:
+        digests = [sha256(place.encode()).digest() for place in NODES]
+        assert digests[3] == digest
+        return digests
+
+    monkeypatch.setattr(process_group, "own_address", lambda: NODES[3])
+    monkeypatch.setattr(addresses, "all_gather_bytes", told)
+
+
+def spec(**sync: object) -> RunSpec:
+    return RunSpec.model_validate(
+        {"workers": {"count": len(NODES)}, "sync": {"mode": "allgather", **sync}, "compressor": "wgt(0.01)"}
+    )
+
+
+def test_the_workers_of_a_node_are_a_site_by_default(five_workers):
+    result = with_sites(spec(pattern="hierarchical"))
+    assert result.sync.model_dump()["sites"] == ((0, 2), (1, 4), (3,))
+    assert result.model_copy(update={"sync": spec().sync}) == spec()
+
+
+def test_sites_that_the_spec_names_stay(five_workers):
+    named = spec(pattern="hierarchical", sites=[[0, 1, 2, 3], [4]])
+    assert with_sites(named) == named
+
+
+SITES = {"pattern": "hierarchical", "sites": [[0, 1, 2, 3, 4]]}
+
+
+@pytest.mark.parametrize(
+    "sync", [{}, {"mode": "ring"}, {"mode": "simulated", "of": {"mode": "allgather", **SITES}}]
+)
+def test_without_the_pattern_there_are_no_sites(sync, five_workers):
+    assert with_sites(spec(**sync)) == spec(**sync)

@@ -1,9 +1,13 @@
-"""Servers that say what a test wants."""
+"""Servers that say what a test wants, and where processes listen."""
 
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import psutil
+
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def http(status: str, body: str = "") -> bytes:
@@ -25,3 +29,12 @@ def answering(answer: Callable[[str], bytes]) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+def listeners(family: list[psutil.Process]) -> set[str]:
+    """The addresses on which processes listen."""
+    results: set[str] = set()
+    for process in family:
+        with suppress(psutil.Error):
+            results |= {c.laddr.ip for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return results
