@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.platform.faults.commands import clean_environment
-from commands_on_ray import OneRay
+from commands_on_ray import OneRay, listened_by
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,14 +49,13 @@ def _an_idle_ray_ends(request):
         request.getfixturevalue("one_ray").close()
 
 
-SHARDED = """
+PAUSABLE = """
 experiment: soak
 name: {name}
 data: {{kind: synthetic, train_examples: 640}}
 model: {{kind: custom, factory: "pausing:net", arguments: {{hold: "{hold}"}}}}
 training: {{epochs: 25, batch_size: 32, optimizer: {{lr: 0.02}}}}
-compressor: "strom(tau=0.005) | golomb_rice"
-sync: {{mode: sharded}}
+compressor: wgt(0.01)
 checkpoint: {{interval: 40}}
 workers: {{cpus: 0.5, max_restarts: {restarts}}}
 storage: {storage}
@@ -80,11 +79,15 @@ def net(channels, height, width, classes, hold):
 
 
 @dataclass
-class Sharded:
-    """Runs of two workers in the mode `sharded` on the shared Ray; each has 500 iterations."""
+class PausableRuns:
+    """Runs of two workers on the shared Ray; each has 500 iterations."""
 
     ray: OneRay
+    epochs: int = 25
     iterations: int = 500
+    output: str = ""
+    listened: frozenset[str] = frozenset()
+    """What the undisturbed one has said, and on which addresses its processes listened."""
 
     @property
     def hold(self) -> Path:
@@ -93,17 +96,22 @@ class Sharded:
 
     def write(self, name: str, storage: str, restarts: int, publish: str = "{}") -> str:
         """The spec of one."""
-        text = SHARDED.format(name=name, hold=self.hold, restarts=restarts, storage=storage, publish=publish)
+        text = PAUSABLE.format(name=name, hold=self.hold, restarts=restarts, storage=storage, publish=publish)
         (self.ray.folder / f"{name}.yaml").write_text(text)
         return f"{name}.yaml"
 
 
 @pytest.fixture(scope="session")
-def sharded(one_ray):
-    """One of them, called `whole`, has come to its end, and nothing has happened to it; it has published."""
+def undisturbed(one_ray):
+    """One of them, called `wgt`, has come to its end, and has published its weights.
+
+    A run on Ray starts some ten processes, which takes longer than it trains: several tests look at this one.
+    """
     (one_ray.folder / "pausing.py").write_text(PAUSING)
-    runs = Sharded(one_ray)
+    runs = PausableRuns(one_ray)
     publish = f"{{path: {one_ray.folder}/weights, every: 100, full_every: 2}}"
-    code, said = one_ray("train", runs.write("whole", "taugrad-runs", 0, publish), "--allow-custom")
-    assert code == 0, said
+    spec = runs.write("wgt", "taugrad-runs", 0, publish)
+    command = one_ray.start(["train", spec, "--allow-custom"], one_ray.folder, compare=True)
+    runs.listened, runs.output = listened_by(command), command.said
+    assert command.code == 0, command.said
     return runs

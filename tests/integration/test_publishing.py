@@ -9,9 +9,9 @@ from taugrad.compressors import PatchReader
 pytestmark = pytest.mark.ray
 
 
-def test_a_reader_has_the_final_agreed_weights(sharded):
-    folder = sharded.ray.folder
-    whole = outcome(folder, "soak", "whole")
+def test_a_reader_has_the_final_agreed_weights(undisturbed):
+    folder = undisturbed.ray.folder
+    whole = outcome(folder, "soak", "wgt")
     agreed, published = whole["shared"]["agreed"]["model"], whole["metrics"]
     weights = {name: torch.zeros_like(tensor) for name, tensor in agreed.items()}
     last = PatchReader(folder / "weights").update(weights)

@@ -40,13 +40,13 @@ def disk(one_ray, new_store):
 class Struck:
     """A run to which things happen while it goes on; all that it keeps lies in one folder."""
 
-    def __init__(self, sharded: Any, folder: Path) -> None:
-        self.folder, self._sharded, self._seen = folder, sharded, set[Path]()
-        self.command = self.train(sharded.write("struck", f"{folder.name}/taugrad-runs", restarts=1))
+    def __init__(self, runs: Any, folder: Path) -> None:
+        self.folder, self._runs, self._seen = folder, runs, set[Path]()
+        self.command = self.train(runs.write("struck", f"{folder.name}/taugrad-runs", restarts=1))
 
     def train(self, *arguments: str) -> HostedCommand:
         store = {"MLFLOW_TRACKING_URI": f"sqlite:///{self.folder}/mlflow.db"}
-        return self._sharded.ray.begin("train", *arguments, "--allow-custom", variables=store)
+        return self._runs.ray.begin("train", *arguments, "--allow-custom", variables=store)
 
     def next_checkpoint(self) -> bool:
         """Waits for another than the last time; none comes where the run has ended."""
@@ -57,22 +57,23 @@ class Struck:
     @contextmanager
     def held(self) -> Iterator[list[psutil.Process]]:
         """Those that train. No iteration begins meanwhile: to find them can take as long as a run."""
-        self._sharded.hold.touch()
+        self._runs.hold.touch()
         try:
             yield named(self.command.family(), "RayTrainWorker")
         finally:
-            self._sharded.hold.unlink()
+            self._runs.hold.unlink()
 
     def checkpoints(self) -> set[Path]:
         return {path.parent for path in self.folder.glob("taugrad-runs/*/iteration_*/manifest.json")}
 
 
-def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, sharded):
-    whole = outcome(sharded.ray.folder, "soak", "whole")
+def test_a_run_that_much_happens_to_ends_as_one_that_nothing_happens_to(disk, undisturbed):
+    whole = outcome(undisturbed.ray.folder, "soak", "wgt")
     whole["metrics"] = {k: v for k, v in whole["metrics"].items() if not k.startswith("publish/")}
-    assert [step for step, _ in whole["metrics"]["comm/fraction"]] == list(range(1, sharded.iterations + 1))
+    steps = [step for step, _ in whole["metrics"]["comm/fraction"]]
+    assert steps == list(range(1, undisturbed.iterations + 1))
 
-    run = Struck(sharded, sharded.ray.folder / "small")
+    run = Struck(undisturbed, undisturbed.ray.folder / "small")
     assert run.next_checkpoint()
     with run.held() as workers:
         # By Ray's default they would starve on a machine that something else keeps busy.

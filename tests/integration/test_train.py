@@ -1,18 +1,21 @@
-"""`taugrad train` from spec to store: what a user of the quickstart gets, and runs of other modes."""
+"""`taugrad train` from spec to store: what a user of the quickstart gets, and runs of other modes.
+
+Where long tests do not run, another run stands for the quickstart's four, which others look at, too.
+"""
 
 import csv
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
+from commands_on_ray import listened_by
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
-from servers import LOOPBACK, listeners
+from servers import LOOPBACK
 from specs import write_digits
-from stored import client_of, named_runs
+from stored import client_of, named_runs, outcome
 
 from taugrad.platform.tracking.timeline import Timeline
 
@@ -20,17 +23,17 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = sorted((ROOT / "experiments" / "quickstart").glob("*.yaml"))
-TRAIN_EXAMPLES, BATCH, WORKERS = 4000, 64, 2
-PARAMETERS = 431_080
+EPOCHS, ITERATIONS, PARAMETERS, LAYERS = 10, 10 * -(-4000 // 64), 431_080, 8
+"""Of the quickstart; layers are weights and biases of two convolutions and two layers."""
+WORKERS = 2
 POINTS = 1.5
 """Accuracy may differ from the README's by this many: another CPU adds in another order."""
 SHARE = 0.1
 """Bytes and what follows from them may differ by this share of themselves."""
 BITS = {"wgt": 32, "bgt": 1, "qgt": 8}
-ASYNC = {
+LINKS = {
     "experiment": "links",
     "training": {"epochs": 2, "batch_size": 64, "optimizer": {"lr": 0.1, "momentum": 0}},
-    "sync": {"mode": "async"},
     "compressor": "strom(density(0.02)) | golomb_rice",
 }
 PER_ITERATION = [
@@ -45,18 +48,22 @@ ONLY_THRESHOLDED = ["comm/tau", "comm/residual_rms"]
 @dataclass
 class Trained:
     folder: Path
+    experiment: str
     output: str
-    listened: set[str]
+    listened: frozenset[str]
     client: MlflowClient
     runs: dict[str, Run]
     """By rule."""
     links: dict[str, Run]
-    """Those of which it is known what went over which link, by name."""
-    epochs: int
+    """More of which it is known what went over which link, by name."""
+    epochs: int = EPOCHS
+    iterations: int = ITERATIONS
+    parameters: int = PARAMETERS
+    layers: int = LAYERS
 
     @property
-    def iterations(self) -> int:
-        return self.epochs * -(-TRAIN_EXAMPLES // BATCH)
+    def figures(self) -> Path:
+        return self.folder / "taugrad-runs" / "figures" / self.experiment
 
     def series(self, rule: str, metric: str) -> list[float]:
         """A metric's values, after checking that every iteration has exactly one."""
@@ -66,27 +73,26 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(one_ray, sharded, request):
-    """What one command has trained of the quickstart, and where its processes listened meanwhile.
-
-    All of it, and in full, only where long tests run; else one method, for one epoch.
-    """
-    folder, whole = one_ray.folder, request.config.getoption("all")
-    specs = [str(path) for path in QUICKSTART if whole or path.stem == "2-wgt"]
-    more = [write_digits(folder, "async", **ASYNC)] if whole else ["--training.epochs", "1"]
-    command = one_ray.start(["train", *specs, *more], folder, compare=True)
-    listened: set[str] = set()
-    while command.runs:
-        listened |= listeners(command.family())
-        time.sleep(2)  # to look takes time from what is looked at
-    output = command.said
+def trained(one_ray, request):
+    """What one command has trained, and where its processes listened meanwhile."""
+    folder, client = one_ray.folder, client_of(one_ray.folder)
+    if not request.config.getoption("all"):
+        one = request.getfixturevalue("undisturbed")
+        weights = outcome(folder, "soak", "wgt")["shared"]["agreed"]["model"].values()
+        sizes = one.epochs, one.iterations, sum(tensor.numel() for tensor in weights), len(weights)
+        runs = {"wgt": named_runs(client, "soak")["wgt"]}
+        return Trained(folder, "soak", one.output, one.listened, client, runs, {}, *sizes)
+    more = [write_digits(folder, mode, **LINKS, sync={"mode": mode}) for mode in ("async", "sharded")]
+    command = one_ray.start(["train", *map(str, QUICKSTART), *more], folder, compare=True)
+    listened, output = listened_by(command), command.said
     assert command.code == 0, output
-    client = client_of(folder)
     runs, links = named_runs(client, "quickstart"), named_runs(client, "links")
-    links["sharded"] = named_runs(client, "soak")["whole"]
-    assert (len(runs), len(links)) == (len(specs), 1 + whole)
-    assert {run.info.status for run in [*runs.values(), *links.values()]} == {"FINISHED"}
-    return Trained(folder, output, listened, client, runs, links, 10 if whole else 1)
+    assert (len(runs), len(links)) == (len(QUICKSTART), len(more))
+    return Trained(folder, "quickstart", output, listened, client, runs, links)
+
+
+def test_all_have_finished(trained):
+    assert {run.info.status for run in [*trained.runs.values(), *trained.links.values()]} == {"FINISHED"}
 
 
 def test_nothing_listens_beyond_this_machine(trained):
@@ -107,7 +113,7 @@ def test_iterations_sum_up_to_the_totals(trained):
         elements, fraction = trained.series(rule, "comm/elements"), trained.series(rule, "comm/fraction")
         assert sum(wire) == pytest.approx(totals["total/wire_gb"] * 1e9, abs=0.5)
         assert sum(paper) == pytest.approx(totals["total/paper_gb"] * 1e9, abs=0.5)
-        everything = PARAMETERS * WORKERS * trained.iterations
+        everything = trained.parameters * WORKERS * trained.iterations
         assert sum(elements) / everything == pytest.approx(totals["total/fraction"], rel=1e-12)
         assert sum(fraction) / trained.iterations == pytest.approx(totals["total/fraction"], rel=1e-9)
         assert totals["total/compression_ratio"] == pytest.approx(4 * everything / sum(wire), rel=1e-12)
@@ -119,13 +125,13 @@ def test_iterations_sum_up_to_the_totals(trained):
 def test_the_ledgers_are_those_of_the_rule(trained):
     if "none" in trained.runs:
         assert set(trained.series("none", "comm/fraction")) == {1.0}
-        assert set(trained.series("none", "comm/wire_bytes")) == {4.0 * PARAMETERS * WORKERS}
+        assert set(trained.series("none", "comm/wire_bytes")) == {4.0 * trained.parameters * WORKERS}
     for rule in trained.runs.keys() - {"none"}:
         elements = trained.series(rule, "comm/elements")
         assert trained.series(rule, "comm/paper_bytes") == pytest.approx(
             [BITS[rule] * k / 8 for k in elements]
         )
-        assert 0 < sum(elements) < 0.9 * PARAMETERS * WORKERS * trained.iterations
+        assert 0 < sum(elements) < 0.9 * trained.parameters * WORKERS * trained.iterations
     assert trained.series("wgt", "comm/tau") == pytest.approx([1e-2] * trained.iterations)
 
 
@@ -147,10 +153,9 @@ def table(text: str) -> dict[str, list[float]]:
 def test_the_readmes_table_is_that_of_its_command(trained):
     _, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition("<!-- quickstart: begin -->")
     told = table(rest.partition("<!-- quickstart: end -->")[0])
-    figures = trained.folder / "taugrad-runs" / "figures" / "quickstart"
-    result = table((figures / "table.md").read_text(encoding="utf-8"))
+    result = table((trained.figures / "table.md").read_text(encoding="utf-8"))
     assert list(told) == ["none", *BITS]
-    assert list(result) == [*told, "async"]
+    assert list(result) == [*told, "async", "sharded"]
     for name in told:
         accuracy, *others = result[name]
         assert accuracy == pytest.approx(told[name][0], abs=POINTS), name
@@ -162,7 +167,7 @@ def test_layers_are_recorded_at_the_interval(trained):
     noted = [*range(1, 11), *range(51, trained.iterations + 1, 50)]
     for run in trained.runs.values():
         recorded = {key.split("/")[1] for key in run.data.metrics if key.startswith("layer/")}
-        assert len(recorded) == 8  # weights and biases of two convolutions and two layers
+        assert len(recorded) == trained.layers
         for layer in recorded:
             quantiles: list[float] = []
             for what in ("fraction", "bits", "grad_p50", "grad_p90", "grad_p99", "grad_p999"):
@@ -180,8 +185,7 @@ def test_the_artifacts_hold_the_spec_and_the_figures(trained):
     assert spec["compressor"]["kind"] == "wgt"
     names = {Path(f.path).name: f.file_size for f in trained.client.list_artifacts(run_id, "figures")}
     assert {"fraction_per_iteration.png", "accuracy_against_mb.png", "table.csv", "table.md"} <= set(names)
-    local = trained.folder / "taugrad-runs" / "figures" / "quickstart"
-    assert (local / "accuracy_against_mb.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (trained.figures / "accuracy_against_mb.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_table_says_what_the_store_says(trained):
@@ -199,7 +203,7 @@ def test_the_user_is_told_how_it_goes_and_where_to_look(trained):
     shares = r"+accuracy +\d+\.\d+% +fraction +\d+\.\d+% +"
     assert re.search(epoch + shares + r"\d+\.\d+ MB sent +0:00 left", trained.output)
     assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in trained.output
-    assert "taugrad-runs/figures/quickstart" in trained.output
+    assert f"taugrad-runs/figures/{trained.experiment}" in trained.output
     assert "WARNING" not in trained.output
 
 
@@ -211,7 +215,7 @@ def test_real_workers_leave_a_timeline_and_its_picture(trained, tmp_path):
             artifact.path for place in (None, "figures") for artifact in client.list_artifacts(run_id, place)
         ]
         assert "timeline.json" in files, name
-        assert "figures/timeline.png" in files or name == "sharded"  # that command has shown no figures
+        assert "figures/timeline.png" in files
         folder = tmp_path / name
         folder.mkdir()
         path = client.download_artifacts(run_id, "timeline.json", str(folder))

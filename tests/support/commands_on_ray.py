@@ -1,10 +1,12 @@
 """`taugrad` commands one after the other on one Ray, whose start takes longer than most of them do."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.platform.faults.commands import HostedCommand, RayHost, named
+from servers import listeners
 
 
 class Finished(NamedTuple):
@@ -40,3 +42,12 @@ class OneRay(RayHost):
 def kill_a_worker(command: HostedCommand) -> None:
     """Ends a worker of the run that is trained."""
     named(command.family(), "RayTrainWorker")[-1].kill()
+
+
+def listened_by(command: HostedCommand) -> frozenset[str]:
+    """On which addresses a command and what it started have listened until its end."""
+    results: set[str] = set()
+    while command.runs:
+        results |= listeners(command.family())
+        time.sleep(2)  # to look takes time from what is looked at
+    return frozenset(results)
