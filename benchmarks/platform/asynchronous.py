@@ -159,20 +159,10 @@ QUICK = Sizes(
 
 def make_spec(sizes: Sizes, sync: dict[str, Any], workers: int) -> RunSpec:
     """A run of all epochs."""
-    return RunSpec.model_validate(
-        {
-            **sizes.data,
-            "sync": sync,
-            "compressor": LINE,
-            "workers": {"count": workers},
-            "training": {
-                "epochs": sizes.epochs,
-                "batch_size": 64,
-                "optimizer": {"kind": "sgd", "lr": RATE, "momentum": 0},
-            },
-            "checkpoint": {"interval": NEVER},
-        }
-    )
+    optimizer = {"kind": "sgd", "lr": RATE, "momentum": 0}
+    fields = {"sync": sync, "compressor": LINE, "workers": {"count": workers}}
+    fields |= {"training": {"epochs": sizes.epochs, "batch_size": 64, "optimizer": optimizer}}
+    return RunSpec.model_validate({**sizes.data, **fields, "checkpoint": {"interval": NEVER}})
 
 
 def measure_speed(sizes: Sizes) -> Table:
@@ -187,16 +177,9 @@ def measure_speed(sizes: Sizes) -> Table:
     outcomes = [Outcome(**values) for values in train_all(_train, specs, paces)]
     rows = []
     for (who, times), there, here in zip(cases, outcomes[::2], outcomes[1::2], strict=True):
-        rows.append(
-            (
-                who,
-                number(times),
-                number(1e3 * there.seconds_a_step),
-                number(1e3 * here.seconds_a_step),
-                number(there.seconds_a_step / here.seconds_a_step),
-                *_both(there, here),
-            )
-        )
+        seconds = there.seconds_a_step, here.seconds_a_step
+        figures = (times, *(1e3 * value for value in seconds), seconds[0] / seconds[1])
+        rows.append((who, *map(number, figures), *_both(there, here)))
     columns = (
         *("slow", "times", "allgather, ms a step", "async, ms a step", "speed-up"),
         *("bytes, async / allgather", "allgather, accuracy %", "async, accuracy %", "staleness", "most"),

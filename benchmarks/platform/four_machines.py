@@ -8,12 +8,12 @@ database, checkpoints, the token, the report. docs/clusters.md has what came of 
 """
 
 import argparse
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from ..network import Host, Link, Network, NetworkError, uniform
 from .faults.commands import clean_environment
@@ -60,78 +60,56 @@ def walk(hosts: list[Host], folder: Path, epochs: int) -> int:
         (folder / part).mkdir()
     for name, line in LINES.items():
         (folder / "specs" / f"{name}.yaml").write_text(SPEC.format(name=name, line=line, epochs=epochs))
-    server, jobs = f"http://{head.address}:5000", f"http://{head.address}:8265"
-    machine = Machine(folder, server)
-    made = machine.run(head, "ray get-auth-token --generate > /dev/null")
-    mlflow = machine.start(
-        head,
-        f"mlflow server --host {head.address} --port 5000 --backend-store-uri sqlite:///{folder}/mlflow.db "
-        f"--artifacts-destination {folder}/mlflow-artifacts",
-    )
+    server = f"http://{head.address}:5000"
+    environment = clean_environment() | {
+        "HOME": f"{folder}/home",  # with the token
+        "RAY_AUTH_MODE": "token",
+        "MLFLOW_TRACKING_URI": server,
+        "TAUGRAD_STORAGE": f"{folder}/taugrad-runs",
+    }
+
+    def start(host: Host, line: str, log: str = "") -> "subprocess.Popen[bytes]":
+        """A line of a shell, in the folder of specs; what it prints goes to a file if one is named."""
+        print(f"\n{host.address}$ {line}", flush=True)
+        command = host.command(["sh", "-c", f"exec {line}"], own_folders=True)
+        options: dict[str, Any] = {"cwd": folder / "specs", "env": environment, "stdin": subprocess.DEVNULL}
+        if not log:
+            return subprocess.Popen(command, **options)
+        with (folder / "logs" / log).open("w") as file:  # a pipe would stay open as long as Ray runs
+            return subprocess.Popen(command, stdout=file, stderr=file, **options)
+
+    store = f"--backend-store-uri sqlite:///{folder}/mlflow.db --artifacts-destination {folder}/artifacts"
+    join = f"--address={head.address}:6379"
+    specs = " ".join(f"{name}.yaml" for name in LINES)
+    steps = [
+        (head, "ray get-auth-token --generate > /dev/null", ""),
+        (head, f"{RAY}{head.address} --head --port=6379 --dashboard-host={head.address}", "ray-0.txt"),
+        *((host, f"{RAY}{host.address} {join}", f"ray-{host.number}.txt") for host in others),
+        (head, f"taugrad submit {specs} --address http://{head.address}:8265", ""),
+        (head, f"taugrad report four-machines -o {folder}/report", ""),
+    ]
+    mlflow = start(head, f"mlflow server --host {head.address} --port 5000 {store}", "mlflow.txt")
     try:
-        machine.wait_for(head, f"{server}/health")
-        started = made or machine.run(
-            head, f"{RAY}{head.address} --head --port=6379 --dashboard-host={head.address}"
-        )
-        for host in others:
-            started = started or machine.run(host, f"{RAY}{host.address} --address={head.address}:6379")
-        specs = " ".join(f"{name}.yaml" for name in LINES)
-        trained = started or machine.run(head, f"taugrad submit {specs} --address {jobs}")
-        reported = trained or machine.run(head, f"taugrad report four-machines -o {folder}/report")
+        wait_for(head, f"{server}/health")
+        for host, line, log in steps:
+            if code := start(host, line, log).wait():
+                print((folder / "logs" / log).read_text() if log else "", file=sys.stderr)
+                return code
     finally:
         mlflow.kill()
         mlflow.wait()
-    if not reported:
-        print(f"{time.monotonic() - begun:.0f} s; the comparison: {folder / 'report' / 'report.html'}")
-    return reported
+    print(f"{time.monotonic() - begun:.0f} s; the comparison: {folder / 'report' / 'report.html'}")
+    return 0
 
 
-class Machine:
-    """Runs commands on hosts, in the folder that all share; the home folder, with the token, is in it."""
-
-    def __init__(self, folder: Path, server: str) -> None:
-        self._folder = folder
-        self._environment = clean_environment() | {
-            "HOME": f"{folder}/home",
-            "RAY_AUTH_MODE": "token",
-            "MLFLOW_TRACKING_URI": server,
-            "TAUGRAD_STORAGE": f"{folder}/taugrad-runs",
-        }
-
-    def run(self, host: Host, line: str) -> int:
-        """Runs a line of a shell to its end; its exit code."""
-        print(f"\n{host.address}$ {line}", flush=True)
-        # What stays running must not keep a pipe of ours open.
-        log = self._folder / "logs" / f"{host.number}-ray.txt"
-        quiet = f"({line}) > {log} 2>&1" if line.startswith("ray start") else line
-        command = host.command(["sh", "-c", quiet], own_folders=True)
-        done = subprocess.run(
-            command, cwd=self._folder / "specs", env=self._environment, stdin=subprocess.DEVNULL, check=False
-        )
-        if done.returncode and quiet != line:
-            print(log.read_text(), file=sys.stderr)
-        return done.returncode
-
-    def start(self, host: Host, line: str) -> "subprocess.Popen[bytes]":
-        """Starts a program that stays."""
-        print(f"\n{host.address}$ {line} &", flush=True)
-        with (self._folder / "logs" / "mlflow.txt").open("w") as log:
-            return subprocess.Popen(
-                host.command(shlex.split(line)),
-                cwd=self._folder / "specs",
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-            )
-
-    def wait_for(self, host: Host, url: str) -> None:
-        """Waits until a server answers on a host; raises NetworkError: it does not."""
-        asking = f"import urllib.request as r; r.urlopen({url!r}, timeout=2)"
-        deadline = time.monotonic() + UP_S
-        while host.run([sys.executable, "-c", asking], check=False, capture_output=True).returncode:
-            if time.monotonic() > deadline:
-                raise NetworkError(f"{url} does not answer; {self._folder / 'logs'} says why")
-            time.sleep(1)
+def wait_for(host: Host, url: str) -> None:
+    """Waits until a server answers on a host; raises NetworkError: it does not."""
+    asking = f"import urllib.request as r; r.urlopen({url!r}, timeout=2)"
+    deadline = time.monotonic() + UP_S
+    while host.run([sys.executable, "-c", asking], check=False, capture_output=True).returncode:
+        if time.monotonic() > deadline:
+            raise NetworkError(f"{url} does not answer")
+        time.sleep(1)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from torch import nn
 
 from taugrad.platform.data.feeding import Batch
@@ -35,7 +34,7 @@ from ..harness.workers import found_by
 TARGET_BYTES = NUMBER_BYTES = 8
 FLOAT_BYTES = 4
 COPIES = 3
-"""Weights, gradients, momentum."""
+"""Of parameters: weights, gradients, momentum."""
 
 
 @dataclass(frozen=True)
@@ -94,18 +93,6 @@ def messages(net: Net, workers: int, scheme: str) -> int:
     return 2 * links + 2 * features + turns * (2 * net.layers - 1) * links + 2 * links
 
 
-def kept_bytes(net: Net, workers: int, *, hybrid: bool) -> float:
-    """Weights, gradients and momentum of a worker."""
-    fc = net.fc / workers if hybrid else net.fc
-    return COPIES * FLOAT_BYTES * (net.conv + fc)
-
-
-def turn_bytes(net: Net, workers: int, examples: int, scheme: str) -> int:
-    """Features, in float32, that a worker holds for the turns: all of them, or one's and the next one's."""
-    turns = workers if scheme == "a" else min(2, workers)
-    return turns * examples * net.features * FLOAT_BYTES
-
-
 def crossing_ratio(net: Net, workers: int, examples: int, value: int) -> float:
     """How many times data parallelism in 1/K shards must be compressed to receive as little as hybrid.
 
@@ -126,6 +113,8 @@ def crossing_ratio_to_all(net: Net, workers: int, examples: int, value: int) -> 
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
+STEPS = 2
+"""The second one is measured."""
 
 
 @dataclass(frozen=True)
@@ -136,60 +125,44 @@ class Case:
     shape: Shape
     examples: int
     """Of each worker."""
-    steps: int
-    """The first one is not measured."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One step; of memory the last one of them, of bytes and messages their mean."""
+    """A step."""
 
     received: float
-    """Bytes, mean of the workers."""
+    """Bytes of all workers."""
     messages: float
     """Of all workers."""
     peak: float
-    """Bytes of memory above what a process had before the model, the largest's; 0 for simulated workers."""
+    """Bytes of memory above what the largest process had before the model."""
 
 
 def measure(cases: Sequence[Case]) -> list[Measured]:
     """Takes the steps of cases of equally many processes, in processes that end with this call."""
     (processes,) = {case.spec.processes for case in cases}
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"
-    fields = [(case.spec.model_dump_json(), asdict(case.shape), case.examples, case.steps) for case in cases]
-    by_rank = found_by(_work, (fields,), processes)
-    return [_measured(case, ranks) for case, ranks in zip(cases, zip(*by_rank, strict=True), strict=True)]
-
-
-def _measured(case: Case, ranks: Sequence[dict[str, Any]]) -> Measured:
-    """One step, from what each process has found."""
-    first = ranks[0]
-    return Measured(
-        received=first["received"] / case.spec.workers.count,
-        messages=first["messages"],
-        peak=max(rank["peak"] for rank in ranks) if len(ranks) > 1 else 0.0,
-    )
-
-
-def _work(fields: Sequence[tuple[str, dict[str, object], int, int]]) -> list[dict[str, object]]:
-    _warm_up(RunSpec.model_validate_json(fields[0][0]))
+    by_rank = found_by(_work, (cases,), processes)
     results = []
-    for text, shape, examples, steps in fields:
-        spec = RunSpec.model_validate_json(text)
-        results.append(_steps(Case(spec, TypeAdapter(Shape).validate_python(shape), examples, steps)))
+    for ranks in zip(*by_rank, strict=True):
+        received, messages, peaks = zip(*ranks, strict=True)
+        results.append(Measured(sum(received), sum(messages), max(peaks)))
     return results
 
 
-def _warm_up(like: RunSpec) -> None:
-    """Steps of a small net: what libraries set up once belongs to no case."""
+def _work(cases: Sequence[Case]) -> list[tuple[float, ...]]:
+    # Steps of a small net: what libraries set up once belongs to no case.
+    like = cases[0].spec
     tree = like.model_dump(mode="json") | {"model": {"kind": "lenet"}}
     for sync in ({"mode": "sharded"}, {"mode": "hybrid"}):
         mode = sync if like.sync.mode != "simulated" else {"mode": "simulated", "of": sync}
-        small = Case(RunSpec.model_validate(tree | {"sync": mode}), Shape.image(1, 28, 28, 10), 4, 2)
-        _steps(small)
+        _steps(Case(RunSpec.model_validate(tree | {"sync": mode}), Shape.image(1, 28, 28, 10), 4))
+    return [_steps(case) for case in cases]
 
 
-def _steps(case: Case) -> dict[str, object]:
+def _steps(case: Case) -> tuple[float, ...]:
+    """The fields of `Measured`, of this process's workers."""
     spec, device = case.spec, torch.device("cpu")
     gc.collect()
     before = _memory("VmRSS")
@@ -199,19 +172,12 @@ def _steps(case: Case) -> dict[str, object]:
     del model
     batch_size = case.examples * sync.workers
     batches = [_batch(case, worker) for worker in sync.ranks]
-    counted, peak = [], 0
-    for step in range(case.steps):
+    for step in range(STEPS):
         _RESET.write_text("5", encoding="ascii")
-        position = Position(0, step, case.steps, step, batch_size, case.steps)
+        position = Position(0, step, STEPS, step, batch_size, STEPS)
         entry = sync.iterate(batches, Moment(position, last=False, observe=False)).step
         peak = _memory("VmHWM") - before
-        counted.append((entry.received_bytes, entry.messages))
-    measured = counted[1:] or counted
-    return {
-        "received": sum(received for received, _ in measured) / len(measured),
-        "messages": sum(messages for _, messages in measured) / len(measured),
-        "peak": peak,
-    }
+    return entry.received_bytes, entry.messages, peak
 
 
 def _batch(case: Case, worker: int) -> Batch:
@@ -298,20 +264,25 @@ def case(sizes: Sizes, model: str, sync: dict[str, str], workers: int, *, real: 
             "training": {"optimizer": {"kind": "sgd", "lr": 1e-4}},
         }
     )
-    return Case(spec, sizes.shape, sizes.examples[model], 2)
+    return Case(spec, sizes.shape, sizes.examples[model])
 
 
 def expected(net: Net, sync: dict[str, str], workers: int, examples: int) -> tuple[float, int, float]:
-    """Received bytes, messages, and bytes kept, by the formulas."""
+    """By the formulas: received bytes, messages, and bytes of memory that a worker needs.
+
+    Memory is for weights, gradients, momentum and, in float32, features for the turns: all of them, or one's
+    and the next one's.
+    """
+    kept = COPIES * FLOAT_BYTES
     if sync["mode"] == "sharded":
-        whole = synchronized(FLOAT_BYTES * (net.conv + net.fc), workers)
-        return whole, 2 * workers * (workers - 1), kept_bytes(net, workers, hybrid=False)
-    value = VALUE_BYTES[sync.get("activations", "fp32")]
-    payload = FLOAT_BYTES * net.conv
-    kept = kept_bytes(net, workers, hybrid=True)
-    kept += turn_bytes(net, workers, examples, sync["scheme"])
-    arriving = received(net, workers, workers * examples, value, payload)
-    return arriving, messages(net, workers, sync["scheme"]), kept
+        parameters = net.conv + net.fc
+        arriving = synchronized(FLOAT_BYTES * parameters, workers)
+        return arriving, 2 * workers * (workers - 1), kept * parameters
+    scheme, value = sync["scheme"], VALUE_BYTES[sync.get("activations", "fp32")]
+    turns = workers if scheme == "a" else min(2, workers)
+    memory = kept * (net.conv + net.fc / workers) + FLOAT_BYTES * turns * examples * net.features
+    arriving = received(net, workers, workers * examples, value, FLOAT_BYTES * net.conv)
+    return arriving, messages(net, workers, scheme), memory
 
 
 def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
@@ -328,7 +299,7 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
                 rows.append(
                     (
                         *(model, f"{workers} {'real' if real else 'simulated'}", str(examples), name),
-                        *(_mb(measured.received), _mb(arriving)),
+                        *(_mb(measured.received / workers), _mb(arriving)),
                         *(number(measured.messages), str(messages)),
                         *((_mb(measured.peak) if real else ""), _mb(kept)),
                     )

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 
 from taugrad.platform.tracking.store import open_client
@@ -107,32 +108,40 @@ def main(arguments: Sequence[str]) -> int:
     return int(any(result.lost for result in results))
 
 
-@dataclass
-class Soak:
+class Soak(ExitStack):
     """The places, made when they are first needed, and what is known."""
 
-    kept: Kept
-    folder: Path
-    quick: bool
-    _whole: dict[str, Undisturbed] = field(default_factory=dict)
-    _stack: ExitStack = field(default_factory=ExitStack)
-    _server: Server | None = None
-    _head: JobHead | None = None
-    _machines: Machines | None = None
-    _host: RayHost | None = None
-
-    def __enter__(self) -> "Soak":
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._template = self.folder / "empty.db"
+    def __init__(self, kept: Kept, folder: Path, *, quick: bool) -> None:
+        super().__init__()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.kept, self.folder, self.quick = kept, folder, quick
+        self._whole: dict[str, Undisturbed] = {}
+        self._template = folder / "empty.db"
         if not self._template.exists():
-            unfinished = self.folder / "unfinished.db"
+            unfinished = folder / "unfinished.db"
             unfinished.unlink(missing_ok=True)
             open_client(f"sqlite:///{unfinished}")
             unfinished.rename(self._template)
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    @cached_property
+    def _server(self) -> Server:
+        (self.folder / "server").mkdir(exist_ok=True)
+        server = Server(self.folder / "server", clean_environment())
+        self.callback(server.kill)
+        server.start()
+        return server
+
+    @cached_property
+    def _head(self) -> JobHead:
+        return self.enter_context(closing(JobHead(self.folder / "head")))
+
+    @cached_property
+    def _machines(self) -> Machines:
+        return self.enter_context(closing(Machines(self.folder / "machines")))
+
+    @cached_property
+    def _host(self) -> RayHost:
+        return self.enter_context(closing(RayHost(self.folder / "shared-ray.txt")))
 
     def run(self, only: str = "") -> None:
         """Faults of all kinds whose names have `only`, in turn, until there are enough of each."""
@@ -195,29 +204,18 @@ class Soak:
         return self._whole[name]
 
     def _place(self, folder: Path, scenario: Scenario) -> Place:
-        if scenario.place == "own Ray":
-            return Place(folder, scenario, self._template)
-        if scenario.place == "shared Ray":
-            if self._host is None:
-                self._host = RayHost(self.folder / "shared-ray.txt")
-                self._stack.callback(self._host.close)
-            return SharedRay(folder, scenario, self._template, self._host)
-        if scenario.place == "MLflow server":
-            if self._server is None:
-                (self.folder / "server").mkdir(exist_ok=True)
-                self._server = Server(self.folder / "server", clean_environment())
-                self._server.start()
-                self._stack.callback(self._server.kill)
-            return WithServer(folder, scenario, self._template, self._server)
-        if scenario.place == "job head":
-            if self._head is None:
-                self._head = JobHead(self.folder / "head")
-                self._stack.callback(self._head.close)
-            return OnHead(folder, scenario, self._template, self._head)
-        if self._machines is None:
-            self._machines = Machines(self.folder / "machines")
-            self._stack.callback(self._machines.close)
-        return OnMachines(folder, scenario, self._template, self._machines)
+        made = folder, scenario, self._template
+        match scenario.place:
+            case "own Ray":
+                return Place(*made)
+            case "shared Ray":
+                return SharedRay(*made, self._host)
+            case "MLflow server":
+                return WithServer(*made, self._server)
+            case "job head":
+                return OnHead(*made, self._head)
+            case "two machines":
+                return OnMachines(*made, self._machines)
 
 
 def program() -> str:
@@ -227,49 +225,31 @@ def program() -> str:
 
 
 def tables(results: Sequence[Result]) -> list[Table]:
-    """By kind of fault, and by what was struck."""
+    """By kind of fault, by what was struck, and what was lost."""
     columns = ("injected", "survived", "lost", "by itself", "gone on with", "seconds a run")
-    return [
-        Table(
-            "By fault", ("fault", *columns, "in"), _rows(results, lambda outcome: outcome.fault, places=True)
-        ),
-        Table(
-            "By what was run",
-            ("run", *columns),
-            _rows(results, lambda outcome: outcome.scenario, places=False),
-        ),
-        *_losses(results),
+    tables = [
+        Table("By fault", ("fault", *columns, "in"), _rows(results, "fault", "scenario")),
+        Table("By what was run", ("run", *columns, "by"), _rows(results, "scenario", "fault")),
     ]
-
-
-def _rows(results: Sequence[Result], key: Callable[[Result], str], *, places: bool) -> list[tuple[str, ...]]:
-    rows = []
-    for name in dict.fromkeys(map(key, results)):
-        those = [result for result in results if key(result) == name]
-        lost = sum(bool(outcome.lost) for outcome in those)
-        alone = sum(outcome.starts == 1 and not outcome.lost for outcome in those)
-        seconds = sum(outcome.seconds for outcome in those) / len(those)
-        struck = Counter(outcome.scenario for outcome in those)
-        rows.append(
-            (
-                name,
-                *map(str, (len(those), len(those) - lost, lost, alone, len(those) - lost - alone)),
-                f"{seconds:.0f}",
-                *([", ".join(struck)] if places else []),
-            )
-        )
-    return rows
-
-
-def _losses(results: Sequence[Result]) -> list[Table]:
-    lost = [result for result in results if result.lost]
-    if not lost:
-        return []
     rows = [
-        (f"{outcome.fault}, {outcome.scenario}, {outcome.number}", outcome.done, outcome.lost)
-        for outcome in lost
+        (f"{result.fault}, {result.scenario}, {result.number}", result.done, result.lost)
+        for result in results
+        if result.lost
     ]
-    return [Table("Lost", ("case", "what was done", "what was lost"), rows)]
+    return tables + [Table("Lost", ("case", "what was done", "what was lost"), rows)] * bool(rows)
+
+
+def _rows(results: Sequence[Result], key: str, beside: str) -> list[tuple[str, ...]]:
+    rows = []
+    for name in dict.fromkeys(getattr(result, key) for result in results):
+        those = [result for result in results if getattr(result, key) == name]
+        lost = sum(bool(result.lost) for result in those)
+        alone = sum(result.starts == 1 and not result.lost for result in those)
+        counts = (len(those), len(those) - lost, lost, alone, len(those) - lost - alone)
+        seconds = sum(result.seconds for result in those) / len(those)
+        others = Counter(getattr(result, beside) for result in those)
+        rows.append((name, *map(str, counts), f"{seconds:.0f}", ", ".join(others)))
+    return rows
 
 
 if __name__ == "__main__":

@@ -76,11 +76,6 @@ class Outcome:
         """Bytes that a worker received in a step, mean of the workers."""
         return self.received_bytes / self.workers / self.steps
 
-    @property
-    def messages_a_step(self) -> float:
-        """Messages of all workers."""
-        return self.messages / self.steps
-
 
 def _train(text: str) -> dict[str, Any]:
     listener = Following()
@@ -168,15 +163,10 @@ def received_formula(mode: str, payload: float, workers: int, *, whole: bool) ->
     return 2 * others / workers * payload  # for sharded, slices to their owners and sums back to all
 
 
-def messages_formula(mode: str, workers: int, *, whole: bool) -> int:
-    """Messages of all workers in a step."""
+def messages_formula(mode: str, workers: int) -> int:
+    """Messages of all workers in a step, compressed."""
     others = workers - 1
-    match mode:
-        case "allgather":
-            return 2 * workers * others if whole else workers * others
-        case "parameter_server":
-            return 2 * others
-    return 2 * workers * others
+    return {"allgather": workers * others, "parameter_server": 2 * others}.get(mode, 2 * workers * others)
 
 
 def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
@@ -187,7 +177,6 @@ def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
     """
     by_formula: list[tuple[str, ...]] = []
     by_workers: list[tuple[str, ...]] = []
-    outcomes: list[Outcome] = []
     counts = [(count, False) for count in sizes.real] + [(count, True) for count in sizes.simulated]
     for count, simulated in counts:
         say(f"{count} workers{', simulated' if simulated else ''}")
@@ -196,76 +185,63 @@ def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
         specs = [make(mode=mode, line=line, **FEW_STEPS) for mode in MODES for line in (WHOLE, SPARSE)]
         epochs = {"epochs": sizes.epochs, "batch_size": 64, "optimizer": TRAINED_OPTIMIZER}
         specs += [make(mode=mode, line=TRAINED, training=epochs) for mode in trained]
-        outcomes = [
-            Outcome(**values) for values in train_all(_train, specs)
-        ]  # in one go: processes take long to start
+        # In one go: processes take long to start.
+        outcomes = [Outcome(**values) for values in train_all(_train, specs)]
         short, long = outcomes[: 2 * len(MODES)], outcomes[2 * len(MODES) :]
-        for mode, whole, sparse in zip(MODES, short[::2], short[1::2], strict=True):
-            by_formula.append(_bytes_row(mode, whole, sparse, simulated=simulated))
-        for mode, outcome in zip(trained, long, strict=True):
-            by_workers.append(_accuracy_row(mode, outcome, simulated=simulated))
-    tables = [_formula_table(by_formula), _workers_table(by_workers, sizes.epochs)]
+        place = (str(count), "simulated" if simulated else "real")
+        by_formula += [
+            (mode, *place, *_beside_formulas(mode, *pair))
+            for mode, *pair in zip(MODES, short[::2], short[1::2], strict=True)
+        ]
+        by_workers += [
+            (
+                *(mode, *place, _kb(outcome.received_a_step)),
+                _kb(outcome.wire_bytes / outcome.workers / outcome.steps),
+                *(f"{outcome.compression_ratio:.0f}", f"{100 * outcome.accuracy:.1f}"),
+            )
+            for mode, outcome in zip(trained, long, strict=True)
+        ]
+    tables = [
+        Table("Received by a worker in a step", FORMULA_COLUMNS, by_formula, FORMULA_NOTES),
+        Table(
+            "With the number of workers: what a worker receives, and accuracy",
+            ("mode", "N", "workers", "received, kB", "handed over, kB", "times smaller", "accuracy %"),
+            by_workers,
+            (
+                f"`{TRAINED}`, no momentum in the optimizer, batches of 64, {sizes.epochs} epochs, one seed. "
+                "Received and handed over: by a worker in a step; what goes to all is handed over once. "
+                "Times smaller: 4 bytes a parameter a worker a step over wire bytes (docs/accounting.md).",
+            ),
+        ),
+    ]
     return tables, outcomes[0].parameters
 
 
-def _formula_table(rows: list[tuple[str, ...]]) -> Table:
-    notes = (
-        f"1%: `{SPARSE}`, {SPARSE_BYTES} bytes an element. Formulas count payloads; what is "
-        "measured above them is messages' headers and padding.",
-        "allgather without compression is DDP's all-reduce. Gloo does not report what it moves, so both "
-        'columns show the ring\'s formula. "Busiest" is the worker that receives most, at 1%. '
-        "DDP's hook sends a message for each bucket, and DDP may cut more than one bucket; a "
-        "simulated all-gather counts one message, as the formula does.",
-    )
-    columns = (
-        *("mode", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
-        *("busiest, kB", "messages", "formula"),
-    )
-    return Table("Received by a worker in a step", columns, rows, notes)
+FORMULA_COLUMNS = (
+    *("mode", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
+    *("busiest, kB", "messages", "formula"),
+)
+FORMULA_NOTES = (
+    f"1%: `{SPARSE}`, {SPARSE_BYTES} bytes an element. Formulas count payloads; what is "
+    "measured above them is messages' headers and padding.",
+    "allgather without compression is DDP's all-reduce. Gloo does not report what it moves, so both "
+    'columns show the ring\'s formula. "Busiest" is the worker that receives most, at 1%. '
+    "DDP's hook sends a message for each bucket, and DDP may cut more than one bucket; a "
+    "simulated all-gather counts one message, as the formula does.",
+)
 
 
-def _bytes_row(mode: str, whole: Outcome, sparse: Outcome, *, simulated: bool) -> tuple[str, ...]:
+def _beside_formulas(mode: str, whole: Outcome, sparse: Outcome) -> tuple[str, ...]:
     workers = whole.workers
     payload = SPARSE_BYTES * sparse.elements / workers / sparse.steps
-    busiest = sparse.busiest_bytes / sparse.steps
     return (
-        mode,
-        str(workers),
-        "simulated" if simulated else "real",
         _kb(whole.received_a_step),
         _kb(received_formula(mode, 4 * whole.parameters, workers, whole=True)),
         _kb(sparse.received_a_step),
         _kb(received_formula(mode, payload, workers, whole=False)),
-        _kb(busiest) if busiest else "",
-        number(sparse.messages_a_step),
-        str(messages_formula(mode, workers, whole=False)),
-    )
-
-
-def _accuracy_row(mode: str, outcome: Outcome, *, simulated: bool) -> tuple[str, ...]:
-    return (
-        mode,
-        str(outcome.workers),
-        "simulated" if simulated else "real",
-        _kb(outcome.received_a_step),
-        _kb(outcome.wire_bytes / outcome.workers / outcome.steps),
-        f"{outcome.compression_ratio:.0f}",
-        f"{100 * outcome.accuracy:.1f}",
-    )
-
-
-def _workers_table(rows: list[tuple[str, ...]], epochs: int) -> Table:
-    columns = ("mode", "N", "workers", "received, kB", "handed over, kB", "times smaller", "accuracy %")
-    notes = (
-        f"`{TRAINED}`, no momentum in the optimizer, batches of 64, {epochs} epochs, one seed. Received and "
-        "handed over: by a worker in a step; what goes to all is handed over once. Times smaller: 4 bytes "
-        "a parameter a worker a step over wire bytes (docs/accounting.md).",
-    )
-    return Table(
-        "With the number of workers: what a worker receives, and accuracy",
-        columns,
-        rows,
-        notes,
+        _kb(sparse.busiest_bytes / sparse.steps) if sparse.busiest_bytes else "",
+        number(sparse.messages / sparse.steps),
+        str(messages_formula(mode, workers)),
     )
 
 

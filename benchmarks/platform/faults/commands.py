@@ -200,7 +200,6 @@ class HostedCommand(Command):
 
     @property
     def code(self) -> int | None:
-        """See `Command.code`."""
         match = re.search(r"^exit (\d+)$", self.said, re.MULTILINE)
         return self.process.poll() if match is None else int(match[1])
 

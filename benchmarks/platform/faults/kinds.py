@@ -9,12 +9,13 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
 
 from .commands import Command, named
 from .machines import OnMachines
-from .places import OnHead, Place, SharedRay, WithServer
+from .places import OnHead, Place, SharedRay
 
 
 class SmallDisk:
@@ -57,12 +58,18 @@ class Fault(ABC):
 
     Attributes:
         name: of the kind, in tables.
+        lasts_s: seconds, the least and the most, after which it is mended.
+        seconds: after which this one is.
     """
 
     name: str
+    lasts_s = (0.0, 0.0)
 
     def __init__(self, place: Place, chance: Random, *, short: bool) -> None:
-        self.place, self.chance, self.short = place, chance, short
+        self.place: Any = place
+        self.chance, self.short = chance, short
+        least, most = self.lasts_s
+        self.seconds = min(least, _SHORT_S) if short else chance.uniform(least, most)
 
     def prepare(self) -> None:  # noqa: B027 (most need nothing)
         """Before the command is started."""
@@ -86,13 +93,18 @@ class Fault(ABC):
         return self.chance.choice(sorted(processes, key=lambda process: process.pid))
 
 
+def check_running(command: Command) -> None:
+    """Raises TooLate: a command has ended."""
+    if not command.runs:
+        raise TooLate
+
+
 class WorkerKilled(Fault):
     """SIGKILL to one of the processes that train."""
 
     name = "worker killed"
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
         worker = self.trains(command)
         worker.kill()
         return f"SIGKILL to {worker.name()}"
@@ -104,7 +116,6 @@ class DriverKilled(Fault):
     name = "driver killed"
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
         driver = command.process.pid
         if isinstance(self.place, OnHead):
             jobs = [
@@ -123,12 +134,11 @@ class NodeKilled(Fault):
     """SIGKILL to a Ray node: its raylet, whose workers end with it, or the whole second machine."""
 
     name = "Ray node killed"
+    lasts_s = (1, 10)
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
         if isinstance(self.place, OnMachines):
-            if not command.runs:
-                raise TooLate
+            check_running(command)
             self.place.machines.kill_second()
             return "SIGKILL to all on the second machine"
         raylets = [process for process in self.place.processes(command) if process.name() == "raylet"]
@@ -138,9 +148,8 @@ class NodeKilled(Fault):
         return "SIGKILL to the raylet"
 
     def mend(self) -> None:
-        """See `Fault.mend`."""
         if isinstance(self.place, OnMachines):
-            time.sleep(1 if self.short else self.chance.uniform(1, 10))
+            time.sleep(self.seconds)
             self.place.machines.start_second()
 
 
@@ -148,25 +157,18 @@ class LinkCut(Fault):
     """The second machine's link carries nothing for some seconds."""
 
     name = "link cut"
+    lasts_s = (2, 30)
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
-        assert isinstance(self.place, OnMachines)
-        if not command.runs:
-            raise TooLate
-        self._seconds = _SHORT_S if self.short else self.chance.uniform(2, 30)
+        check_running(command)
         self.place.machines.network.unplug(1)
-        return f"the link cut for {self._seconds:.0f} s"
+        return f"the link cut for {self.seconds:.0f} s"
 
     def mend(self) -> None:
-        """See `Fault.mend`."""
-        assert isinstance(self.place, OnMachines)
-        time.sleep(self._seconds)
+        time.sleep(self.seconds)
         self.place.machines.network.plug_in(1)
 
     def clear(self) -> None:
-        """See `Fault.clear`."""
-        assert isinstance(self.place, OnMachines)
         self.place.machines.network.plug_in(1)
         self.place.machines.start_second()  # Ray ends a node that was silent for too long
 
@@ -175,16 +177,15 @@ class Stopped(Fault):
     """SIGSTOP to a worker, and SIGCONT after 30 s."""
 
     name = "worker stopped"
+    lasts_s = (_STOPPED_S, _STOPPED_S)
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
         self._worker = self.trains(command)
         self._worker.suspend()
         return f"SIGSTOP to {self._worker.name()}"
 
     def mend(self) -> None:
-        """See `Fault.mend`."""
-        time.sleep(_SHORT_S if self.short else _STOPPED_S)
+        time.sleep(self.seconds)
         with suppress(psutil.NoSuchProcess):
             self._worker.resume()
 
@@ -193,17 +194,14 @@ class StoreGone(Fault):
     """MLflow's server is killed, and is started again some seconds later."""
 
     name = "MLflow gone"
+    lasts_s = (1, 20)
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
-        assert isinstance(self.place, WithServer)
         self.place.server.kill()
         return "SIGKILL to MLflow's server"
 
     def mend(self) -> None:
-        """See `Fault.mend`."""
-        assert isinstance(self.place, WithServer)
-        time.sleep(1 if self.short else self.chance.uniform(1, 20))
+        time.sleep(self.seconds)
         self.place.server.start()
 
 
@@ -211,9 +209,9 @@ class DiskFull(Fault):
     """Nothing is left of the disk that has the checkpoints and MLflow's database; later there is again."""
 
     name = "disk full"
+    lasts_s = (1, 8)
 
     def prepare(self) -> None:
-        """See `Fault.prepare`."""
         folder = self.place.folder
         kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         self._disk = SmallDisk(folder, _DISK_BYTES)
@@ -221,19 +219,15 @@ class DiskFull(Fault):
             (folder / name).write_bytes(content)
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
-        if not command.runs:
-            raise TooLate
+        check_running(command)
         self._disk.fill()
         return "nothing left on the disk of checkpoints and MLflow's database"
 
     def mend(self) -> None:
-        """See `Fault.mend`."""
-        time.sleep(1 if self.short else self.chance.uniform(1, 8))
+        time.sleep(self.seconds)
         self._disk.empty()
 
     def clear(self) -> None:
-        """See `Fault.clear`."""
         self._disk.close()
 
 
@@ -243,7 +237,6 @@ class CheckpointDamaged(Fault):
     name = "checkpoint damaged"
 
     def strike(self, command: Command) -> str:
-        """See `Fault.strike`."""
         deadline = time.monotonic() + 60
         while not (whole := sorted(self.place.storage.glob("*/iteration_*/manifest.json"))):
             if not command.runs or time.monotonic() > deadline:

@@ -94,10 +94,8 @@ class OnMachines(Place):
         }
 
     def start(self, arguments: Sequence[str]) -> Command:
-        """See `Place.start`."""
         inside = self.machines.head.command([])
         return Command.start(arguments, self.folder, self.environment, self.output, before=inside)
 
     def processes(self, command: Command) -> list[psutil.Process]:
-        """See `Place.processes`."""
         return [*command.family(), *self.machines.processes(0), *self.machines.processes(1)]

@@ -76,7 +76,6 @@ class SharedRay(Place):
         self._host = host
 
     def start(self, arguments: Sequence[str]) -> Command:
-        """See `Place.start`."""
         return self._host.start(arguments, self.folder)
 
 
@@ -143,9 +142,7 @@ class OnHead(Place):
         }
 
     def first(self) -> list[str]:
-        """See `Place.first`."""
         return [*self.scenario.arguments(self.head.jobs), "--storage", str(self.storage)]
 
     def processes(self, command: Command) -> list[psutil.Process]:
-        """See `Place.processes`."""
         return [*command.family(), *family(self.head.process.pid)]
