@@ -92,7 +92,7 @@ def test_kernels_start_on_torchs_current_stream(monkeypatch: pytest.MonkeyPatch)
     readback = Readback(runtime)
     symbols, given = runtime.empty(2, np.uint16), torch.tensor([3.0, 4.0])
     passed = runtime.quantize("fp16", Quantizing(Batch.of([None], [given]), readback, symbols, 16))
-    runtime.launch("by_range", "fp16_16_blocks", 0, 256)  # nothing
+    runtime.launch("by_range", "fp16_16_quantize", 0, 256)  # nothing
     readback.fetch()
     assert not passed().nonfinite.any()
     assert fetched(runtime, symbols).view(np.float16).tolist() == [3, 4]

@@ -1,17 +1,12 @@
-// The k largest magnitudes of every chunk, zeros too where it must be; of equal ones those of the lowest
-// indices.
+// The k largest magnitudes of every chunk, zeros too where it must be; of equal ones those of the lowest indices.
 //
-// A block of threads takes a chunk: up to 256 threads, 16 elements each at a time. It holds the keys of 4096
-// elements in shared memory; larger chunks go through there piece by piece, and are read again for each of
-// the three histograms that find the cut. What is sent is found in index order, each thread looking at 16
-// neighbours; the residual is written with a warp's elements side by side.
+// A block of threads takes a chunk, and holds the keys of 4096 elements in shared memory; larger chunks are read again,
+// piece by piece, for each of the three histograms that find the cut. What is sent is found in index order, each thread
+// looking at 16 neighbours; the residual is written with a warp's elements side by side.
 #include "look_back.cuh"
 #include "parts.cuh"
 #include "radix_select.cuh"
 
-#define MOST_THREADS 256
-#define ITEMS 16
-#define PIECE (MOST_THREADS * ITEMS)
 #define SENT 0x80000000u        // joined to a key
 
 struct Chunk {
@@ -20,17 +15,17 @@ struct Chunk {
     u32 count;
     u32* keys;  // of a piece, in shared memory
 
-    __device__ __forceinline__ float sum(u32 j) const { return part.sum_at(from + j); }
-    __device__ __forceinline__ u32 piece_end(u32 first) const { return min(count, first + PIECE); }
-    __device__ __forceinline__ bool one_piece() const { return count <= PIECE; }
+    INLINE float sum(u32 j) const { return part.sum_at(from + j); }
+    INLINE u32 piece_end(u32 first) const { return min(count, first + TILE); }
+    INLINE bool one_piece() const { return count <= TILE; }
 
     // Reads a piece's keys; returns how many elements of this thread are not finite.
-    __device__ __forceinline__ u32 read_keys(u32 first) const {
+    INLINE u32 read_keys(u32 first) const {
         u32 broken = 0;
         __syncthreads();
         for (u32 j = first + threadIdx.x; j < piece_end(first); j += blockDim.x) {
             float a = sum(j);
-            keys[j - first] = is_finite(a) ? __float_as_uint(a) & 0x7fffffffu : NOT_FINITE;
+            keys[j - first] = is_finite(a) ? magnitude_bits(a) : NOT_FINITE;
             broken += !is_finite(a);
         }
         __syncthreads();
@@ -39,38 +34,29 @@ struct Chunk {
 };
 
 // The cut, and how many of the elements that equal it are sent. Returns how many are sent in all.
-__device__ __forceinline__ u32 find_cut(const Chunk& chunk, u32 keep, Search* search, i64* nonfinite) {
-    __shared__ u32 counts[MOST_BINS];
+INLINE u32 find_cut(const Chunk& chunk, u32 keep, Search* search, i64* nonfinite) {
     u32 sent = 0;
-    for (u32 level = 0; level < LEVELS; level++) {
-        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) counts[i] = 0;
-        __syncthreads();
-        u32 broken = 0, all_broken;
-        for (u32 first = 0; first < chunk.count; first += PIECE) {
-            if (level == 0 || !chunk.one_piece()) broken += chunk.read_keys(first);
-            for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x) {
-                u32 key = chunk.keys[j - first];
-                u32 bin = key == NOT_FINITE ? MOST_BINS : bin_at(key, level, search->prefix);
-                if (bin < MOST_BINS) atomicAdd(&counts[bin], 1u);
+    for (u32 level = 0; level < LEVELS; level++)
+        select_level(level, search, [&](const Counter& counter) {
+            u32 broken = 0, all_broken;
+            for (u32 first = 0; first < chunk.count; first += TILE) {
+                if (level == 0 || !chunk.one_piece()) broken += chunk.read_keys(first);
+                for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x)
+                    counter.count(chunk.keys[j - first]);
             }
-        }
-        if (level == 0) {
+            if (level) return;
             block_scan(broken, &all_broken);
             *nonfinite = broken;
             sent = min(keep, chunk.count - all_broken);
             if (threadIdx.x == 0) search->rank = sent;
-        }
-        __syncthreads();
-        narrow(counts, level, search);
-        __syncthreads();
-    }
+        });
     return sent;
 }
 
-// Writes what a piece sends, and marks its keys. `greater` and `equal`: how many elements of this chunk
-// before the piece exceed or equal the cut; moves them on. `at`: where the chunk's output begins.
-__device__ __forceinline__ void send(const Chunk& chunk, u32 first, Search search, u32* greater,
-                                     u32* equal, u32* words, float* values, i64 at) {
+// Writes what a piece sends, and marks its keys. `greater` and `equal`: how many elements of this chunk before the
+// piece exceed or equal the cut; moves them on. `at`: where the chunk's output begins.
+INLINE void send(const Chunk& chunk, u32 first, Search search, u32* greater, u32* equal, u32* words, float* values,
+                 i64 at) {
     u32 begin = first + threadIdx.x * ITEMS, end = min(begin + ITEMS, chunk.piece_end(first));
     u64 own = 0, all;  // of elements that equal the cut (high) and exceed it (low)
     u32 cut = search.rank ? search.prefix : NOT_FINITE - 1;
@@ -99,7 +85,7 @@ __device__ __forceinline__ void send(const Chunk& chunk, u32 first, Search searc
 }
 
 // Writes what a piece keeps; returns the sum of squares.
-__device__ __forceinline__ double keep_rest(const Chunk& chunk, u32 first) {
+INLINE double keep_rest(const Chunk& chunk, u32 first) {
     double squares = 0;
     float* residual = chunk.part.residual + chunk.from;
     for (u32 j = first + threadIdx.x; j < chunk.piece_end(first); j += blockDim.x) {
@@ -112,9 +98,8 @@ __device__ __forceinline__ double keep_rest(const Chunk& chunk, u32 first) {
 }
 
 // states: u64 [blocks + 1], zeros.
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-    chunked(GRID, i64 length, i64 keep, u32* words, float* values, u64* states, REPORTS) {
-    __shared__ u32 keys[PIECE];
+OVER_TILES chunked(GRID, i64 length, i64 keep, u32* words, float* values, u64* states, REPORTS) {
+    __shared__ u32 keys[TILE];
     __shared__ Search search;
     __shared__ i64 begin;
     i64 ticket = take_ticket(states), nonfinite = 0;
@@ -133,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS)
     __syncthreads();
     double squares = 0;
     u32 greater = 0, equal = 0;
-    for (u32 first = 0; first < chunk.count; first += PIECE) {
+    for (u32 first = 0; first < chunk.count; first += TILE) {
         if (!chunk.one_piece()) chunk.read_keys(first);
         send(chunk, first, search, &greater, &equal, words, values, begin);
         squares += keep_rest(chunk, first);

@@ -33,7 +33,6 @@ class Device(ABC):
     """Arrays, which are one-dimensional tensors, and kernels on one device and torch's current stream."""
 
     def __init__(self, device: torch.device) -> None:
-        """On a device of torch's."""
         self.device = device
         self._pinned = device.type == "cuda"
         self._constants: dict[tuple[int, bytes], Tensor] = {}
@@ -58,14 +57,13 @@ class Device(ABC):
         if not arrays:
             return []
         order = _widest_first(arrays)
+        widths = [arrays[number].nbytes for number in order]
         packed = torch.cat([arrays[number].view(torch.uint8) for number in order])
         host = torch.empty(packed.numel(), dtype=torch.uint8, pin_memory=self._pinned)
         host.copy_(packed, non_blocking=True)
         if self._pinned:
             torch.cuda.current_stream(self.device).synchronize()
-        pieces = dict(
-            zip(order, host.split_with_sizes([arrays[number].nbytes for number in order]), strict=True)
-        )
+        pieces = dict(zip(order, host.split_with_sizes(widths), strict=True))
         return [pieces[number].view(array.dtype).numpy() for number, array in enumerate(arrays)]
 
     def place_all(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:

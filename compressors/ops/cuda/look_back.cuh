@@ -1,10 +1,9 @@
 // Where a block's output begins, in the same pass that writes it: decoupled look-back (Merrill and Garland,
 // "Single-pass parallel prefix scan with decoupled look-back", 2016).
 //
-// Blocks take tickets in the order in which they start, so every block before a running one is running or
-// done, and waiting for it always ends. A block first publishes how much it writes, then adds up what
-// the blocks before it published, back to the nearest that knows its own place. Count and kind
-// are one 64-bit word, written at once, so no fence is needed between them.
+// Blocks take tickets in the order in which they start, so every block before a running one is running or done, and
+// waiting for it always ends. A block first publishes how much it writes, then adds up what the blocks before it
+// published, back to the nearest that knows its place. Count and kind are one word, so no fence is needed.
 #pragma once
 #include "common.cuh"
 
@@ -14,7 +13,7 @@
 
 // This block's number, in the order of starting. `states`: u64 [blocks + 1], zeros; the first is the counter.
 // All threads must call it.
-__device__ __forceinline__ i64 take_ticket(u64* states) {
+INLINE i64 take_ticket(u64* states) {
     __shared__ i64 ticket;
     if (threadIdx.x == 0) ticket = (i64)atomicAdd(states, 1ull);
     __syncthreads();
@@ -24,7 +23,7 @@ __device__ __forceinline__ i64 take_ticket(u64* states) {
 // What the blocks with lower tickets write: the sum of their amounts, each and all less than 2^62. Where blocks of
 // several parameters count for themselves, `ticket` and `states` are those from the parameter's first on.
 // The threads of one warp must call it, all of them.
-__device__ __forceinline__ u64 look_back(u64* states, i64 ticket, u64 amount) {
+INLINE u64 look_back(u64* states, i64 ticket, u64 amount) {
     volatile u64* state = states + 1;
     i64 lane = threadIdx.x & 31;
     u64 before = 0;

@@ -3,7 +3,7 @@
 #include "radix_select.cuh"
 
 // This thread's elements of a tile: f(part, i) of each, `element` being i's place among all parameters'.
-template <class F> __device__ __forceinline__ void of_tile(GRID, F f) {
+template <class F> INLINE void of_tile(GRID, F f) {
     u32 number = owners[blockIdx.x];
     const Part part = parts[number];
     i64 first = (blockIdx.x - part.first_tile) * TILE;
@@ -23,30 +23,11 @@ OVER_TILES momentum(GRID, i64 bits, float* out) {
     });
 }
 
-// Copies gradients as float32, and counts what is not finite.
-OVER_TILES gather(GRID, float* out, u32* nonfinite) {
-    of_tile(parts, owners, [&](const Part& part, u32 number, i64 i) {
-        float a = part.gradient_at(i);
-        out[part.base + i] = a;
-        if (!is_finite(a)) nonfinite[number] = 1;
-    });
-}
-
-// The sum of squares of each tile of the residuals.
-OVER_TILES squares(GRID, double* squares_of) {
-    double own = 0, all;
-    of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
-        own += (double)part.residual[i] * (double)part.residual[i];
-    });
-    block_scan(own, &all);
-    if (threadIdx.x == 0) squares_of[blockIdx.x] = all;
-}
-
 // The bits of the largest magnitude of each gradient, a NaN's above all; zeros before.
 OVER_TILES largest(GRID, u32* found) {
     u32 own = 0;
     of_tile(parts, owners, [&](const Part& part, u32, i64 i) {
-        own = max(own, __float_as_uint(part.gradient_at(i)) & 0x7fffffffu);
+        own = max(own, magnitude_bits(part.gradient_at(i)));
     });
     own = warp_max(own);
     if ((threadIdx.x & 31) == 0) atomicMax(&found[owners[blockIdx.x]], own);
@@ -66,7 +47,7 @@ OVER_TILES exact_squares(GRID, const i64* scales, i64* totals) {
 }
 
 // Element number `i` of a sample of m of n, as looking.py of ops/cpu has it.
-__device__ __forceinline__ i64 sampled_place(i64 i, i64 m, i64 n) {
+INLINE i64 sampled_place(i64 i, i64 m, i64 n) {
     u32 h = (u32)i;
     h ^= h >> 16, h *= 0x85ebca6bu, h ^= h >> 13, h *= 0xc2b2ae35u, h ^= h >> 16;
     i64 low = i * n / m, high = (i + 1) * n / m;
@@ -82,24 +63,17 @@ OVER_TILES samples(GRID, float* out) {
 }
 
 // The magnitude of a rank among each parameter's samples, and whether one is not finite: u32 [m, 2], zeros before.
-// A block for each parameter.
 extern "C" __global__ void ranked(const Part* parts, const float* samples, const i64* ranks, u32* found) {
-    __shared__ u32 counts[MOST_BINS];
     __shared__ Search search;
     const Part part = parts[blockIdx.x];
     if (threadIdx.x == 0) search = {0, (u32)ranks[blockIdx.x]};
-    for (u32 level = 0; level < LEVELS; level++) {
-        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) counts[i] = 0;
-        __syncthreads();
-        for (i64 i = threadIdx.x; i < part.block; i += blockDim.x) {
-            float a = samples[part.base + i];
-            u32 bin = bin_at(__float_as_uint(a) & 0x7fffffffu, level, search.prefix);
-            if (bin < MOST_BINS) atomicAdd(&counts[bin], 1u);
-            if (!is_finite(a)) found[2 * blockIdx.x + 1] = 1;
-        }
-        __syncthreads();
-        narrow(counts, level, &search);
-        __syncthreads();
-    }
+    for (u32 level = 0; level < LEVELS; level++)
+        select_level(level, &search, [&](const Counter& counter) {
+            for (i64 i = threadIdx.x; i < part.block; i += blockDim.x) {
+                float a = samples[part.base + i];
+                counter.count(magnitude_bits(a));
+                if (!is_finite(a)) found[2 * blockIdx.x + 1] = 1;
+            }
+        });
     if (threadIdx.x == 0) found[2 * blockIdx.x] = search.prefix;
 }

@@ -8,6 +8,7 @@ but for the elements concerned, and nothing else means anything.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,20 +22,83 @@ from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Source
 from ..readback import Pending, Readback, Slot
 from ..segments import Numbers, Offsets
 from .device import Device, float_bits
-from .grids import THREADS, TILE, Grid, Reports, part_table, sums_by_owner
 
+TILE, THREADS = 4096, 256
+"""Elements that a block of threads works on together, and how many threads it has."""
 _ITEMS = TILE // THREADS
+_KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_REPORT = 3
+"""int64 of a report: words after the parameter, how many sums are not finite, the bits of tau."""
 _MOST_GRIDS = 256
 _BIN_THREADS = 128
 """Of the block of threads that finds one bin's mean."""
 _MOST_COUNTING = 1024
 """Blocks of threads that count: all that an H100 or H200 runs at once."""
 _LEVELS, _BINS = 3, 2048
+_INFINITE = 0x7F800000
+"""The bits of an infinite magnitude; a NaN's are more."""
 _TAUS, _LEVELS_BESIDE, _VALUES, _CLEAR = range(4)
 """What words stand for, in words.cu."""
 
 Layout: TypeAlias = tuple[int, Numbers] | tuple[int, Numbers, Numbers, Numbers]
 """Threads of a tile, and tiles of each parameter; with blocks, their length and the first of each, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Tiles of all parameters, one after the other, each for a block of threads."""
+
+    parts: Any
+    """int64 [m, 8] on the device."""
+    owners: Any
+    """uint32 [tiles] on the device, whose they are."""
+    owners_here: Numbers
+    parameters: int
+    threads: int
+
+    @property
+    def tiles(self) -> int:
+        """How many there are."""
+        return self.owners_here.size
+
+
+def part_table(batch: Batch, tiles: Numbers, block: Any = 0, first_block: Any = 0) -> Numbers:
+    """The parameters as kernels take them, int64 [m, 8]; TypeError unless gradients have 32 or 16 bits."""
+    table = np.zeros((len(batch), 8), np.int64)
+    table[:, :4] = batch.rows
+    table[:, 4] = np.cumsum(tiles) - tiles
+    if others := batch.dtypes - {torch.float32}:
+        if unknown := others - set(_KINDS):
+            raise TypeError(f"gradients of {unknown.pop()}: methods take float32, float16 and bfloat16")
+        kinds = [_KINDS[gradient.dtype] for gradient in batch.gradients]
+        table[:, 5] = kinds if len(kinds) == len(batch) else kinds[0]
+    table[:, 6], table[:, 7] = block, first_block
+    return table
+
+
+class Reports:
+    """The results of a pass over a grid, among others that are fetched together."""
+
+    def __init__(self, grid: Grid, readback: Readback) -> None:
+        self._grid = grid
+        self._rows = readback.take(_REPORT * grid.parameters, np.int64)
+        self._squares = readback.take(grid.tiles, np.float64)
+        self.arrays = self._rows.array, self._squares.array
+        """A kernel's last arguments."""
+
+    def kept(self) -> Kept:
+        """Of a quantizing pass."""
+        grid, nonfinite = self._grid, self._rows.values.reshape(-1, _REPORT)[:, 1] > 0
+        squares = np.bincount(
+            grid.owners_here, self._squares.values, grid.parameters
+        )  # by parameter, in order
+        return Kept(squares.astype(np.float64, copy=False), nonfinite)
+
+    def selected(self, taus: Floats32 | None = None) -> Selected:
+        """Of a sparse pass, with the taus that it reports if none are given."""
+        rows, (squares, nonfinite) = self._rows.values.reshape(-1, _REPORT), self.kept()
+        reported = np.ascontiguousarray(rows[:, 2]).astype(np.uint32).view(np.float32)
+        return Selected(rows[:, 0], squares, nonfinite, reported if taus is None else taus)
 
 
 class CudaOps(Device, Ops):
@@ -43,7 +107,6 @@ class CudaOps(Device, Ops):
     on_host = False
 
     def __init__(self, device: torch.device) -> None:
-        """On a device of torch's."""
         super().__init__(device)
         self._grids: dict[tuple[int, int, bytes], Grid] = {}
 
@@ -77,7 +140,7 @@ class CudaOps(Device, Ops):
         return self.grid(batch, ("blocks", block), lay_out), longest
 
     def _pass(self, source: str, kernel: str, grid: Grid, *arguments: Any) -> None:
-        self.launch(source, kernel, grid.tiles, grid.threads, *grid.pair, *arguments)
+        self.launch(source, kernel, grid.tiles, grid.threads, grid.parts, grid.owners, *arguments)
 
     def target(self, elements: int, rule: ThresholdRule, readback: Readback) -> Target:
         beside = 0 if rule in WITHOUT_VALUES else elements
@@ -97,20 +160,18 @@ class CudaOps(Device, Ops):
         return np.asarray(largest.values > 0)
 
     def gather(self, gradients: Sequence[Tensor], readback: Readback) -> tuple[Any, Pending[Flags]]:
-        batch, broken = _looked_at(gradients), readback.take(len(gradients), np.uint32)
-        out = self.empty(int(batch.sizes.sum()), np.float32)
-        self._pass("looking", "gather", self._tiled(batch), out, broken.array)
-        return out, lambda: np.asarray(broken.values > 0)
+        largest = readback.take(len(gradients), np.uint32)
+        self._pass("looking", "largest", self._tiled(_looked_at(gradients)), largest.array)
+        return torch.cat(list(gradients)).float(), lambda: np.asarray(largest.values >= _INFINITE)
 
     def squares(self, tensors: Sequence[Tensor | None], readback: Readback) -> Pending[Floats64]:
-        numbers = [number for number, tensor in enumerate(tensors) if tensor is not None]
-        kept = [tensor for tensor in tensors if tensor is not None]
-        grid = self._tiled(Batch.of(kept, kept))
-        sums, results = readback.take(grid.tiles, np.float64), np.zeros(len(tensors))
-        self._pass("looking", "squares", grid, sums.array)
+        kept, results = [tensor for tensor in tensors if tensor is not None], np.zeros(len(tensors))
+        norms = readback.take(len(kept), np.float64)
+        if kept:
+            torch.stack(torch._foreach_norm(kept, 2, torch.float64), out=norms.array)
 
         def fetched() -> Floats64:
-            results[numbers] = sums_by_owner(grid, sums.values)
+            results[[tensor is not None for tensor in tensors]] = norms.values**2
             return results
 
         return fetched
@@ -167,14 +228,14 @@ class CudaOps(Device, Ops):
         grid, by = self._tiled(batch), np.array(taus, np.float32)
         reports = Reports(grid, target.readback)
         self._append("threshold", rule, grid, target, reports, self.constant(by))
-        return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, by)
+        return lambda: reports.selected(by)
 
     def _append(
         self, source: str, kernel: str, grid: Grid, target: Target, reports: Reports, *arguments: Any
     ) -> None:
         """A pass whose tiles write behind those before them."""
         states = self.zeros(grid.tiles + 1, np.uint64)
-        given = *grid.pair, *arguments, *target[:2], states, *reports.arrays
+        given = grid.parts, grid.owners, *arguments, *target[:2], states, *reports.arrays
         self.launch(source, kernel, grid.tiles, grid.threads, *given)
 
     def take_largest(self, batch: Batch, target: Target, counts: Sequence[int]) -> Pending[Selected]:
@@ -184,14 +245,14 @@ class CudaOps(Device, Ops):
         grid = self._tiled(batch)
         reports, searches = Reports(grid, target.readback), self.zeros(4 * m, np.uint32)
         histograms, rows = self.zeros(_LEVELS * m * _BINS, np.uint32), reports.arrays[0]
+        counting, most = min(grid.tiles, _MOST_COUNTING), self.constant(ks)
         for level in range(_LEVELS):
             counted = histograms[level * m * _BINS : (level + 1) * m * _BINS]
-            counting = min(grid.tiles, _MOST_COUNTING)
-            given = *grid.pair, grid.tiles, level, searches, counted, rows
+            given = grid.parts, grid.owners, grid.tiles, level, searches, counted, rows
             self.launch("topk", "count", counting, grid.threads, *given)
-            self.launch("topk", "narrow_down", m, THREADS, counted, level, self.constant(ks), searches, rows)
+            self.launch("topk", "narrow_down", m, THREADS, counted, level, most, searches, rows)
         self._append("topk", "send_top", grid, target, reports, searches)
-        return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, reports.taus)
+        return reports.selected
 
     def take_largest_of_chunks(
         self, batch: Batch, target: Target, chunk: int, keep: int
@@ -204,7 +265,7 @@ class CudaOps(Device, Ops):
         reports = Reports(grid, target.readback)
         self._append("chunked", "chunked", grid, target, reports, chunk, keep)
         taus = np.full(len(batch), SMALLEST_TAU, np.float32)
-        return lambda: Selected(reports.fetched[:, 0], reports.squares, reports.nonfinite, taus)
+        return lambda: reports.selected(taus)
 
     # Quantizing passes
 
@@ -215,7 +276,7 @@ class CudaOps(Device, Ops):
         return ranges, reports
 
     def extremes(self, batch: Batch, readback: Readback) -> tuple[Any, Pending[Extremes]]:
-        grid, _ = self._blocks(batch, 0, Offsets.of(batch.sizes, 0))
+        grid, _ = self._blocks(batch, 0, batch.offsets(0))
         ranges, reports = self._find_ranges(grid, len(batch), readback)
 
         def fetched() -> Extremes:
@@ -234,18 +295,20 @@ class CudaOps(Device, Ops):
         written = symbols, *tables, *[0] * (2 - len(tables))
         if tables and (form == "quantile" or not whole):
             ranges, reports = self._find_ranges(grid, offsets.all_blocks, readback)
-            first: tuple[Any, ...] = ranges.array, bits, 0
-            if form == "quantile" and whole:
-                first = ranges.array, 1 << (longest - 1).bit_length(), bits
-            elif form == "quantile":
-                first = self._find_means(grid, work, ranges.array, reports), bits
-            kernel = f"{name}_blocks" if whole else f"{name}_pieces"
-            self._pass(source, kernel, grid, *first, *written, *reports.arrays)
+            found = ranges.array
         else:
-            reports = Reports(grid, readback)
-            self._pass(source, f"{name}_blocks", grid, bits, *written, *reports.arrays)
-            self._add(form, grid, [(symbols, tables)], 0, 0, reports.arrays[0])
-        return lambda: Kept(reports.squares, reports.nonfinite)
+            found, reports = 0, Reports(grid, readback)
+        if form != "quantile":
+            self._pass(source, f"{name}_quantize", grid, found, bits, 0, *written, *reports.arrays)
+            if isinstance(found, int):
+                self._add(form, grid, [(symbols, tables)], 0, 0, reports.arrays[0])
+        elif whole:
+            padded = 1 << (longest - 1).bit_length()
+            self._pass(source, f"{name}_blocks", grid, found, padded, bits, *written, *reports.arrays)
+        else:
+            keys = self._find_means(grid, work, found, reports)
+            self._pass(source, f"{name}_pieces", grid, keys, bits, *written, *reports.arrays)
+        return reports.kept
 
     def _find_means(self, grid: Grid, work: Quantizing, ranges: Any, reports: Reports) -> Any:
         """Writes the tables of blocks larger than a piece; returns sorted keys, uint64 of all elements."""
@@ -256,7 +319,7 @@ class CudaOps(Device, Ops):
         lengths = np.minimum(sizes, work.block or sizes)
         tiles = _BIN_THREADS, offsets.blocks, lengths, offsets.firsts
         blocks = self.grid(work.batch, ("means", work.block), lambda: tiles)
-        given = *blocks.pair, ordered, ranges, work.bits, *work.tables, reports.arrays[0]
+        given = blocks.parts, blocks.owners, ordered, ranges, work.bits, *work.tables, reports.arrays[0]
         self.launch("quantile", "find_means", blocks.tiles << work.bits, _BIN_THREADS, *given)
         return ordered
 
@@ -265,8 +328,8 @@ class CudaOps(Device, Ops):
         (extremes, reports), kept = ranges, Reports(grid, work.readback)
         last = *work.tables, reports.arrays[0], kept.arrays[1]
         first = extremes.array, 0, self.constant(np.array(bits, np.int64)), work.symbols
-        self._pass("by_range", f"linear_{_width(work.symbols)}_pieces", grid, *first, *last)
-        return lambda: Kept(kept.squares, reports.nonfinite)
+        self._pass("by_range", f"linear_{_width(work.symbols)}_quantize", grid, *first, *last)
+        return lambda: Kept(kept.kept().residual_squares, reports.kept().nonfinite)
 
     # What is sent
 
@@ -293,16 +356,10 @@ class CudaOps(Device, Ops):
         if not (k := len(words)):
             return
         parts = self.constant(part_table(Batch(rows, (), ()), np.zeros(1, np.int64)))
-        kind = (
-            _CLEAR
-            if values is None
-            else _VALUES
-            if taus is None
-            else _LEVELS_BESIDE
-            if len(values)
-            else _TAUS
-        )
-        beside = 0 if values is None or not len(values) else values
+        beside = values if values is not None and len(values) else 0
+        kind = _TAUS if isinstance(beside, int) else _LEVELS_BESIDE
+        if taus is None:
+            kind = _CLEAR if values is None else _VALUES
         by = 0 if taus is None else self.constant(taus)
         given = parts, len(rows), words, k, kind, beside, by
         self.launch("words", "add_words", -(-k // THREADS), THREADS, *given)

@@ -1,7 +1,5 @@
-// The passes of ops/patching.py, over all pieces in one launch.
-//
-// A block of 256 threads compares a tile of 4096 elements, 16 neighbours a thread: a bit for each that differs,
-// whose place in the output is found by look-back, so that positions ascend.
+// The passes of ops/patching.py, over all pieces in one launch. A block of 256 threads compares 4096 elements, 16
+// neighbours a thread: a bit for each that differs. Where its output begins is found by look-back.
 #include "look_back.cuh"
 
 #define THREADS 256
@@ -17,7 +15,7 @@ struct Part {
 };
 
 // The last part that begins here or before.
-__device__ __forceinline__ i64 part_at(const Part* parts, i64 count, i64 place) {
+INLINE i64 part_at(const Part* parts, i64 count, i64 place) {
     i64 low = 0, high = count;
     while (high - low > 1) {
         i64 middle = (low + high) / 2;
@@ -25,40 +23,38 @@ __device__ __forceinline__ i64 part_at(const Part* parts, i64 count, i64 place) 
     }
     return low;
 }
-
-__device__ __forceinline__ u64 load(const u8* bits, i64 width, i64 i) {
+INLINE u64 load(const u8* bits, i64 width, i64 i) {
     if (width == 2) return ((const u16*)bits)[i];
     if (width == 4) return ((const u32*)bits)[i];
     return width == 1 ? (u64)bits[i] : ((const u64*)bits)[i];
 }
-
-__device__ __forceinline__ void store(u8* bits, i64 width, i64 i, u64 value) {
+INLINE void store(u8* bits, i64 width, i64 i, u64 value) {
     if (width == 2) ((u16*)bits)[i] = (u16)value;
     else if (width == 4) ((u32*)bits)[i] = (u32)value;
     else if (width == 1) bits[i] = (u8)value;
     else ((u64*)bits)[i] = value;
 }
 
-__device__ __forceinline__ u64 odd(u64 x) {
+INLINE u64 odd(u64 x) {
     x += 0x9E3779B97F4A7C15ull;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ x >> 27) * 0x94D049BB133111EBull;
     return (x ^ x >> 31) | 1ull;
 }
 
-__device__ __forceinline__ u64 key(i64 i) { return odd((u64)i & 1023) * odd(1024 + ((u64)i >> 10)); }
+INLINE u64 key(i64 i) { return odd((u64)i & 1023) * odd(1024 + ((u64)i >> 10)); }
 
-__device__ __forceinline__ u64 in_order(u64 bits, u64 mask, i64 floats) {
+INLINE u64 in_order(u64 bits, u64 mask, i64 floats) {
     u64 top = (mask >> 1) + 1;
     return floats ? bits ^ (bits & top ? mask : top) : bits;
 }
 
-__device__ __forceinline__ u64 step_between(u64 before, u64 after, u64 mask, i64 floats) {
+INLINE u64 step_between(u64 before, u64 after, u64 mask, i64 floats) {
     u64 difference = (in_order(after, mask, floats) - in_order(before, mask, floats)) & mask;
     return ((difference << 1) & mask) ^ (difference > mask >> 1 ? mask : 0);
 }
 
-__device__ __forceinline__ u64 stepped(u64 before, u64 step, u64 mask, i64 floats) {
+INLINE u64 stepped(u64 before, u64 step, u64 mask, i64 floats) {
     u64 number = (in_order(before, mask, floats) + ((step >> 1) ^ (step & 1 ? mask : 0))) & mask;
     u64 top = (mask >> 1) + 1;
     return floats ? number ^ (number & top ? top : mask) : number;

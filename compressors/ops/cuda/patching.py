@@ -23,7 +23,6 @@ class CudaPatching(PatchOps):
     """See `PatchOps`."""
 
     def __init__(self, device: Device) -> None:
-        """Works where a device's kernels do."""
         self._device = device
 
     def digest(self, pieces: Sequence[Piece]) -> list[int]:

@@ -1,22 +1,19 @@
-// Bins of equal population in blocks, each standing for its mean: Rae, sections 2.3.1 and 2.3.2. The
-// definitions of cuts, symbols, means and values are in quantile.py of ops/cpu.
-//
-// by_range.cu has taken up the gradient before, and found the ranges of blocks. Blocks of up to 4096 elements are
-// sorted in shared memory; of larger ones the keys come sorted, below the number of their block.
+// Bins of equal population in blocks, each standing for its mean: see quantile.py of ops/cpu. by_range.cu has found the
+// ranges of blocks before. Blocks of up to 4096 elements are sorted in shared memory; of larger ones the keys come
+// sorted, below the number of their block.
 #include "blockwise.cuh"
 
-#define SORT_TILE 4096
 #define ZERO_KEY 0x80000000u
 #define NO_KEY 0xffffffffu
 
-__device__ __forceinline__ u32 quantile_key(float a) { return a == 0.0f ? ZERO_KEY : order_key(a); }
+INLINE u32 quantile_key(float a) { return a == 0.0f ? ZERO_KEY : order_key(a); }
 
-__device__ __forceinline__ double power_of_two_64(i64 exponent) {
+INLINE double power_of_two_64(i64 exponent) {
     return __longlong_as_double((exponent + 1023) << 52);
 }
 
 // Sorts `count` keys, a power of two, in shared memory by Batcher's bitonic sort. All threads of a block must call it.
-__device__ __forceinline__ void sort_shared(u32* keys, u32 count) {
+INLINE void sort_shared(u32* keys, u32 count) {
     for (u32 size = 2; size <= count; size <<= 1)
         for (u32 distance = size >> 1; distance; distance >>= 1) {
             __syncthreads();
@@ -35,13 +32,13 @@ template <class Key> struct Sorted {
     i64 size;
     i64 bits;
 
-    __device__ __forceinline__ u32 at(i64 i) const { return (u32)keys[i]; }
+    INLINE u32 at(i64 i) const { return (u32)keys[i]; }
 
     // c_j, for j = 1 to 2^bits - 1.
-    __device__ __forceinline__ u32 cut(i64 j) const { return at((j * size) >> bits); }
+    INLINE u32 cut(i64 j) const { return at((j * size) >> bits); }
 
     // How many cuts are at most a key.
-    __device__ __forceinline__ u32 bin(u32 key) const {
+    INLINE u32 bin(u32 key) const {
         i64 reached = 0;
         for (i64 step = 1ll << (bits - 1); step; step >>= 1)
             if (cut(reached + step) <= key) reached += step;
@@ -49,7 +46,7 @@ template <class Key> struct Sorted {
     }
 
     // Where bin j begins: at the first of the elements equal to c_j.
-    __device__ __forceinline__ i64 begin(i64 j) const {
+    INLINE i64 begin(i64 j) const {
         if (j == 0) return 0;
         if (j >> bits) return size;
         u32 key = cut(j);
@@ -68,16 +65,15 @@ struct Scale {
     i32 exponent;
     double up, down;
 
-    static __device__ __forceinline__ Scale of(Range range, i64 size) {
-        u32 largest = max(__float_as_uint(range.smallest()) & 0x7fffffffu,
-                          __float_as_uint(range.largest()) & 0x7fffffffu);
+    static INLINE Scale of(Range range, i64 size) {
+        u32 largest = range.magnitude();
         i32 exponent = largest ? max((i32)(largest >> 23) - 127 - 14, -128) : 0;
         i64 fraction = 47;
         while ((1ll << (47 - fraction)) < size) fraction--;
         return {exponent, power_of_two_64(fraction - exponent), power_of_two_64(-fraction)};
     }
-    __device__ __forceinline__ i64 scaled(u32 key) const { return (i64)((double)from_order_key(key) * up); }
-    __device__ __forceinline__ u16 mean(i64 total, i64 count) const {
+    INLINE i64 scaled(u32 key) const { return (i64)((double)from_order_key(key) * up); }
+    INLINE u16 mean(i64 total, i64 count) const {
         u32 bits = round_to_fp16((float)((double)total / (double)(count ? count : 1) * down));
         return (u16)((bits & 0x8000u) | min(bits & 0x7fffu, 0x77ffu));
     }
@@ -85,54 +81,32 @@ struct Scale {
 
 template <class Key> struct Quantile {
     u16* tables;
-    signed char* exponents;
+    i8* exponents;
     Sorted<Key> sorted;
     const u16* table;
     double scale;
 
-    __device__ __forceinline__ void set_bits(i64 bits) { sorted.bits = bits; }
-    __device__ __forceinline__ void attach(const u64* given) {
-        exponents = (signed char*)given[0], tables = (u16*)given[1];
+    INLINE void attach(void* first, void* second, i64 bits) {
+        exponents = (i8*)first, tables = (u16*)second, sorted.bits = bits;
     }
-    __device__ __forceinline__ bool load(i64 b) {
+    INLINE void load(i64 b) {
         table = tables + (b << sorted.bits);
         scale = power_of_two_64(exponents[b]);
-        return true;
     }
-    __device__ __forceinline__ u32 symbol(float a) const { return sorted.bin(quantile_key(a)); }
-    __device__ __forceinline__ float value(u32 symbol) const {
+    INLINE u32 symbol(float a) const { return sorted.bin(quantile_key(a)); }
+    INLINE float value(u32 symbol) const {
         u32 mask = (1u << sorted.bits) - 1;  // no symbol leads out of the table
         return (float)((double)from_fp16(table[symbol & mask]) * scale);
     }
 };
 
-// Writes the means of a block's bins: from the sums of 16 sorted elements each, and of all before them.
-// All threads of a block must call it.
-__device__ __forceinline__ void write_means(Sorted<u32> sorted, Scale scale, u16* table) {
-    __shared__ i64 sums[MOST_THREADS];
-    i64 own = 0, all, first = (i64)threadIdx.x * ITEMS;
-    for (i64 i = first; i < min(first + ITEMS, sorted.size); i++) own += scale.scaled(sorted.at(i));
-    sums[threadIdx.x] = block_scan(own, &all) - own;
-    __syncthreads();
-    for (i64 j = threadIdx.x; j < 1ll << sorted.bits; j += blockDim.x) {
-        i64 ends[2] = {sorted.begin(j), sorted.begin(j + 1)}, before[2];
-        for (u32 e = 0; e < 2; e++) {
-            i64 known = min(ends[e] / ITEMS, (i64)blockDim.x - 1);
-            before[e] = sums[known];
-            for (i64 i = known * ITEMS; i < ends[e]; i++) before[e] += scale.scaled(sorted.at(i));
-        }
-        table[j] = scale.mean(before[1] - before[0], ends[1] - ends[0]);
-    }
-    __syncthreads();
-}
-
 // Blocks of up to 4096 elements, whose ranges are known. `padded`: a block's length, rounded up to a power of two.
 template <class Symbol>
-__device__ __forceinline__ void quantize_blocks(GRID, const Range* ranges, i64 padded, i64 bits, Symbol* symbols,
-                                                signed char* exponents, u16* tables, REPORTS) {
+INLINE void quantize_blocks(GRID, const Range* ranges, i64 padded, i64 bits, Symbol* symbols, i8* exponents,
+                            u16* tables, REPORTS) {
     Place place = Place::find(parts, owners);
     if (reports[place.number].nonfinite || !place.count) return;
-    __shared__ u32 keys[SORT_TILE];
+    __shared__ u32 keys[TILE];
     float a[ITEMS];
     read_items(place, a);
     for (u32 k = 0; k < ITEMS; k++) {
@@ -144,15 +118,20 @@ __device__ __forceinline__ void quantize_blocks(GRID, const Range* ranges, i64 p
     sort_shared(keys, (u32)padded);
     Sorted<u32> sorted = {keys, place.count, bits};
     Scale scale = Scale::of(ranges[place.b], place.count);
-    if (threadIdx.x == 0) exponents[place.b] = (signed char)scale.exponent;
-    write_means(sorted, scale, tables + (place.b << bits));
+    if (threadIdx.x == 0) exponents[place.b] = (i8)scale.exponent;
+    for (i64 j = threadIdx.x; j < 1ll << bits; j += blockDim.x) {
+        i64 begin = sorted.begin(j), end = sorted.begin(j + 1), total = 0;
+        for (i64 i = begin; i < end; i++) total += scale.scaled(sorted.at(i));
+        tables[(place.b << bits) + j] = scale.mean(total, end - begin);
+    }
+    __syncthreads();
     Quantile<u32> form = {tables, exponents, sorted};
     form.load(place.b);
     report_tile(reports + place.number, squares_of + blockIdx.x, quantize(form, place, a, symbols), 0);
 }
 
 // The keys of all elements, below the number of their block.
-KERNEL write_keys(GRID, u64* keys) {
+OVER_TILES write_keys(GRID, u64* keys) {
     Place place = Place::find(parts, owners);
     float a[ITEMS];
     read_items(place, a);
@@ -160,7 +139,7 @@ KERNEL write_keys(GRID, u64* keys) {
 }
 
 // The mean of one bin of one block, by a block of threads. Tiles are blocks of elements here.
-extern "C" __global__ void find_means(GRID, const u64* keys, const Range* ranges, i64 bits, signed char* exponents,
+extern "C" __global__ void find_means(GRID, const u64* keys, const Range* ranges, i64 bits, i8* exponents,
                                       u16* tables, const Report* reports) {
     i64 b = blockIdx.x >> bits, j = blockIdx.x & ((1ll << bits) - 1);
     const Part part = parts[owners[b]];
@@ -173,12 +152,11 @@ extern "C" __global__ void find_means(GRID, const u64* keys, const Range* ranges
     block_scan(own, &total);
     if (threadIdx.x) return;
     tables[(b << bits) + j] = scale.mean(total, end - begin);
-    if (j == 0) exponents[b] = (signed char)scale.exponent;
+    if (j == 0) exponents[b] = (i8)scale.exponent;
 }
 
 template <class Symbol>
-__device__ __forceinline__ void quantize_pieces(GRID, const u64* keys, i64 bits, Symbol* symbols,
-                                                signed char* exponents, u16* tables, REPORTS) {
+INLINE void quantize_pieces(GRID, const u64* keys, i64 bits, Symbol* symbols, i8* exponents, u16* tables, REPORTS) {
     Place place = Place::find(parts, owners);
     if (reports[place.number].nonfinite || !place.count) return;
     float a[ITEMS];
@@ -190,15 +168,14 @@ __device__ __forceinline__ void quantize_pieces(GRID, const u64* keys, i64 bits,
     report_tile(reports + place.number, squares_of + blockIdx.x, quantize(form, place, a, symbols), 0);
 }
 
-#define PASSES(name, Symbol)                                                                                \
-    KERNEL name##_blocks(GRID, const Range* ranges, i64 padded, i64 bits, Symbol* symbols,                  \
-                         signed char* exponents, u16* tables, REPORTS) {                                    \
-        quantize_blocks(parts, owners, ranges, padded, bits, symbols, exponents, tables, reports, squares_of); \
-    }                                                                                                       \
-    KERNEL name##_pieces(GRID, const u64* keys, i64 bits, Symbol* symbols, signed char* exponents,          \
-                         u16* tables, REPORTS) {                                                            \
-        quantize_pieces(parts, owners, keys, bits, symbols, exponents, tables, reports, squares_of);        \
-    }                                                                                                       \
+#define PASSES(name, Symbol)                                                                                          \
+    OVER_TILES name##_blocks(GRID, const Range* ranges, i64 padded, i64 bits, Symbol* symbols, i8* exponents,         \
+                             u16* tables, REPORTS) {                                                                  \
+        quantize_blocks(parts, owners, ranges, padded, bits, symbols, exponents, tables, reports, squares_of);        \
+    }                                                                                                                 \
+    OVER_TILES name##_pieces(GRID, const u64* keys, i64 bits, Symbol* symbols, i8* exponents, u16* tables, REPORTS) { \
+        quantize_pieces(parts, owners, keys, bits, symbols, exponents, tables, reports, squares_of);                  \
+    }                                                                                                                 \
     VALUES(name, Quantile<u32>, Symbol)
 
 PASSES(quantile_8, u8)

@@ -1,65 +1,54 @@
-// The fused threshold pass: adds the gradient to the residual, moves what reaches tau into the output in
-// index order, keeps the rest. One read of gradient and residual, one write of the residual; all parameters of
-// a bucket in one launch.
-//
-// 32 KiB of loads on their way per block of threads keep the memory of an H100 busy. Where a tile's output begins is
-// found by look-back while the residual is written.
+// The fused threshold pass: adds the gradient to the residual, moves what reaches tau into the output in index order,
+// keeps the rest. 32 KiB of loads on their way per block of threads keep the memory of an H100 busy. Where a tile's
+// output begins is found by look-back while the residual is written.
 #include "look_back.cuh"
 #include "parts.cuh"
 
 // What the rules do with an element a that is sent: the value beside the word, and what is kept.
 struct Wgt {
     typedef float Value;
-    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude >= tau; }
-    static __device__ __forceinline__ float keep(float, float) { return 0.0f; }
-    static __device__ __forceinline__ void write(float* at, float a, float) { *at = a; }
+    static INLINE bool sends(float magnitude, float tau) { return magnitude >= tau; }
+    static INLINE float keep(float, float) { return 0.0f; }
+    static INLINE void write(float* at, float a, float) { *at = a; }
 };
 struct Bgt {
     typedef u8 Value;
-    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude >= tau; }
-    static __device__ __forceinline__ float keep(float a, float tau) { return a < 0.0f ? a + tau : a - tau; }
-    static __device__ __forceinline__ void write(u8*, float, float) {}
+    static INLINE bool sends(float magnitude, float tau) { return magnitude >= tau; }
+    static INLINE float keep(float a, float tau) { return a < 0.0f ? a + tau : a - tau; }
+    static INLINE void write(u8*, float, float) {}
 };
 struct Strom : Bgt {
-    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude > tau; }
+    static INLINE bool sends(float magnitude, float tau) { return magnitude > tau; }
 };
 struct Qgt {
     typedef u8 Value;
-    static __device__ __forceinline__ bool sends(float magnitude, float tau) { return magnitude >= tau; }
-    static __device__ __forceinline__ float level(float a, float tau) {
+    static INLINE bool sends(float magnitude, float tau) { return magnitude >= tau; }
+    static INLINE float level(float a, float tau) {
         float level = floorf(__fdiv_rn(fabsf(a), tau));
         return level < 255.0f ? level : 255.0f;
     }
-    static __device__ __forceinline__ float keep(float a, float tau) {
+    static INLINE float keep(float a, float tau) {
         float quantum = level(a, tau) * tau;
         return a < 0.0f ? a + quantum : a - quantum;
     }
-    static __device__ __forceinline__ void write(u8* at, float a, float tau) { *at = (u8)level(a, tau); }
+    static INLINE void write(u8* at, float a, float tau) { *at = (u8)level(a, tau); }
 };
-
-// Adds a byte a load: how many elements of a load are sent, at most 128 a warp.
-__device__ __forceinline__ u32 sum_of_bytes(u32 bytes) {
-    return (bytes & 255u) + (bytes >> 8 & 255u) + (bytes >> 16 & 255u) + (bytes >> 24);
-}
 
 // taus: of each parameter. states: u64 [blocks + 1], zeros. reports: of each parameter, zeros.
 template <class Rule>
-__device__ __forceinline__ void threshold_pass(GRID, const float* taus, u32* words, typename Rule::Value* values,
+INLINE void threshold_pass(GRID, const float* taus, u32* words, typename Rule::Value* values,
                                                u64* states, REPORTS) {
-    __shared__ u32 warp_counts[THREADS / 32];
     __shared__ i64 tile_begin;
     i64 ticket = take_ticket(states);
     u32 number = owners[ticket];
     const Part part = parts[number];
     float tau = taus[number];
-    i64 n = part.n;
     bool is_last = ticket + 1 == gridDim.x || owners[ticket + 1] != number;
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     i64 first = first_of(part, ticket - part.first_tile);
 
     float a[LOADS][4], g[LOADS][4];
-    load_fours<LOADS>(part.residual, first, 128, n, a);
-    load_gradient<LOADS>(part, first, 128, g);
+    load_residual(part, first, a);
+    load_gradient(part, first, g);
     u32 hits = 0, counts = 0;  // a bit an element; a byte a load
     i64 nonfinite = 0;
     for (u32 k = 0; k < LOADS; k++)
@@ -74,19 +63,12 @@ __device__ __forceinline__ void threshold_pass(GRID, const float* taus, u32* wor
             counts += hit << (8 * k);
         }
 
-    u32 scanned = warp_scan(counts), totals = __shfl_sync(FULL_WARP, scanned, 31);
-    if (lane == 0) warp_counts[warp] = sum_of_bytes(totals);
-    __syncthreads();
-    u32 in_tile = 0, begin = 0;
-    for (u32 w = 0; w < THREADS / 32; w++) {
-        if (w == warp) begin = in_tile;
-        in_tile += warp_counts[w];
-    }
-    if (warp == 0) {
-        i64 before = (i64)look_back(states, ticket, in_tile);
-        if (lane == 0) {
-            tile_begin = before;
-            if (is_last) reports[number].end = before + in_tile;
+    u32 before, totals, in_tile, begin = place_warp(counts, &before, &totals, &in_tile);
+    if (threadIdx.x < 32) {
+        i64 tile_before = (i64)look_back(states, ticket, in_tile);
+        if (threadIdx.x == 0) {
+            tile_begin = tile_before;
+            if (is_last) reports[number].end = tile_before + in_tile;
         }
     }
 
@@ -97,12 +79,12 @@ __device__ __forceinline__ void threshold_pass(GRID, const float* taus, u32* wor
             kept[c] = hits >> (4 * k + c) & 1 ? Rule::keep(a[k][c], tau) : a[k][c];
             squares += (double)kept[c] * (double)kept[c];
         }
-        store_four(part.residual, first + k * 128, n, kept);
+        store_four(part.residual, first + k * 128, part.n, kept);
     }
     report_tile(reports + number, squares_of + ticket, squares, nonfinite);  // also lets all threads see tile_begin
     if (!hits) return;
     for (u32 k = 0; k < LOADS; k++) {
-        i64 at = tile_begin + begin + ((scanned - counts) >> (8 * k) & 255u);
+        i64 at = tile_begin + begin + (before >> (8 * k) & 255u);
         for (u32 c = 0; c < 4; c++) {
             if (!(hits >> (4 * k + c) & 1)) continue;
             words[at] = (u32)(part.base + first + k * 128 + c) << 1 | (a[k][c] < 0.0f);

@@ -1,42 +1,29 @@
-// The k largest magnitudes of whole parameters, exactly, and of equal ones those of the lowest indices. Gradients
-// are taken up while magnitudes are counted by their highest bits, by parameter; two more readings find the k-th
-// magnitudes, and a last one compacts. Nothing of a parameter is sent where a sum is not finite.
-//
-// Readings that count have fewer blocks than tiles, each with neighbouring ones: a block's histogram costs the same
-// whatever it counted, and is added to its parameter's at the last tile of that.
+// The k largest magnitudes of whole parameters, exactly, and of equal ones those of the lowest indices. Gradients are
+// taken up while magnitudes are counted by their highest bits; two more readings find the k-th magnitudes, and a last
+// one compacts. Nothing of a parameter is sent where a sum is not finite. Readings that count have fewer blocks than
+// tiles, each with neighbouring ones: a histogram costs the same whatever it counted.
 #include "look_back.cuh"
 #include "parts.cuh"
 #include "radix_select.cuh"
 
 #define SMALLEST_TAU (1u << 23)    // 2^-126, as bits
 #define LARGEST_TAU (246u << 23)   // 2^119
-#define NOTHING 0xffffffffu        // a cut that no key reaches
 
-__device__ __forceinline__ u32 key_of(float a) { return __float_as_uint(a) & 0x7fffffffu; }
-
-struct Counter {
-    u32* counts;  // of this block, in shared memory
-    u32 level, prefix;
-    __device__ __forceinline__ void count(float a) {
-        u32 key = key_of(a), bin = bin_at(key, level, prefix);
-        if (key >= SMALLEST_TAU && bin < MOST_BINS) atomicAdd(&counts[bin], 1u);
+// Adds what was counted to a parameter's histogram, and begins anew.
+INLINE void move_counts(u32* counts, u32* histogram) {
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) {
+        if (histogram && counts[i]) atomicAdd(&histogram[i], counts[i]);
+        counts[i] = 0;
     }
-    // Adds what was counted to a parameter's histogram, and begins anew.
-    __device__ __forceinline__ void add_to(u32* histogram) {
-        __syncthreads();
-        for (u32 i = threadIdx.x; i < MOST_BINS; i += blockDim.x) {
-            if (histogram && counts[i]) atomicAdd(&histogram[i], counts[i]);
-            counts[i] = 0;
-        }
-        __syncthreads();
-    }
-};
+    __syncthreads();
+}
 
 // histograms: u32 [m, 2048] of this level, zeros. At the first level, gradients are taken up.
 OVER_TILES count(GRID, i64 tiles, i64 level, const Search* searches, u32* histograms, Report* reports) {
     __shared__ u32 counts[MOST_BINS];
     Counter counter = {counts, (u32)level, 0};
-    counter.add_to(nullptr);
+    move_counts(counts, nullptr);
     i64 low = (i64)blockIdx.x * tiles / gridDim.x, high = ((i64)blockIdx.x + 1) * tiles / gridDim.x;
     for (i64 tile = low; tile < high; tile++) {
         u32 number = owners[tile];
@@ -45,8 +32,8 @@ OVER_TILES count(GRID, i64 tiles, i64 level, const Search* searches, u32* histog
         counter.prefix = level ? searches[number].prefix : 0;
         i64 first = first_of(part, tile - part.first_tile), nonfinite = 0;
         float a[LOADS][4], g[LOADS][4];
-        load_fours<LOADS>(part.residual, first, 128, part.n, a);
-        if (!level) load_gradient<LOADS>(part, first, 128, g);
+        load_residual(part, first, a);
+        if (!level) load_gradient(part, first, g);
         for (u32 k = 0; k < LOADS; k++) {
             for (u32 c = 0; c < 4; c++) {
                 float sum = level ? a[k][c] : a[k][c] + g[k][c];
@@ -55,12 +42,13 @@ OVER_TILES count(GRID, i64 tiles, i64 level, const Search* searches, u32* histog
                     continue;
                 }
                 a[k][c] = sum;
-                counter.count(sum);  // not the zeros outside the array, which are too small
+                u32 key = magnitude_bits(sum);
+                if (key >= SMALLEST_TAU) counter.count(key);  // which the zeros outside the array are not
             }
             if (!level) store_four(part.residual, first + k * 128, part.n, a[k]);
         }
         if (nonfinite && !level) atomicAdd((u64*)&reports[number].nonfinite, (u64)nonfinite);
-        if (tile + 1 == high || owners[tile + 1] != number) counter.add_to(histograms + (i64)number * MOST_BINS);
+        if (tile + 1 == high || owners[tile + 1] != number) move_counts(counts, histograms + (i64)number * MOST_BINS);
     }
 }
 
@@ -83,50 +71,30 @@ extern "C" __global__ void narrow_down(const u32* histograms, i64 level, const i
     narrow(histogram, (u32)level, search);
 }
 
-// Adds eight bytes of two kinds: how many elements of each load exceed the cut (low), or equal it (high).
-__device__ __forceinline__ u64 sum_of_kinds(u64 bytes) {
-    u64 pairs = (bytes & 0x00ff00ff00ff00ffull) + (bytes >> 8 & 0x00ff00ff00ff00ffull);
-    u64 sums = (pairs & 0x0000ffff0000ffffull) + (pairs >> 16 & 0x0000ffff0000ffffull);
-    return (sums & 0xffffffffull) | (sums >> 32) << 31;
-}
-#define KIND_BITS 31
-#define KIND (0x7fffffffull)
-
-// Sends what exceeds the cut, and the first of what equals it. states: u64 [blocks + 1], zeros.
+// Sends what exceeds the cut (the first kind), and the first of what equals it. states: u64 [blocks + 1], zeros.
 OVER_TILES send_top(GRID, const Search* searches, u32* words, float* values, u64* states, REPORTS) {
-    __shared__ u64 warp_counts[THREADS / 32];
     __shared__ u64 tile_before;
     i64 ticket = take_ticket(states);
     u32 number = owners[ticket];
     const Part part = parts[number];
     const Search search = searches[number];
     i64 tile = ticket - part.first_tile, first = first_of(part, tile);
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u32 ties = search.rank, cut = ties ? search.prefix : NOTHING;
+    u32 ties = search.rank, cut = ties ? search.prefix : NOT_FINITE;
     float a[LOADS][4];
-    load_fours<LOADS>(part.residual, first, 128, part.n, a);
+    load_residual(part, first, a);
     u64 counts = 0;
     for (u32 k = 0; k < LOADS; k++)
         for (u32 c = 0; c < 4; c++) {
-            u32 key = key_of(a[k][c]);
+            u32 key = magnitude_bits(a[k][c]);
             counts += (u64)(key > cut) << (8 * k) | (u64)(key == cut) << (8 * k + 32);
         }
-    u64 scanned = warp_scan(counts), totals = __shfl_sync(FULL_WARP, scanned, 31);
-    if (lane == 0) warp_counts[warp] = sum_of_kinds(totals);
-    __syncthreads();
-    u64 in_tile = 0, begin = 0;  // of each kind, 31 bits
-    for (u32 w = 0; w < THREADS / 32; w++) {
-        if (w == warp) begin = in_tile;
-        in_tile += warp_counts[w];
-    }
-    if (warp == 0) {
+    u64 in_warp, totals, in_tile, begin = place_warp(counts, &in_warp, &totals, &in_tile);
+    if (threadIdx.x < 32) {
         u64 before = look_back(states + part.first_tile, tile, in_tile);
-        if (lane == 0) {
+        if (threadIdx.x == 0) {
             tile_before = before;
-            if (tile == 0) {
-                reports[number].end = (i64)search.begin + search.sent;
-                reports[number].tau = ties ? min(cut, LARGEST_TAU) : SMALLEST_TAU;
-            }
+            if (tile == 0) reports[number].end = (i64)search.begin + search.sent;
+            if (tile == 0) reports[number].tau = ties ? min(cut, LARGEST_TAU) : SMALLEST_TAU;
         }
     }
     __syncthreads();
@@ -134,11 +102,11 @@ OVER_TILES send_top(GRID, const Search* searches, u32* words, float* values, u64
 
     double squares = 0;
     for (u32 k = 0; k < LOADS; k++) {
-        u64 before = (scanned - counts) >> (8 * k);
-        u64 greater = (begin & KIND) + (before & 255), equal = (begin >> KIND_BITS) + (before >> 32 & 255);
+        u64 before = in_warp >> (8 * k);
+        u64 greater = (begin & 0x7fffffffull) + (before & 255), equal = (begin >> KIND_BITS) + (before >> 32 & 255);
         for (u32 c = 0; c < 4; c++) {
             float value = a[k][c];
-            u32 key = key_of(value);
+            u32 key = magnitude_bits(value);
             if (key > cut || (key == cut && equal < ties)) {
                 i64 i = first + k * 128 + c, at = search.begin + (i64)(greater + min(equal, (u64)ties));
                 words[at] = (u32)(part.base + i) << 1 | (value < 0.0f);

@@ -15,12 +15,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (parts[middle].base <= position) low = middle; else high = middle;
     }
     float* at = parts[low].residual + (position - parts[low].base);
-    if (kind == CLEAR) {
-        *at = 0.0f;
-        return;
-    }
-    float value = kind == VALUES ? ((const float*)beside)[i] : taus[low];
+    float value = kind == VALUES ? ((const float*)beside)[i] : kind == CLEAR ? 0.0f : taus[low];
     if (kind == LEVELS) value = (float)((const u8*)beside)[i] * value;
     if (kind != VALUES && (word & 1)) value = -value;
-    *at = *at + value;
+    *at = kind == CLEAR ? 0.0f : *at + value;
 }
