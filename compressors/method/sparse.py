@@ -61,7 +61,7 @@ class ThresholdedMethod(SparseMethod):
     """Sends the elements that reach, or exceed, a threshold."""
 
     first_field: ClassVar[str] = "tau"
-    rule = "taugrad.compressors.rules.selection:ByThreshold"
+    rule = "taugrad.compressors.rules.sparse:ByThreshold"
     sends: ClassVar[ThresholdRule]
     """How an element is sent."""
 
@@ -184,7 +184,7 @@ class TopK(WholeValues):
 
     first_field = "density"
     aims = True
-    rule = "taugrad.compressors.rules.selection:ByRank"
+    rule = "taugrad.compressors.rules.sparse:ByRank"
 
     kind: Literal["topk"] = "topk"
     density: Share
@@ -207,7 +207,7 @@ class ChunkedTopK(WholeValues):
     """SparseLoCo's message (arXiv 2508.15706): the largest elements of every chunk, in few bits."""
 
     first_field = "keep"
-    rule = "taugrad.compressors.rules.selection:ByChunk"
+    rule = "taugrad.compressors.rules.sparse:ByChunk"
 
     kind: Literal["chunked_topk"] = "chunked_topk"
     chunk: int = Field(default=4096, ge=2, le=LARGEST_CHUNK)

@@ -53,7 +53,6 @@ class BucketInput:
     """A bucket on its way through a rule."""
 
     segments: Segments
-    """The parameters that the rule is about."""
     parts: Parts
     """Of the whole bucket, by ordinal; residuals and velocities change in place."""
     active: Flags
@@ -63,7 +62,6 @@ class BucketInput:
     readback: Readback
     """Results of passes. A rule fetches it if it needs them to go on; it is fetched again with the update."""
     tallies: Tallies
-    """What the bucket's parameters send."""
 
     @property
     def numbers(self) -> Numbers:
@@ -106,12 +104,10 @@ class Rule(ABC):
     """
 
     form: Form
-    """Of its updates."""
     needs_residual: bool = False
     """Whether it needs a residual even if nothing is kept in it."""
 
     def __init__(self, config: CompressedMethod) -> None:
-        """Takes a method's fields."""
         self.config = config
 
     def memory_of(self, name: str) -> type[PolicyMemory]:

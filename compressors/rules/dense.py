@@ -8,9 +8,8 @@ from ..bucket.layout import Part
 from ..method.dense import DenseMethod
 from ..ops.interface import Batch
 from ..quantizers.base import Given, quantization_of
-from ..tau.base import PolicyMemory
+from ..tau.base import PolicyMemory, with_magnitudes
 from ..tau.by_law import ByLaw, LawMemory
-from ..tau.samples import with_magnitudes
 from ..wire.update import Update
 from .base import BucketInput, Rule, RuleOutput
 
@@ -19,7 +18,6 @@ class DenseRule(Rule):
     """Quantizes residual + gradient of each parameter; the error stays in the residual, if there is one."""
 
     def __init__(self, config: DenseMethod) -> None:
-        """See `Rule.__init__`."""
         super().__init__(config)
         self.form = config.makes
         self.quantization = quantization_of(config)
@@ -56,7 +54,6 @@ class DenseRule(Rule):
         return RuleOutput(update, finish)
 
     def _numbers(self, parts: list[Part], batch: Batch, given: BucketInput) -> list[float | None]:
-        """The law's numbers for parameters."""
         if self.law is None:
             return [None] * len(parts)
         context, iteration = given.context, given.context.iteration

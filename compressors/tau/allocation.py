@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ..bucket.layout import Part
 from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from ..method.policies import AllocatedTau
-from .base import as_tau, magnitudes_of
+from .base import as_tau, magnitudes_of, reached_by
 from .density import DensityMemory, TargetDensity, aim_at
-from .samples import reached_by
 
 Floats = NDArray[np.float64]
 
@@ -190,12 +189,8 @@ def with_one_tau(curves: Curves, density: float) -> Curves:
     sent, errors = _at(curves, log_taus, common)
     tau = np.full(curves.elements.size, math.exp(common))
     tau = np.clip(tau, curves.taus[:, -1], curves.taus[:, 0])
-    return Curves(
-        curves.elements,
-        np.column_stack([curves.sent, sent]),
-        np.column_stack([curves.taus, tau]),
-        np.column_stack([curves.errors, errors]),
-    )
+    columns = (curves.sent, sent), (curves.taus, tau), (curves.errors, errors)
+    return Curves(curves.elements, *map(np.column_stack, columns))
 
 
 def _at(curves: Curves, log_taus: Floats, log_tau: float) -> tuple[Floats, Floats]:

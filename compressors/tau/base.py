@@ -4,7 +4,7 @@ import math
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -15,6 +15,9 @@ from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..method.policies import Policy
 from ..method.registry import implementation_of
 from ..method.sparse import ThresholdedMethod
+from ..ops.cpu.topk import magnitude_at, rank_at
+from ..ops.interface import Batch, Ops
+from ..ops.readback import Readback
 
 ALL = ""
 """The key of a memory that all parameters share; no parameter has this name."""
@@ -70,7 +73,6 @@ class ThresholdPolicy(ABC, Generic[M]):
     """The class of its memory of a parameter."""
 
     def __init__(self, config: Any, method: Any) -> None:
-        """Takes the policy's fields, and those of its method."""
         self.config, self.method = config, method
 
     def memory_of(self, name: str) -> type[PolicyMemory]:
@@ -122,7 +124,6 @@ class Fixed(ThresholdPolicy[PolicyMemory]):
     """The same tau always."""
 
     def __init__(self, value: float) -> None:
-        """tau."""
         self.value = value
 
     def need_samples(
@@ -154,3 +155,44 @@ def magnitudes_of(part: Part) -> NDArray[np.float32]:
     """float32 [SAMPLE at most], the finite ones among a sample of magnitudes of residual + gradient."""
     assert part.magnitudes is not None, "needs_sample must say that they are wanted"
     return part.magnitudes
+
+
+# Samples of the magnitudes of parameters
+
+
+def with_magnitudes(
+    parts: Sequence[Part],
+    wanted: Sequence[bool],
+    batch: Batch,
+    ops: Ops,
+    shares: Sequence[float] | None = None,
+) -> list[Part]:
+    """The parameters of a batch, the wanted ones with a sample of their magnitudes.
+
+    With shares, only with the magnitude that a share of the sample reaches (`Part.reached`). Waits once for
+    all; twice with shares if a sample is not finite.
+    """
+    numbers = np.flatnonzero(np.array(wanted, np.bool_))
+    with_samples = list(parts)
+    if shares is not None and numbers.size:
+        sampled = batch.select(numbers)
+        counts = np.minimum(sampled.sizes, SAMPLE).tolist()
+        ranks = [rank_at(shares[number], count) for number, count in zip(numbers, counts, strict=True)]
+        reached, broken = ops.ranked_samples(sampled, counts, ranks)
+        for number, magnitude in zip(numbers.tolist(), reached.tolist(), strict=True):
+            with_samples[number] = replace(parts[number], reached=magnitude)
+        numbers = numbers[broken]
+    if numbers.size:
+        readback, sampled = Readback(ops), batch.select(numbers)
+        samples = ops.samples(sampled, np.minimum(sampled.sizes, SAMPLE).tolist(), readback)
+        readback.fetch()
+        for number, sample in zip(numbers.tolist(), samples(), strict=True):
+            with_samples[number] = replace(parts[number], magnitudes=np.abs(sample[np.isfinite(sample)]))
+    return with_samples
+
+
+def reached_by(part: Part, share: float) -> float:
+    """What a share of a part's sample reaches, between the smallest and the largest tau."""
+    if part.reached is not None:
+        return as_tau(part.reached)
+    return as_tau(float(magnitude_at(magnitudes_of(part), share)))

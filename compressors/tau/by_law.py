@@ -49,12 +49,10 @@ def features(layers: Sequence[LayerStatistics]) -> Features | None:
     def mean(values: Sequence[float]) -> float:
         return math.fsum(layer.elements * value for layer, value in zip(seen, values, strict=True)) / total
 
-    return Features(
-        0.5 * math.log(mean([layer.rms**2 for layer in seen])),
-        mean([math.log(max(layer.p99 / layer.rms, _SMALLEST_RATIO)) for layer in seen]),
-        mean([math.log(max(layer.p999 / layer.rms, _SMALLEST_RATIO)) for layer in seen]),
-        mean([math.log(layer.elements) for layer in seen]),
-    )
+    rms = 0.5 * math.log(mean([layer.rms**2 for layer in seen]))
+    p99 = mean([math.log(max(layer.p99 / layer.rms, _SMALLEST_RATIO)) for layer in seen])
+    p999 = mean([math.log(max(layer.p999 / layer.rms, _SMALLEST_RATIO)) for layer in seen])
+    return Features(rms, p99, p999, mean([math.log(layer.elements) for layer in seen]))
 
 
 def by_law(law: Law, features: Features) -> float:
@@ -76,7 +74,6 @@ class LawMemory(PolicyMemory):
     alone: bool = False
     """Whether the law's number is of this parameter alone."""
     said: float = 0.0
-    """The law's number."""
 
 
 class ByLaw(ThresholdPolicy[LawMemory]):
@@ -111,10 +108,8 @@ class ByLaw(ThresholdPolicy[LawMemory]):
         alone = [memory for memory in due if memory.alone and memory.looked < iteration]
         if not alone:
             return
-        earlier = [
-            memory for memory in memories.values() if memory.rms is not None and memory.looked < iteration
-        ]
-        number = self._number_of(earlier)
+        seen = [memory for memory in memories.values() if memory.rms is not None]
+        number = self._number_of([memory for memory in seen if memory.looked < iteration])
         for memory in alone:
             memory.said, memory.alone = number, False
 

@@ -4,13 +4,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from ..bucket.layout import Part
 from ..method.base import SMALLEST_TAU
-from ..method.policies import DensityTau, Warmup
-from .base import PolicyMemory, ThresholdPolicy, as_tau
-from .samples import reached_by
+from ..method.policies import AllocatedTau, DensityTau, FittedTau, Warmup
+from .base import PolicyMemory, ThresholdPolicy, as_tau, reached_by
 
 BAND = 0.1
 """Relative tolerance of the number of elements sent, in which tau stays."""
@@ -52,13 +51,6 @@ class DensityMemory(PolicyMemory):
 D = TypeVar("D", bound=DensityMemory)
 
 
-class _Renewed(Protocol):
-    """The field that the configurations of all these policies have."""
-
-    @property
-    def every(self) -> int: ...
-
-
 class TargetDensity(ThresholdPolicy[D], Generic[D]):
     """Finds tau in a sample every few iterations, and corrects it in between by what was sent.
 
@@ -70,7 +62,7 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
     next iteration, unless that did not help before.
     """
 
-    config: _Renewed
+    config: DensityTau | AllocatedTau | FittedTau
     again: ClassVar[int] = 8
     """The largest number of extra samples until the next one is due: if residuals lie just below an old tau,
     a sample may cause another."""
@@ -106,7 +98,6 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         return [memory.tau for memory in memories]
 
     def _sample(self, part: Part, iteration: int, memory: D) -> None:
-        """tau by a new sample."""
         if self.due(iteration):
             memory.again = self.again
         else:
@@ -116,7 +107,6 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
         memory.forget_band()
 
     def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:
-        """See `ThresholdPolicy.note`; for most parameters nothing changes."""
         looks = iteration % self.config.every % LOOK == 0
         for part, count, memory in zip(parts, sent, memories, strict=True):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
@@ -157,7 +147,7 @@ class Density(TargetDensity[DensityMemory]):
         return density_at(self.config.target, self.config.warmup, iteration)
 
     def shares(self, iteration: int, memories: Sequence[DensityMemory]) -> list[float]:
-        return [self.target(iteration, memory) for memory in memories]
+        return [density_at(self.config.target, self.config.warmup, iteration)] * len(memories)
 
     def estimate(self, part: Part, iteration: int, memory: DensityMemory) -> float:
         return reached_by(part, memory.target)

@@ -23,7 +23,6 @@ class Dl4jMemory(PolicyMemory):
     seen: int = 0
     """Elements seen in this iteration, if it counts them."""
     sent: int = 0
-    """Elements sent in this iteration."""
 
 
 class Dl4j(ThresholdPolicy[Dl4jMemory]):

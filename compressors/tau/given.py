@@ -35,16 +35,13 @@ class Layered(ThresholdPolicy[Any]):
     """The policy of the first pattern that matches, or the default; all are `Policy.by_itself`."""
 
     def __init__(self, config: LayeredTau, method: ThresholdedMethod) -> None:
-        """See `ThresholdPolicy.__init__`."""
         super().__init__(config, method)
         self.patterns = [(pattern, policy_of(tau, method)) for pattern, tau in config.patterns.items()]
         self.default = policy_of(config.default, method)
 
     def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[Any]) -> list[float]:
-        return [
-            self._of(part.name).taus((part,), iteration, (memory,))[0]
-            for part, memory in zip(parts, memories, strict=True)
-        ]
+        pairs = zip(parts, memories, strict=True)
+        return [self._of(part.name).taus((part,), iteration, (memory,))[0] for part, memory in pairs]
 
     def needs_sample(self, part: Part, iteration: int, memory: Any) -> bool:
         return self._of(part.name).needs_sample(part, iteration, memory)

@@ -99,7 +99,7 @@ def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
         ("strom(0.01)", False),
     ):
         rule = rule_of(read_config(line))
-        assert rule.need_samples([part], 0, rule.memories([part], {})) == [needed], line
+        assert rule.policy.need_samples([part], 0, rule.memories([part], {})) == [needed], line
 
 
 @in_turn("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])

@@ -14,8 +14,7 @@ from taugrad.compressors.method import read_config
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.interface import Batch, Ops
 from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy
-from taugrad.compressors.tau.samples import with_magnitudes
+from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy, with_magnitudes
 from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]
