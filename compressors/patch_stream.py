@@ -46,9 +46,7 @@ class Published(NamedTuple):
 
     number: int
     patch_bytes: int
-    """0 for the first one."""
     snapshot_bytes: int
-    """0 without one."""
     changed: float
     """Share of the elements that changed; 1 for the first one."""
     digest: int
@@ -249,7 +247,6 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
             self._store.remove(self._lease.name)
 
     def __exit__(self, *error: object) -> None:
-        """Closes it."""
         self.close()
 
 
@@ -263,14 +260,11 @@ class _Lease:
         with suppress(FileNotFoundError):
             other = json.loads(store.read(name))
             with suppress(psutil.NoSuchProcess):
-                elsewhere = other["host"] != holder["host"]  # where nobody here sees whether it lives
-                if not take_over and (
-                    elsewhere or psutil.Process(other["pid"]).create_time() == other["began"]
-                ):
-                    raise FileExistsError(
-                        f"{store.place} is written by process {other['pid']} on {other['host']}; "
-                        "if that one is gone, take_over=True takes its place"
-                    )
+                lives = other["host"] != holder["host"]  # where nobody here sees it
+                lives = lives or psutil.Process(other["pid"]).create_time() == other["began"]
+                if lives and not take_over:
+                    who = f"{store.place} is written by process {other['pid']} on {other['host']}"
+                    raise FileExistsError(f"{who}; if that one is gone, take_over=True takes its place")
             store.remove(name)
             store.remove(part_name(other["host"], other["pid"]))  # where it was killed
         store.write(name, [self._data])
@@ -350,14 +344,12 @@ class PatchReader:
 def _snapshot(entries: Mapping[str, Entry], number: int, digest: int) -> Iterator[Any]:
     """A safetensors file; shards, and dtypes that the format does not know, are tensors of bytes."""
     header, end = dict[str, Any](), 0
-    for name, (_, dtype, shape, _, size, _) in ((name, entry.row) for name, entry in entries.items()):
+    for name, entry in entries.items():
+        _, dtype, shape, _, size, _ = entry.row
         width, _, parts = PATTERNS[dtype]
-        known = dtype in _SAFETENSORS and size == prod(shape) * parts
-        kind = (
-            {"dtype": _SAFETENSORS[dtype], "shape": shape}
-            if known
-            else {"dtype": "U8", "shape": [size * width]}
-        )
+        kind: dict[str, Any] = {"dtype": "U8", "shape": [size * width]}
+        if dtype in _SAFETENSORS and size == prod(shape) * parts:
+            kind = {"dtype": _SAFETENSORS[dtype], "shape": shape}
         header[name] = kind | {"data_offsets": [end, end + size * width]}
         end += size * width
     about = {"number": number, "digest": f"{digest:016x}", "rows": [entry.row for entry in entries.values()]}

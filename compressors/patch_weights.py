@@ -37,7 +37,6 @@ class Entry:
     """A named tensor, or this process's shard of it."""
 
     row: Row
-    """All of it."""
     local: Tensor
     """What this process has, real."""
     bits: Tensor
@@ -111,9 +110,8 @@ def _shard(name: str, tensor: DTensor) -> tuple[Tensor, int, bool]:
             begin = min(chunk * coordinate, rows)
             first, rows = first + begin, min(chunk, rows - begin)
         else:
-            raise ValueError(
-                f"weights[{name!r}] is placed as {placement}; patches take Replicate and Shard(0)"
-            )
+            what = f"weights[{name!r}] is placed as {placement}"
+            raise ValueError(f"{what}; patches take Replicate and Shard(0)")
     return local, first * prod(tensor.shape[1:]) if local.numel() else 0, published
 
 
@@ -137,27 +135,25 @@ def require_fit(rows: Sequence[Row], entries: Mapping[str, Entry]) -> None:
             for what in ("dtype", "shape"):
                 if (due := getattr(row, what)) != (given := getattr(entries[name].row, what)):
                     raise PatchMismatch(name, f"the weights have {name!r} with {what} {given}, not {due}")
-    for name, entry in ((name, entry.row) for name, entry in entries.items()):
+    for name, entry in entries.items():
         ranges = sorted((row.first, row.first + row.size) for row in by_name[name] if row.size)
-        ends = [entry.first, *(end for _, end in ranges)]
-        if ends[-1] != ends[0] + entry.size or any(
-            first != end for (first, _), end in zip(ranges, ends, strict=False)
-        ):
+        begins, ends = [begin for begin, _ in ranges], [entry.row.first, *(end for _, end in ranges)]
+        if [*begins, entry.row.first + entry.row.size] != ends:
             raise PatchMismatch("", f"the weights have another shard of {name!r}")
 
 
 def _by_device(method: str, threads: int, pieces: Sequence[Piece], *beside: Any, **options: Any) -> list[Any]:
     """The results of a method of `PatchOps` for pieces, which are on devices of any kind."""
-    batches, results = dict[Any, list[int]](), dict[int, Any]()
+    batches, results = dict[Any, list[int]](), list[Any](pieces)
     sizes = accumulate((piece.bits.numel() for piece in pieces), initial=0)
     for number, (piece, size) in enumerate(zip(pieces, sizes, strict=False)):
         batches.setdefault((piece.bits.device, size // (8 * _PIECE)), []).append(number)
     for (device, _), numbers in batches.items():
         columns = [[column[number] for number in numbers] for column in (pieces, *beside)]
-        results |= zip(
-            numbers, getattr(patching_for(device, threads), method)(*columns, **options), strict=True
-        )
-    return [results[number] for number in range(len(pieces))]
+        made = getattr(patching_for(device, threads), method)(*columns, **options)
+        for number, result in zip(numbers, made, strict=True):
+            results[number] = result
+    return results
 
 
 def patching_for(device: torch.device, threads: int) -> PatchOps:
@@ -193,26 +189,21 @@ def make(
         PatchMismatch: they are not of one model, or other shards of it.
     """
     require_fit([entry.row for entry in before.values()], after)
-    rows = list(_rows(before, after))
-    old = [before[row.names[0]].piece(row) for row in rows]
-    new = [
-        Piece(after[row.names[0]].piece(row).bits.to(piece.bits.device), piece.first, piece.floats)
-        for row, piece in zip(rows, old, strict=True)
-    ]
+    rows, data = list(_rows(before, after)), list[bytes]()
+    old, new = ([entries[row.names[0]].piece(row) for row in rows] for entries in (before, after))
+    new = [replace(b, bits=b.bits.to(a.bits.device)) for a, b in zip(old, new, strict=True)]
     compared: list[Comparison] = _by_device("compare", threads, old, new, digested=digest is None)
     starts = accumulate((row.size * PATTERNS[row.dtype].width for row in rows), initial=0)
-    sections, data = (
-        groupby(zip(starts, rows, compared, strict=False), lambda row: row[0] // (8 * _PIECE)),
-        list[bytes](),
-    )
-    for _, some in ((number, list(section)) for number, section in sections):
-        begin = sum(_factor(row) * comparison.digest for _, row, comparison in some)
+    for _, group in groupby(zip(starts, rows, compared, strict=False), lambda row: row[0] // (8 * _PIECE)):
+        _, some, changes = zip(*group, strict=True)
+        steps, factors = [change.steps for change in changes], list(map(_factor, some))
+        begin = sum(map(mul, factors, (change.digest for change in changes)))
         if digest is not None and not data:
             begin = digest  # of all weights
-        end = begin + sum(_factor(row) * comparison.change for _, row, comparison in some)
-        changed = sum(comparison.steps.positions.size for *_, comparison in some)
-        head = PatchSection(tuple(row for _, row, _ in some), changed, (begin % 2**64, end % 2**64))
-        data.append(write_section(head, [comparison.steps for *_, comparison in some], threads))
+        end = begin + sum(map(mul, factors, (change.change for change in changes)))
+        changed = sum(some_steps.positions.size for some_steps in steps)
+        head = PatchSection(some, changed, (begin % 2**64, end % 2**64))
+        data.append(write_section(head, steps, threads))
     return data or [write_section(PatchSection((), 0, (0, 0)), [], threads)]
 
 
@@ -243,7 +234,6 @@ class CheckedPatch(NamedTuple):
 
     entries: Mapping[str, Entry]
     digest: int
-    """After the patch."""
     rows: list[Row]
     """One for each name of each row."""
     pieces: list[Piece]

@@ -24,14 +24,14 @@ from taugrad.compressors.method.base import SMALLEST_TAU
 from taugrad.compressors.method.policies import Policy
 from taugrad.compressors.method.quantizers import Quantizer
 from taugrad.compressors.method.sparse import WholeValues
-from taugrad.compressors.ops.array import Bytes, host
+from taugrad.compressors.ops.array import Bytes, Words, host
 from taugrad.compressors.ops.interface import Batch, Kept, Selected, Target
 from taugrad.compressors.ops.readback import Pending
 from taugrad.compressors.quantizers.base import Given, Quantization, Quantized
 from taugrad.compressors.rules.base import BucketInput, Context
 from taugrad.compressors.rules.sparse import SparseRule
 from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy, as_tau, magnitudes_of
-from taugrad.compressors.wire.codec import Codec, Head, Section, Words
+from taugrad.compressors.wire.codec import Codec, Head, Section
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.update import Update
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import CorruptMessage
 from ..method.methods import CompressedMethod, Exempt, Method
 from ..ops.array import Array, Flags, host
-from ..ops.cpu.summing import joined, kind_of, levels_and_floats, sum_updates
+from ..ops.cpu.summing import amounts_of, joined, sum_updates
 from ..ops.interface import Ops, ops_for
 from ..ops.readback import Pending, Readback
 from ..rules.base import BucketInput, Context, RuleOutput, rule_of
@@ -302,8 +302,8 @@ def _sum_sparse(updates: Sequence[Update], divisor: int, total: Tensor, ops: Ops
     taus = [np.zeros(len(one.segments), np.float32) if one.taus is None else one.taus for one in updates]
     stops = np.cumsum([len(update.segments) for update in updates])
     words, values = joined([host(update.words) for update in updates]), joined(list(map(host, beside)))
-    arguments = ends, shifts, joined(taus), words, *levels_and_floats(values)
-    sum_updates(kind_of(values), stops, *arguments, np.float32(divisor), total.numpy())
+    arguments = stops, ends, shifts, joined(taus), words, *amounts_of(values)
+    sum_updates(*arguments, np.float32(divisor), total.numpy())
 
 
 def _fill_alone(updates: Sequence[Update], elements: int) -> bool:

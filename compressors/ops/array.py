@@ -11,6 +11,8 @@ Array: TypeAlias = Any
 """NumPy's, or a tensor on a device: one-dimensional, contiguous; its slices share its memory."""
 Floats32: TypeAlias = NDArray[np.float32]
 Floats64: TypeAlias = NDArray[np.float64]
+Words: TypeAlias = NDArray[np.uint32]
+"""[k], position << 1 | sign."""
 Flags: TypeAlias = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""

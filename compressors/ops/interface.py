@@ -1,8 +1,7 @@
 """The passes over gradients and residuals that methods are made of, and arrays, on one kind of device.
 
 `cpu.passes.CpuOps` and `cuda.ops.CudaOps` implement them. For the same input they write the same bits. Only
-fetches of `Readback` wait for a device, and the methods that say so. If a result is needed on the host, it is
-requested first, and is there after the fetch. On the CPU, it is there at once.
+fetches of `Readback` wait for a device, and the methods that say so.
 
 Legend: m parameters, n elements of a parameter, k of them sent, whose words are position << 1 | sign, uint32
 [k], positions ascending. Tensors are gradients and what is kept of them; arrays are what updates consist of.
@@ -24,10 +23,8 @@ from .array import Array, Flags, Floats32, Floats64
 from .readback import Pending, Readback
 from .segments import Numbers, Offsets
 
-FP8_EXPONENTS = (-126, 119)
-"""The smallest and the largest exponent of a block of 8-bit floats."""
-QUANTILE_EXPONENTS = (-128, 113)
-"""The same of a block in bins of equal population."""
+FP8_EXPONENTS, QUANTILE_EXPONENTS = (-126, 119), (-128, 113)
+"""The smallest and the largest exponent of a block: of 8-bit floats, and of bins of equal population."""
 LARGEST_MEAN = np.int32(0x77FF)
 """The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
 
@@ -40,7 +37,6 @@ class Target(NamedTuple):
     values: Array
     """What stands beside a word: float32 (wgt), uint8 levels (qgt), nothing for the others."""
     readback: Readback
-    """Receives the results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +49,7 @@ class Batch:
     residuals: Sequence[Tensor | None]
     """float32, contiguous, of each parameter; changed in place. It may be one for several, as `rows` say."""
     gradients: Sequence[Tensor]
-    """Any float, contiguous, likewise."""
+    """Of any float type, contiguous, likewise."""
     laid_out: dict[Any, Any] = field(default_factory=dict)
     """What a device made of this batch for its kernels: it holds as long as the batch does."""
 
@@ -96,6 +92,13 @@ class Batch:
         """Of the gradients."""
         return {gradient.dtype for gradient in self.gradients}
 
+    def offsets(self, block: int) -> Offsets:
+        """Where symbols and tables stand, of blocks of so many elements; 0 for one a parameter."""
+        offsets: Offsets | None = self.laid_out.get(block)
+        if offsets is None:
+            offsets = self.laid_out[block] = Offsets.of(self.sizes, block)
+        return offsets
+
     def select(self, numbers: Numbers) -> "Batch":
         """Some of the parameters, by number; itself if these are all."""
         if numbers.size == len(self):
@@ -118,14 +121,14 @@ class Batch:
         return Batch(rows, self.residuals, [flat] * len(rows))
 
     def replaced(self, numbers: Numbers, others: "Batch") -> "Batch":
-        """The same with some parameters in place of those numbers."""
+        """The same with gradients of some parameters in place of those of numbers."""
         if numbers.size == len(self):
             return others
-        rows, residuals, gradients = self.rows.copy(), list(self.residuals), list(self.gradients)
+        rows, gradients = self.rows.copy(), list(self.gradients)
         rows[numbers] = others.rows
-        for number, residual, gradient in zip(numbers, others.residuals, others.gradients, strict=True):
-            residuals[number], gradients[number] = residual, gradient
-        return Batch(rows, residuals, gradients)
+        for number, gradient in zip(numbers, others.gradients, strict=True):
+            gradients[number] = gradient
+        return Batch(rows, self.residuals, gradients)
 
     def pairs(self) -> list[tuple[Tensor | None, Tensor]]:
         """Residual and gradient of each parameter, [n]."""
@@ -134,11 +137,10 @@ class Batch:
             first = (address - tensor.data_ptr()) // tensor.element_size() if n else 0
             return tensor[first : first + n]
 
+        columns = zip(self.residuals, self.gradients, self.rows.tolist(), strict=True)
         return [
             (None if residual is None else part(residual, kept, n), part(gradient, added, n))
-            for residual, gradient, (kept, added, n, _) in zip(
-                self.residuals, self.gradients, self.rows.tolist(), strict=True
-            )
+            for residual, gradient, (kept, added, n, _) in columns
         ]
 
     def wide(self) -> "Batch":
@@ -159,7 +161,6 @@ class Quantizing(NamedTuple):
     batch: Batch
     """Gradients are added to residuals, which become what symbols leave out."""
     readback: Readback
-    """Receives the results."""
     symbols: Array
     """Receives the symbols: uint8 for up to 8 bits, uint16 above."""
     bits: int
@@ -174,7 +175,7 @@ class Quantizing(NamedTuple):
     @property
     def offsets(self) -> Offsets:
         """Where symbols and tables stand."""
-        return Offsets.of(self.batch.sizes, self.block)
+        return self.batch.offsets(self.block)
 
 
 class Selected(NamedTuple):
@@ -196,18 +197,16 @@ class Kept(NamedTuple):
     residual_squares: Floats64
     """float64 [m], as in `Selected`; 0 without a residual."""
     nonfinite: Flags
-    """bool [m], whether residual + gradient held a NaN or Inf. Then, to rounding, the residual has gained the
-    gradient but for elements whose sum is not finite, which kept what they had, and symbols and tables mean
-    nothing."""
+    """bool [m], as in `Selected`. Then, to rounding, the residual has gained the finite sums, and symbols and
+    tables mean nothing."""
 
 
 class Extremes(NamedTuple):
     """The ranges of parameters."""
 
     low: Floats32
-    """float32 [m], the smallest elements; 0.0 for -0.0."""
     high: Floats32
-    """float32 [m], the largest elements, likewise."""
+    """float32 [m], the smallest and the largest elements; 0.0 for -0.0."""
     nonfinite: Flags
     """bool [m], whether a NaN or Inf was met; then the range means nothing."""
 
@@ -262,9 +261,8 @@ class Ops(Protocol):
     def exact_squares(self, batch: Batch, readback: Readback) -> Pending[Floats64]:
         """Sums of squares of gradients, n at least 1, to the same bits on every device.
 
-        Each square, in float64, becomes a whole number of the smallest power of two with which no sum of n
-        leaves 63 bits (`scales_of`): integers come to the same in any order. It means nothing where a square
-        is not finite. May wait once.
+        Each square, in float64, becomes a whole number of a power of two (`scales_of`): integers come to the
+        same in any order. It means nothing where a square is not finite. May wait once.
         """
 
     def samples(self, batch: Batch, counts: Sequence[int], readback: Readback) -> Pending[list[Floats32]]:
@@ -286,8 +284,8 @@ class Ops(Protocol):
     def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:
         """velocity = momentum * velocity + gradient, float32: the gradients of the batch that is returned.
 
-        The velocities themselves, float32 [n], change only where that is finite; what is not stays in what is
-        returned, so that the pass over it finds it. That holds until the next call for another bucket.
+        The velocities themselves, float32 [n], change only where that is finite. What is returned holds until
+        the next call for another bucket.
         """
 
     def take_by_threshold(
@@ -331,9 +329,8 @@ class Ops(Protocol):
     def quantize(self, form: Form, work: Quantizing) -> Pending[Kept]:
         """Quantizes residual + gradient of each parameter, in its blocks.
 
-        Forms are `linear`, uniformly (`ops.cpu.by_range` defines it); `quantile`, to bins of equal population
-        (`ops.cpu.quantile`); `fp8`, to float8 e4m3fn scaled by a power of two a block; `fp16` or `bf16`,
-        whose bits are the symbols.
+        Forms are `linear`, `fp8`, `fp16` and `bf16` (`ops.cpu.by_range` defines them), and `quantile`
+        (`ops.cpu.quantile`).
         """
 
     def linear_between(self, work: Quantizing, bits: Sequence[int], ranges: Any) -> Pending[Kept]:

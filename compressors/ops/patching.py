@@ -33,7 +33,6 @@ class Piece:
     first: int
     """The index of the first one in its tensor."""
     floats: bool
-    """Whether they are patterns of floats."""
 
 
 class Steps(NamedTuple):

@@ -37,7 +37,6 @@ class Readback:
     """Room for results that are fetched together."""
 
     def __init__(self, memory: Memory) -> None:
-        """No results yet."""
         self._memory = memory
         self._slots: list[Slot] = []
 

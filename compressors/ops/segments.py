@@ -22,7 +22,6 @@ class Segments:
     starts: Numbers
     """Its first element in the bucket."""
     sizes: Numbers
-    """Its elements."""
 
     def __len__(self) -> int:
         return len(self.ordinals)
@@ -81,12 +80,7 @@ class Offsets:
     @cached_property
     def symbols(self) -> tuple[slice, ...]:
         """The symbols of each."""
-        return _slices(self.begins, self.sizes)
-
-    @cached_property
-    def tables(self) -> tuple[slice, ...]:
-        """The blocks of each."""
-        return _slices(self.firsts, self.blocks)
+        return tuple(map(slice, self.begins.tolist(), (self.begins + self.sizes).tolist()))
 
     @cached_property
     def table(self) -> Numbers:
@@ -97,7 +91,3 @@ class Offsets:
     def all_blocks(self) -> int:
         """How many there are."""
         return int(self.blocks.sum())
-
-
-def _slices(begins: Numbers, lengths: Numbers) -> tuple[slice, ...]:
-    return tuple(map(slice, begins.tolist(), (begins + lengths).tolist()))

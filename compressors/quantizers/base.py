@@ -21,7 +21,6 @@ class Given(NamedTuple):
     batch: Batch
     """At least one element per parameter, contiguous. Residuals become the quantization error."""
     ops: Ops
-    """Where residuals and gradients are."""
     readback: Readback
     """Receives results. A quantizer may fetch it to go on; it is fetched again later."""
     rms: Sequence[float | None] = ()
@@ -57,7 +56,6 @@ class Quantization(ABC):
     """Quantizes the parameters of a bucket."""
 
     def __init__(self, config: Any) -> None:
-        """Takes a quantizer's fields."""
         self.config = config
 
     @abstractmethod

@@ -40,14 +40,11 @@ class EntropyBins(Quantization):
         if squares is not None:
             with np.errstate(invalid="ignore"):  # of what is not finite
                 measured = np.sqrt(squares() / given.batch.sizes).tolist()
-            rms = [
-                of_batch if known is None else known for of_batch, known in zip(measured, rms, strict=True)
-            ]
+            rms = [both[0] if both[1] is None else both[1] for both in zip(measured, rms, strict=True)]
+        columns = zip(rms, self._floors(given), ranges().nonfinite.tolist(), strict=True)
         return [
             1 if broken else rms_bits(value or 0.0, c0=self.config.c0, c1=floor)
-            for value, floor, broken in zip(
-                rms, self._floors(given), ranges().nonfinite.tolist(), strict=True
-            )
+            for value, floor, broken in columns
         ]
 
     def _bits_by_entropy(self, given: Given, ranges: Pending[Extremes]) -> list[int]:
@@ -57,9 +54,8 @@ class EntropyBins(Quantization):
         sums = [gradient if residual is None else residual for residual, gradient in batch.pairs()]
         samples = given.ops.samples(Batch.of([None] * len(sums), sums), sizes, given.readback)
         given.readback.fetch()
+        columns = zip(samples(), self._floors(given), *ranges(), strict=True)
         return [
             1 if broken else bits_of_sample(count_symbols(values, bits, low, high), floor)
-            for values, floor, low, high, broken in zip(
-                samples(), self._floors(given), *ranges(), strict=True
-            )
+            for values, floor, low, high, broken in columns
         ]

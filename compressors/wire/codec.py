@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from ..errors import CorruptMessage
 from ..method.base import Form
 from ..method.registry import CODECS
-from ..ops.array import Array, Bytes
+from ..ops.array import Array, Bytes, Words
 from ..ops.segments import Segments
 from .forms import FORMS
 from .update import Update
 
-Words = NDArray[np.uint32]
 OTHERS = range(128, 256)
 """Codes of registered codecs."""
 
@@ -40,9 +39,7 @@ class Head:
 
     form: Form
     segments: Segments
-    """What the update is about."""
     k: int
-    """Elements sent."""
 
     @property
     def n(self) -> int:

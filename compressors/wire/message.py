@@ -64,13 +64,8 @@ def write_all(updates: Sequence[tuple[Update, str]], symbols: str, threads: int 
     return payload
 
 
-class _Planned(NamedTuple):
-    fields: tuple[int, ...]
-    """From the form to k."""
-    body: Section
-
-
-def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
+def _plan(update: Update, codec: str, symbols: str, threads: int) -> tuple[tuple[int, ...], Section]:
+    """The header's fields from the form to k, and the body."""
     if update.n > LARGEST_N:
         raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
     values = plan_values(update, "raw" if codec == "raw" else symbols, threads)
@@ -89,7 +84,7 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> _Planned:
         flags += _OWN_TAUS * differ
         sections.insert(0, copied(update.taus if differ else update.taus[:1]))
     fields = (FORMS[update.form].code, code, flags, values.bits, 0, update.n, update.k)
-    return _Planned(fields, joined(sections))
+    return fields, joined(sections)
 
 
 def _shortest(update: Update, codec: str, values: PlannedValues, threads: int) -> tuple[Codec, Section]:

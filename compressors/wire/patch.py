@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..method.base import Form
-from ..ops.array import Bytes, aligned, host
+from ..ops.array import Bytes, Words, aligned, host
 from ..ops.cpu.huffman import Codes
 from ..ops.patching import Steps
 from ..ops.segments import Segments
-from .codec import Words
 from .forms import FORMS
 from .message import HEADER_BYTES, LARGEST_N, length_of, read, write_all
 from .update import Update
@@ -34,19 +33,14 @@ class BitPattern(NamedTuple):
     """The bit patterns of a dtype."""
 
     width: int
-    """Bytes of one."""
     floats: bool
     parts: int = 1
     """Patterns of an element: a complex number has two."""
 
 
-_FLOAT8, _WIDTHS = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"), (1, 2, 4, 8)
+_KINDS, _FLOAT8 = ("int", "uint", "float"), ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 PATTERNS = {
-    **{
-        f"{kind}{8 * n}": BitPattern(n, kind == "float")
-        for kind in ("int", "uint", "float")
-        for n in (1, 2, 4, 8)
-    },
+    **{f"{kind}{8 * n}": BitPattern(n, kind == "float") for kind in _KINDS for n in (1, 2, 4, 8)},
     **{f"complex{16 * n}": BitPattern(n, True, 2) for n in (2, 4, 8)},
     **{f"float8_{kind}": BitPattern(1, kind != "e8m0fnu") for kind in _FLOAT8},
     **{"bfloat16": BitPattern(2, True), "bool": BitPattern(1, False)},
@@ -65,7 +59,6 @@ class Row(NamedTuple):
     first: int
     """Index of the first pattern."""
     size: int
-    """Patterns."""
     mode: int = SPARSE
     """How steps are written: of what changes, of all patterns as symbols, or of all as they are."""
 
@@ -107,12 +100,10 @@ def _split(values: NDArray[np.uint64]) -> tuple[NDArray[Any], Bytes]:
 
 
 def _low_bytes(symbols: NDArray[Any]) -> int:
-    """How many bytes symbols leave out."""
     return int((symbols >> 8).sum(dtype=np.int64))
 
 
 def _join(symbols: NDArray[Any], low: Bytes) -> NDArray[np.uint64]:
-    """The reverse of `_split`."""
     left, values = symbols >> 8, np.zeros((symbols.size, 8), np.uint8)
     values[np.arange(8) < left[:, None]] = low
     return values.view(np.uint64).ravel() | (symbols & 255).astype(np.uint64) << 8 * left.astype(np.uint64)
@@ -141,9 +132,8 @@ def write_section(section: PatchSection, steps: Sequence[Steps], threads: int) -
     if sparse:
         segments = _of_mode(rows, SPARSE)
         firsts = segments.firsts.astype(np.uint32)
-        words: Words = np.concatenate(
-            [change.positions + first << 1 for change, first in zip(sparse, firsts, strict=True)]
-        )
+        pairs = zip(sparse, firsts, strict=True)
+        words: Words = np.concatenate([change.positions + first << 1 for change, first in pairs])
         values = np.concatenate([change.steps.astype(np.uint64) for change in sparse])
         unit: NDArray[np.bool_] = values < _UNITS
         units, others = words[unit] | (values[unit] & 1).astype(np.uint32), words[~unit]
@@ -159,11 +149,8 @@ def write_section(section: PatchSection, steps: Sequence[Steps], threads: int) -
         low.append(rest)
     if (data := np.concatenate([_NOTHING, *low, *raw])).size:
         updates.append(_bytes("bits", data))
-    table = {
-        "changed": section.changed,
-        "digests": [f"{digest:016x}" for digest in section.digests],
-        "rows": rows,
-    }
+    digests = [f"{digest:016x}" for digest in section.digests]
+    table = {"changed": section.changed, "digests": digests, "rows": rows}
     text = zlib.compress(json.dumps(table, separators=(",", ":")).encode())
     updates.insert(0, _bytes("patch", np.frombuffer(text, np.uint8)))
     return write_all([(update, "auto") for update in updates], "auto", threads).tobytes()
@@ -219,10 +206,8 @@ def summary(patch: bytes) -> tuple[float, int]:
 
 
 def _read_section(message: Bytes) -> PatchSection:
-    update, inflate = (
-        read(message, _segments([message.size - HEADER_BYTES]), forms=("patch",)),
-        zlib.decompressobj(),
-    )
+    update = read(message, _segments([message.size - HEADER_BYTES]), forms=("patch",))
+    inflate = zlib.decompressobj()
     try:
         text = inflate.decompress(update.values.tobytes(), _LARGEST_TABLE)
         if not inflate.eof or inflate.unused_data:
@@ -288,7 +273,6 @@ def _nonzero(dense: NDArray[Any]) -> Steps:
 
 
 def _merged(units: Update, others: Update, values: NDArray[np.uint64]) -> Iterator[Steps]:
-    """The steps of each sparse row."""
     if np.any(units.taus != np.float32(1)):
         raise CorruptMessage("the unit of a patch is not 1")
     first, second = (host(update.words) >> 1 for update in (units, others))
@@ -297,8 +281,6 @@ def _merged(units: Update, others: Update, values: NDArray[np.uint64]) -> Iterat
     if np.any(positions[1:] == positions[:-1]):
         raise CorruptMessage("a pattern changes by one unit and by another step")
     steps = np.insert(2 - (host(units.words) & 1).astype(np.uint64), at, values + _UNITS)
-    ends = np.cumsum(units.counts + others.counts)
-    for begin, end, base in zip(
-        ends - units.counts - others.counts, ends, units.segments.firsts, strict=True
-    ):
-        yield Steps(positions[begin:end] - base.astype(np.uint32), steps[begin:end])
+    ends, firsts = np.cumsum(units.counts + others.counts)[:-1], units.segments.firsts.astype(np.uint32)
+    parts = zip(np.split(positions, ends), np.split(steps, ends), firsts, strict=True)
+    yield from (Steps(part - first, some) for part, some, first in parts)

@@ -9,12 +9,12 @@ import numpy as np
 from ..errors import CorruptMessage
 from ..method.base import LARGEST_CHUNK
 from ..method.registry import CODECS
-from ..ops.array import Array, Bytes, aligned, host, readonly
+from ..ops.array import Array, Bytes, Words, aligned, host, readonly
 from ..ops.cpu import bitpack, golomb_rice
 from ..ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
 from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Segments
-from .codec import Codec, Head, Section, Words, bit_bytes, need, read_bits, write_bits
+from .codec import Codec, Head, Section, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
 from .update import Chunks, Update
 

@@ -46,7 +46,6 @@ class Update:
 
     form: Form
     segments: Segments
-    """The parameters that it is about."""
     words: Array | None
     """uint32 [k], position << 1 | sign, ascending; where values have the sign, the lowest bit means nothing.
     None where parameters are sent whole, or not at all."""

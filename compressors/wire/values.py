@@ -6,7 +6,6 @@ parameter with bits and a code of its own.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from ..errors import CorruptMessage
 from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import bitpack, huffman
+from ..ops.cpu.bitpack import Symbols
 from ..ops.cpu.bits import any_has
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
@@ -41,34 +41,16 @@ class PlannedValues(NamedTuple):
     """uint8 [m], if each parameter has bits and a code of its own."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Symbols that stand side by side and have one code."""
-
-    symbols: NDArray[np.uint8 | np.uint16]
-    bits: int
-    threads: int
-
-    @property
-    def packed_bytes(self) -> int:
-        return int(bitpack.packed_bytes(self.symbols.size, self.bits))
-
-    def estimate(self, code: huffman.Code | None, wanted: str) -> float:
-        """About how many bytes `best` takes."""
-        if code is None:
-            return self.packed_bytes
-        return code.estimate if wanted == "huffman" else min(code.estimate, self.packed_bytes)
-
-    def best(self, code: huffman.Code | None, wanted: str) -> tuple[bool, Section]:
-        """Whether it is Huffman coded, and how it is written."""
-        size = self.packed_bytes
-        if code is not None and (wanted == "huffman" or code.estimate < size):
-            planned = huffman.plan(self.symbols, code, self.threads)
-            if wanted == "huffman" or planned.size < size:
-                return True, Section(planned.size, partial(huffman.encode, planned, threads=self.threads))
-        return False, Section(
-            size, lambda out: bitpack.pack(self.symbols, self.bits, out, threads=self.threads)
-        )
+def _shorter(
+    symbols: Symbols, bits: int, code: huffman.Code | None, wanted: str, threads: int
+) -> tuple[bool, Section]:
+    """Whether symbols with one code are Huffman coded, and how they are written."""
+    size = int(bitpack.packed_bytes(symbols.size, bits))
+    if code is not None and (wanted == "huffman" or code.estimate < size):
+        planned = huffman.plan(symbols, code, threads)
+        if wanted == "huffman" or planned.size < size:
+            return True, Section(planned.size, partial(huffman.encode, planned, threads=threads))
+    return False, Section(size, lambda out: bitpack.pack(symbols, bits, out, threads=threads))
 
 
 def joined(sections: Sequence[Section]) -> Section:
@@ -111,28 +93,30 @@ def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:
 
 
 def _plan_symbols(
-    values: NDArray[np.uint8 | np.uint16], counts: Numbers, bits: Numbers, symbols: str, threads: int
+    values: Symbols, counts: Numbers, bits: Numbers, symbols: str, threads: int
 ) -> PlannedValues:
     """The shorter of one code for all and one for each parameter, where both are possible."""
     sent = np.flatnonzero(counts)
     widths, ends = bits[sent], np.cumsum(counts)[sent]
-    same = int(widths[0]) if (widths == widths[0]).all() else None
     codes = None if symbols == "raw" else huffman.Codes.of(values, ends, widths, threads)
-    if same is not None:
-        whole = _Run(values, same, threads)
-        code = None if codes is None else huffman.Code.of(codes.frequencies)
-        estimates = bitpack.packed_bytes(counts[sent], same)
-        if codes is not None:
-            estimates = codes.estimates if symbols == "huffman" else np.minimum(codes.estimates, estimates)
-        if codes is None or sent.size == 1 or whole.estimate(code, symbols) <= counts.size + estimates.sum():
-            coded, section = whole.best(code, symbols)
+
+    def about(coded: Any, packed: Any) -> Any:
+        """Bytes that runs take."""
+        return packed if codes is None else coded if symbols == "huffman" else np.minimum(coded, packed)
+
+    if (widths == widths[0]).all():
+        same, whole = int(widths[0]), None if codes is None else huffman.Code.of(codes.frequencies)
+        least = about(whole and whole.estimate, bitpack.packed_bytes(values.size, same))
+        by_run = about(codes and codes.estimates, bitpack.packed_bytes(counts[sent], same))
+        if codes is None or sent.size == 1 or least <= counts.size + by_run.sum():
+            coded, section = _shorter(values, same, whole, symbols, threads)
             return PlannedValues(section, same, coded)
     ways = []
     for run, (count, end, width) in enumerate(
         zip(counts[sent].tolist(), ends.tolist(), widths.tolist(), strict=True)
     ):
-        run_code = None if codes is None else codes.code(run)
-        ways.append(_Run(values[end - count : end], width, threads).best(run_code, symbols))
+        code = None if codes is None else codes.code(run)
+        ways.append(_shorter(values[end - count : end], width, code, symbols, threads))
     by_parameter = bits.astype(np.uint8)
     by_parameter[sent] += np.array([_CODED * coded for coded, _ in ways], np.uint8)
     return PlannedValues(joined([section for _, section in ways]), by_parameter=by_parameter)
@@ -240,25 +224,24 @@ def _read_tables(
 
 def _read_symbols(
     body: Bytes, counts: Numbers, bits: Numbers, coded: NDArray[np.bool_], *, by_parameter: bool, threads: int
-) -> NDArray[np.uint8 | np.uint16]:
-    """Symbols of all parameters, all of the body."""
+) -> Symbols:
     k, most = int(counts.sum()), int(bits.max())
     if not by_parameter and not coded.any():
         return bitpack.unpack(body, most, k, threads)
     if not by_parameter:
         symbols, used = huffman.decode(body, most, k, threads)
     else:
-        pieces, used, dtype = [], 0, bitpack.symbol_type(most)
+        pieces, used = [], 0
         for i in np.flatnonzero(counts).tolist():
             width, count = int(bits[i]), int(counts[i])
             if coded[i]:
-                symbols, size = huffman.decode(body[used:], width, count, threads, dtype)
+                symbols, size = huffman.decode(body[used:], width, count, threads)
             else:
                 size = bitpack.packed_bytes(count, width)
-                symbols = bitpack.unpack(body[used : used + size], width, count, threads, dtype)
+                symbols = bitpack.unpack(body[used : used + size], width, count, threads)
             pieces.append(symbols)
             used += size
-        symbols = np.concatenate(pieces)
+        symbols = np.concatenate(pieces)  # of 16 bits where one is
     if used != body.size:
         raise CorruptMessage(f"symbols: they end {body.size - used} bytes before the message does")
     return symbols

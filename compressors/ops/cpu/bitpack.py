@@ -4,7 +4,6 @@ Lowest bit first; zeros fill the last byte. Four symbols are moved at a time: th
 whichever half of a byte they begin.
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from ...errors import CorruptMessage
 from ..array import Bytes, aligned
 from .bits import load64, store64
-from .threads import run_all, shares
+from .threads import run_shares
 
 Symbols = NDArray[np.uint8 | np.uint16]
 
@@ -113,36 +112,35 @@ def pack(symbols: Symbols, bits: int, out: Bytes, threads: int = 1) -> None:
     if bits == 8 * symbols.itemsize:
         out[:] = symbols.view(np.uint8)
         return
-    work = [
-        partial(_pack_words, symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
-        for low, high in shares(symbols.size, threads, _GROUP, _LEAST)
-    ]
-    seen = np.array(run_all(work, threads), np.uint64).view(symbols.dtype)
+
+    def pack_share(low: int, high: int) -> Any:
+        return _pack_words(symbols[low:high], bits, out[low * bits // 8 : packed_bytes(high, bits)])
+
+    seen = np.array(run_shares(pack_share, symbols.size, threads, _GROUP, _LEAST), np.uint64)
+    seen = seen.view(symbols.dtype)
     if (seen >> bits).any():
         raise ValueError(f"a symbol needs more than {bits} bits")
 
 
-def unpack(
-    body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
-) -> Symbols:
-    """Reads what `pack` wrote: k symbols, whose type is by default the one that `bits` asks for.
+def unpack(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
+    """Reads what `pack` wrote: k symbols, of the type that `bits` asks for.
 
     Symbols of whole bytes are the body's memory.
 
     Raises:
         CorruptMessage: body is not as long as k symbols are, or its last bits are not zero.
     """
-    wanted = np.dtype(dtype or symbol_type(bits))
+    wanted = np.dtype(symbol_type(bits))
     if body.size != packed_bytes(k, bits):
         raise CorruptMessage(f"symbols: {body.size} bytes do not hold {k} of {bits} bits")
     if bits == 8 * wanted.itemsize:
         return aligned(body, wanted)
     symbols = np.empty(k, wanted)
-    work = [
-        partial(_unpack_words, body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
-        for low, high in shares(k, threads, _GROUP, _LEAST)
-    ]
-    if any(run_all(work, threads)):
+
+    def unpack_share(low: int, high: int) -> Any:
+        return _unpack_words(body[low * bits // 8 : packed_bytes(high, bits)], bits, symbols[low:high])
+
+    if any(run_shares(unpack_share, k, threads, _GROUP, _LEAST)):
         raise CorruptMessage("symbols: bits after the last one are set")
     return symbols
 

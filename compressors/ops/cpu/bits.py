@@ -1,13 +1,20 @@
-"""64-bit loads and stores at any byte, trailing zeros and ones: what bit streams are read and written with.
+"""Arrays at addresses, and what bit streams are read and written with. Nothing here checks an address.
 
-None of them checks its address. Streams are little endian, the lowest bit of a byte first.
+Tables have the arrays of many parameters, so that one kernel call takes all. A row is int64: the address of a
+residual, the address of a gradient, their elements, and the first one's position in the update. The arrays
+must live until the kernel has returned. Streams are little endian, the lowest bit of a byte first.
 """
 
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]  # numba names it in no __all__
 from numba.extending import intrinsic
+
+from ..segments import Numbers
+
+RESIDUAL, GRADIENT, ELEMENTS, BASE = range(4)
+Rows = Numbers
 
 _I1, _I8, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(64)
 
@@ -58,11 +65,21 @@ def _population(typing_context: Any, word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """An int64 as the address of float32 elements."""
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.inttoptr(given[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.float32)(types.int64), generate
+
+
 # Any: what a kernel calls has not the signature that the decorator's types promise.
 load64: Any = intrinsic(_load64)
 store64: Any = intrinsic(_store64)
 trailing_zeros: Any = intrinsic(_trailing_zeros)
 ones: Any = intrinsic(_population)
+_to_float32: Any = intrinsic(_pointer)
 
 
 @njit(nogil=True, cache=True)
@@ -72,3 +89,9 @@ def any_has(symbols, bits):  # type: ignore[no-untyped-def]
     for symbol in symbols:
         many |= (symbol & bits) == bits
     return many != 0
+
+
+@njit(nogil=True, cache=True, inline="always")
+def floats(address, elements):  # type: ignore[no-untyped-def]
+    """The float32 [elements] at an address."""
+    return carray(_to_float32(address), (elements,))

@@ -10,7 +10,7 @@ that are done; their values are added to the residual again.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba import njit
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from ..array import Floats64
 from ..interface import Batch, Kept, Quantizing
-from ..segments import Offsets
-from .rows import floats
+from .bits import floats
 from .threads import LEAST_SHARE, portions, run_all
 
 PIECE = 1 << 20
@@ -99,15 +98,17 @@ elements of a block (the last one may be shorter), its first block, how many blo
 Shares = NDArray[np.int64]
 
 
-def shares_of(batch: Batch, offsets: Offsets, block: int = 0, most: int = PIECE) -> Shares:
+def shares_of(batch: Batch, block: int = 0, most: int = PIECE) -> Shares:
     """The shares of parameters, int64 [s, 8]: of `most` elements, or of one block where that has more."""
+    if (known := batch.laid_out.get((block, most))) is not None:
+        return cast(Shares, known)
+    offsets = batch.offsets(block)
     rows, lengths = batch.rows, np.maximum(1, np.minimum(batch.sizes, block or batch.sizes))
     together = np.maximum(1, most // lengths)
     counts = -(-offsets.blocks // together)
     numbers = np.repeat(np.arange(len(rows)), counts)
-    first_blocks = (np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts)) * together[
-        numbers
-    ]
+    first_blocks = np.arange(numbers.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    first_blocks *= together[numbers]
     begins = first_blocks * lengths[numbers]
     shares = np.empty((numbers.size, SHARE_COLUMNS), np.int64)
     shares[:, :2] = rows[numbers, :2] + 4 * begins[:, None] * (rows[numbers, :2] > 0)
@@ -117,6 +118,7 @@ def shares_of(batch: Batch, offsets: Offsets, block: int = 0, most: int = PIECE)
     shares[:, 5] = offsets.firsts[numbers] + first_blocks
     shares[:, 6] = np.minimum(offsets.blocks[numbers] - first_blocks, together[numbers])
     shares[:, 7] = numbers
+    batch.laid_out[block, most] = shares
     return shares
 
 
@@ -145,7 +147,7 @@ def over_shares(
     the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual and
     gradient are finite. `put_back` is for shares that are not; None if nothing of these is quantized.
     """
-    shares, m = shares_of(work.batch, work.offsets, work.block, most), len(work.batch)
+    shares, m = shares_of(work.batch, work.block, most), len(work.batch)
     reports = np.zeros((len(shares), 3))
     groups = portions(shares[:, 2], threads, shared)
     run_all([partial(kernel, shares[at], reports[at]) for at in groups], threads)

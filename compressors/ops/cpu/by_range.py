@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from ..array import host
 from ..interface import FP8_EXPONENTS, Batch, Extremes, Kept, Quantizing
-from ..segments import Numbers, Offsets
+from ..segments import Numbers
 from . import blockwise, float_formats
+from .bits import floats
 from .quantile import read_table
-from .rows import floats
 from .threads import portions, run_all
 
 _SMALLEST_STEP = np.float32(2.0**-126)
@@ -82,7 +82,6 @@ def _scales_of(form, tables, b):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _value(form, symbol, scales):  # type: ignore[no-untyped-def]
-    """What a symbol stands for."""
     if len(form) == 1:
         half = scales[0] + scales[1] * (np.float32(symbol) + _HALF)
         return half + half
@@ -125,7 +124,7 @@ def _quantize(form, values, keeps, scales, top, symbols):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True)
-def _quantize_shares(form, shares, symbols, tables, top, reports):  # type: ignore[no-untyped-def]
+def _quantize_shares(form, symbols, tables, top, shares, reports):  # type: ignore[no-untyped-def]
     """Takes up all blocks of shares, and quantizes those of a share up to the first that is not finite."""
     for s in range(shares.shape[0]):
         values, gradient, keeps = blockwise.operands(shares[s])
@@ -181,14 +180,10 @@ def add_rows(form, symbols, block, tables, rows, addresses, fill, divisor):  # t
 
 def quantize(form: str, work: Quantizing, put_back: blockwise.PutBack, threads: int) -> Kept:
     """`Ops.quantize` by ranges; `put_back` adds what symbols stand for to a residual."""
-    kind, top = form_of(form), np.int32((1 << work.bits) - 1)
     if not work.tables:  # where blocks end does not matter then
         work = work._replace(block=blockwise.LINE)
-
-    def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
-        _quantize_shares(kind, shares, host(work.symbols), tuple(work.tables), top, reports)
-
-    return blockwise.over_shares(work, kernel, threads, put_back)
+    given = host(work.symbols), tuple(work.tables), np.int32((1 << work.bits) - 1)
+    return blockwise.over_shares(work, partial(_quantize_shares, form_of(form), *given), threads, put_back)
 
 
 # What goes by the ranges of whole parameters
@@ -209,7 +204,7 @@ def _extremes_of(keys, lows, highs, broken):  # type: ignore[no-untyped-def]
 
 def extremes(batch: Batch, threads: int) -> Extremes:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    shares = blockwise.shares_of(batch, Offsets.of(batch.sizes, 0))
+    shares = blockwise.shares_of(batch)
     keys, m = np.empty((len(shares), 2), np.int32), len(batch)
     groups = portions(shares[:, 2], threads)
     run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
@@ -235,7 +230,7 @@ def count_symbols(values: NDArray[np.float32], bits: int, low: np.float32, high:
 
 
 @njit(nogil=True, cache=True)
-def _quantize_between(shares, symbols, bits, broken, tables, reports):  # type: ignore[no-untyped-def]
+def _quantize_between(symbols, bits, broken, tables, shares, reports):  # type: ignore[no-untyped-def]
     for s in range(shares.shape[0]):
         i = shares[s, 7]
         if not broken[i]:
@@ -256,8 +251,5 @@ def quantize_between(work: Quantizing, bits: Sequence[int], ranges: Extremes, th
     """See `Ops.linear_between`; where a range is not finite, nothing is quantized."""
     widths, both = np.array(bits, np.int64), tuple(work.tables)
     _write_ranges(ranges.low, ranges.high, widths, both)
-
-    def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
-        _quantize_between(shares, host(work.symbols), widths, ranges.nonfinite, both, reports)
-
-    return blockwise.over_shares(work, kernel, threads)
+    given = host(work.symbols), widths, ranges.nonfinite, both
+    return blockwise.over_shares(work, partial(_quantize_between, *given), threads)

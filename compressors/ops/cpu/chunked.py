@@ -8,11 +8,11 @@ runs over the chunk. What is sent does not depend on where the search began.
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from ...method.base import SMALLEST_TAU, check_chunks
+from ..array import Floats32, Words
 from ..interface import Selected
-from .rows import Rows, floats
+from .bits import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
 from .topk import trim
 
@@ -116,12 +116,7 @@ def _send_rows(rule, lanes, rows, chunk, keep, words, values, ends, tallies):  #
 
 
 def chunked_rows(
-    rows: Rows,
-    chunk: int,
-    keep: int,
-    words: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    vectorized: bool,
+    rows: Rows, chunk: int, keep: int, words: Words, values: Floats32, vectorized: bool
 ) -> Selected:
     """See `Ops.take_largest_of_chunks`, and `threshold_rows` for the arguments; `values` are float32."""
     check_chunks(chunk, keep)

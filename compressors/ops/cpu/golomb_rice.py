@@ -9,16 +9,16 @@ word's set bits, so that no word waits until the length of the one before is kno
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Bytes, readonly
+from ..array import Bytes, Words, readonly
 from .bits import SPARE, load64, ones, store64, trailing_zeros
-from .threads import LEAST_SHARE, run_all, shares
+from .threads import LEAST_SHARE, run_shares
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
 """Short blocks follow layers of different density more closely, long ones say less about themselves."""
@@ -38,8 +38,6 @@ MOST_BITS = 30
 _FRACTION = 16
 _ONE, _TWO = np.uint32(1), np.uint32(2)
 _ONE64, _SEVEN, _WHOLE_BYTES, _IN_WORD = np.uint64(1), np.uint64(7), np.uint64(56), np.uint64(63)
-
-Words = NDArray[np.uint32]
 
 
 # A block: nothing here checks lengths or addresses unless it says so
@@ -251,7 +249,7 @@ class RicePlan:
     block_sizes: NDArray[np.int64]
     """int64 [blocks], bytes of each."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of the section, exactly."""
         blocks = self.block_sizes.size
@@ -268,7 +266,9 @@ def plan(words: Words, signed: bool, threads: int = 1) -> RicePlan:
     """
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
     best: RicePlan | None = None
-    for log2 in several if words.size else several[:1]:
+    for log2 in several:
+        if best is not None and words.size <= 1 << log2:
+            continue  # the same block, which all words are in
         coded = in_blocks(words, signed, log2, threads)
         if best is None or coded.size < best.size:
             best = coded
@@ -291,8 +291,7 @@ def in_blocks(words: Words, signed: bool, block_log2: int, threads: int = 1) -> 
 
 def _shared(blocks: int, length: int, threads: int, kernel: Callable[[int, int], bool | None]) -> bool:
     """Whether a kernel over blocks, some of them for a thread, never says that it is not so."""
-    parts = shares(blocks, threads, least=max(1, LEAST_SHARE // length))
-    return False not in run_all([partial(kernel, *part) for part in parts], threads)
+    return False not in run_shares(kernel, blocks, threads, least=max(1, LEAST_SHARE // length))
 
 
 def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:

@@ -18,7 +18,7 @@ from ...errors import CorruptMessage
 from ..array import Bytes, readonly
 from .bitpack import Symbols, check_symbols, symbol_type
 from .bits import load64, store64
-from .threads import portions, run_all, shares
+from .threads import portions, run_all, run_shares
 
 STREAM = 4096
 """Symbols in a stream: its length costs 0.06% of 8-bit codes."""
@@ -271,7 +271,7 @@ def _group_of(bits: int) -> tuple[int, ...]:
 
 
 @njit(nogil=True, cache=True)
-def _measure(symbols, lengths, first, last, sizes):  # type: ignore[no-untyped-def]
+def _measure(symbols, lengths, sizes, first, last):  # type: ignore[no-untyped-def]
     """Writes to sizes (uint16) how many bytes streams first to last take; symbols are valid."""
     for s in range(first, last):
         bits = np.uint64(0)
@@ -315,7 +315,7 @@ def _write_stream(symbols, entries, group, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _write_streams(symbols, entries, group, starts, first, last, out):  # type: ignore[no-untyped-def]
+def _write_streams(symbols, entries, group, starts, out, first, last):  # type: ignore[no-untyped-def]
     """Writes streams first to last; whether each took exactly the bytes between its start and the next."""
     good = True
     for s in range(first, last):
@@ -355,7 +355,7 @@ def _read_group(body, bit, table, group, symbols):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _read_streams(body, starts, first, last, table, group, symbols):  # type: ignore[no-untyped-def]
+def _read_streams(body, starts, table, group, symbols, first, last):  # type: ignore[no-untyped-def]
     """Reads streams first to last, four in turn; whether each ends where the next begins."""
     good, last_load = True, (body.size - 8) << 3
     for s0 in range(first, last, _SIDE_BY_SIDE):
@@ -501,13 +501,12 @@ def _streams(k: int, lengths: NDArray[np.uint8]) -> int:
 def plan(symbols: Symbols, code: Code, threads: int = 1) -> HuffmanPlan:
     """Measures every stream of symbols, uint8 or uint16 [k], 0 < k < 2^32, all of which have a code."""
     stream_bytes = np.empty(_streams(symbols.size, code.lengths), np.uint16)
-    pieces = shares(stream_bytes.size, threads, least=_LEAST_STREAMS)
-    run_all([partial(_measure, symbols, code.lengths, *piece, stream_bytes) for piece in pieces], threads)
+    measure = partial(_measure, symbols, code.lengths, stream_bytes)
+    run_shares(measure, stream_bytes.size, threads, least=_LEAST_STREAMS)
     return HuffmanPlan(symbols, code, stream_bytes)
 
 
 def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Where each stream begins, and the last one ends."""
     return np.cumsum(np.concatenate(([begin], stream_bytes)), dtype=np.int64)
 
 
@@ -522,21 +521,16 @@ def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
     starts = _starts(table_end, planned.stream_bytes)
     lengths = planned.code.lengths
     entries, group = code_entries(lengths), _group_of(lengths.size.bit_length() - 1)
-    work = [
-        partial(_write_streams, symbols, entries, group, starts, *piece, out)
-        for piece in shares(planned.stream_bytes.size, threads, least=_LEAST_STREAMS)
-    ]
-    if not all(run_all(work, threads)):
+    write = partial(_write_streams, symbols, entries, group, starts, out)
+    if not all(run_shares(write, planned.stream_bytes.size, threads, least=_LEAST_STREAMS)):
         raise ValueError("these are not the symbols that were planned")
 
 
-def decode(
-    body: Bytes, bits: int, k: int, threads: int = 1, dtype: type[np.uint8 | np.uint16] | None = None
-) -> tuple[Symbols, int]:
+def decode(body: Bytes, bits: int, k: int, threads: int = 1) -> tuple[Symbols, int]:
     """Reads the section that an untrusted body, uint8, begins with: k symbols, at least 1, of 1 to 16 bits.
 
     Returns:
-        The symbols [k], each below 2^bits, by default of the type that `bits` asks for; bytes of the section.
+        The symbols [k], each below 2^bits, of the type that `bits` asks for; bytes of the section.
 
     Raises:
         CorruptMessage: no section of k symbols; then nothing was made for them.
@@ -551,16 +545,13 @@ def decode(
     if end > body.size:
         raise CorruptMessage(f"symbols: {body.size} bytes of Huffman codes, their table says {end}")
     if starts.size == 1:
-        return np.full(k, lengths.argmax(), dtype or symbol_type(bits)), end
-    symbols: Symbols = np.empty(k, dtype or symbol_type(bits))
+        return np.full(k, lengths.argmax(), symbol_type(bits)), end
+    symbols: Symbols = np.empty(k, symbol_type(bits))
     # A table of uint16 for up to 1024 symbols fits the first-level cache.
     narrow, section = lengths.size <= 1 << 16 - LENGTH_BITS, body[:end]
     table = np.empty(1 << int(lengths.max()), np.uint16 if narrow else np.uint32)
     _fill_table(code_entries(lengths), table)
-    work = [
-        partial(_read_streams, section, starts, *piece, table, _group_of(bits), symbols)
-        for piece in shares(starts.size - 1, threads, _SIDE_BY_SIDE, _LEAST_STREAMS)
-    ]
-    if not all(run_all(work, threads)):
+    read = partial(_read_streams, section, starts, table, _group_of(bits), symbols)
+    if not all(run_shares(read, starts.size - 1, threads, _SIDE_BY_SIDE, _LEAST_STREAMS)):
         raise CorruptMessage("symbols: a stream of Huffman codes does not end where its length says")
     return symbols, end

@@ -1,6 +1,6 @@
 """Passes over many parameters that only look, and momentum; and where samples are taken.
 
-Tables of rows are those of `rows.py`.
+Tables of rows are those of `bits.py`.
 
 A sample has one element in each of m equal strata. The place within a stratum comes from a hash of the
 stratum's number, so the sample needs no generator state, is the same on every machine and device, and does
@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .rows import floats
+from .bits import floats
 
 _LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
 

@@ -196,8 +196,7 @@ class CpuOps(Ops):
             looking.clear(readonly(words), ends, rows)
             return
         by = readonly(np.zeros(ends.size, np.float32) if taus is None else taus)
-        beside = summing.levels_and_floats(values)
-        summing.add_words(summing.kind_of(values), ends, rows, by, readonly(words), *beside)
+        summing.add_words(ends, rows, by, readonly(words), *summing.amounts_of(values))
 
 
 def _looked_at(gradients: Sequence[Tensor]) -> Batch:

@@ -137,7 +137,6 @@ class CpuPatching(PatchOps):
     """See `PatchOps`."""
 
     def __init__(self, threads: int) -> None:
-        """Works on so many pieces at once; no result depends on it."""
         self._threads = threads
 
     def digest(self, pieces: Sequence[Piece]) -> list[int]:

@@ -273,9 +273,10 @@ def quantize(work: Quantizing, put_back: blockwise.PutBack, threads: int) -> Kep
             keys, tree = np.empty(int(chosen[:, 2].sum()), np.int32), np.empty(tree_size(work.bits), np.int32)
             _take_up_keys(chosen, keys, reports[at])
             for (_, _, size, _, block, *_), end in zip(chosen.tolist(), ends.tolist(), strict=True):
-                even = size - size % block
-                keys[end - size : end - size + even].reshape(-1, block).sort(axis=1)
-                keys[end - size + even : end].sort()
+                rest = end - size % block
+                if rest > end - size:
+                    keys[end - size : rest].reshape(-1, block).sort(axis=1)
+                keys[rest:end].sort()
             symbols = host(work.symbols)
             _quantize_shares(chosen, keys, work.bits, symbols, by_block, exponents, tree, reports[at])
 

@@ -8,7 +8,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..array import readonly
-from .rows import floats
+from .bits import floats
 
 _BLOCK = 8192
 """Elements that stay in the first-level cache while they are set to 0, added to and divided."""
@@ -19,17 +19,12 @@ TAUS, LEVELS, VALUES = range(3)
 _NO_LEVELS, _NO_FLOATS = readonly(np.empty(0, np.uint8)), readonly(np.empty(0, np.float32))
 
 
-def kind_of(beside: NDArray[Any]) -> int:
-    """What is added, by what stands beside words: uint8 levels, float32 values, or nothing."""
-    if beside.dtype == np.float32:
-        return VALUES
-    return LEVELS if beside.size else TAUS
-
-
-def levels_and_floats(beside: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """What stands beside words as the two arrays that kernels take."""
+def amounts_of(beside: NDArray[Any]) -> tuple[int, NDArray[np.uint8], NDArray[np.float32]]:
+    """What stands beside words (uint8 levels, float32 values, or nothing) as kernels take it."""
     array = readonly(beside)
-    return (_NO_LEVELS, array) if array.dtype == np.float32 else (array, _NO_FLOATS)
+    if array.dtype == np.float32:
+        return VALUES, _NO_LEVELS, array
+    return LEVELS if array.size else TAUS, array, _NO_FLOATS
 
 
 def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -68,7 +63,7 @@ def _divide(block, divisor, factor):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def add_words(kind, ends, rows, taus, words, levels, values):  # type: ignore[no-untyped-def]
+def add_words(ends, rows, taus, words, kind, levels, values):  # type: ignore[no-untyped-def]
     """Adds an update to what stands for residuals in a table of rows; for arguments see `sum_updates`."""
     at, none = np.int64(0), np.zeros(1, np.int64)
     for s in range(ends.size):
@@ -79,16 +74,16 @@ def add_words(kind, ends, rows, taus, words, levels, values):  # type: ignore[no
 
 
 @njit(nogil=True, cache=True)
-def sum_updates(kind, stops, ends, shifts, taus, words, levels, values, divisor, total):  # type: ignore[no-untyped-def]
+def sum_updates(stops, ends, shifts, taus, words, kind, levels, values, divisor, total):  # type: ignore[no-untyped-def]
     """Fills total, float32 [n], with the sum of updates, added in their order, divided by divisor.
 
     Args:
-        kind: TAUS, LEVELS or VALUES.
         stops: int64 [u], behind the last segment of each update.
         ends: int64 [s], where the words of each segment end.
         shifts: int64 [s], what has to be added to their positions to have elements of total.
         taus: float32 [s].
         words: uint32, position << 1 | sign (1 is minus), each update's ascending, one after the other.
+        kind: TAUS, LEVELS or VALUES.
         levels: uint8, beside the words, or nothing.
         values: float32, likewise.
         divisor: float32; 1 for a sum.

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -44,13 +44,14 @@ def portions(elements: NDArray[np.int64], threads: int, share: int = LEAST_SHARE
     return list(map(slice, starts, [*starts[1:], len(elements)]))
 
 
-def shares(count: int, threads: int, multiple: int = 1, least: int = 1) -> list[tuple[int, int]]:
-    """[start, stop) of each thread's share of `count` things.
+def run_shares(
+    kernel: Callable[[int, int], Result], count: int, threads: int, multiple: int = 1, least: int = 1
+) -> list[Result]:
+    """Runs a kernel over `count` things, [start, stop) for each thread, and returns its results in order.
 
     Starts are multiples of `multiple`. No thread takes less than `least`, but for the last one.
     """
-    if count == 0:
-        return []
     step = max(-(-count // max(threads, 1)), least)
     step = -(-step // multiple) * multiple
-    return [(start, min(start + step, count)) for start in range(0, count, step)]
+    parts = [(start, min(start + step, count)) for start in range(0, count, step)]
+    return run_all([partial(kernel, *part) for part in parts], threads)

@@ -15,20 +15,16 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import ThresholdRule
+from ..array import Floats32, Words
 from ..interface import Selected
 from . import avx512
-from .rows import ELEMENTS, Rows, floats
+from .bits import ELEMENTS, Rows, floats
 from .threads import LEAST_SHARE, portions, run_all
 
 SPARE = avx512.LANES
 """Elements that output arrays must have beyond the last one written."""
 
-VALUE_DTYPE: dict[ThresholdRule, type[np.generic]] = {
-    "wgt": np.float32,
-    "bgt": np.uint8,
-    "qgt": np.uint8,
-    "strom": np.uint8,
-}
+VALUE_DTYPE: dict[ThresholdRule, Any] = dict.fromkeys(("bgt", "qgt", "strom"), np.uint8) | {"wgt": np.float32}
 """What stands beside a word: the value (wgt), the level (qgt) or nothing (bgt, strom)."""
 WITHOUT_VALUES = ("bgt", "strom")
 
@@ -136,13 +132,7 @@ def selected(ends: NDArray[np.int64], tallies: NDArray[np.float64], taus: NDArra
 
 
 def threshold_rows(
-    rule: ThresholdRule,
-    rows: Rows,
-    taus: NDArray[np.float32],
-    words: NDArray[np.uint32],
-    values: NDArray[Any],
-    threads: int,
-    vectorized: bool,
+    rule: ThresholdRule, rows: Rows, taus: Floats32, words: Words, values: Any, threads: int, vectorized: bool
 ) -> Selected:
     """See `Ops.take_by_threshold`: `wgt`, `bgt`, `qgt` (Anoosheh, section 2.1) or `strom` (section 2.6).
 

@@ -19,9 +19,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...method.base import LARGEST_TAU, SMALLEST_TAU
+from ..array import Floats32, Words
 from ..interface import Selected
+from .bits import ELEMENTS, GRADIENT, Rows, floats
 from .looking import stratified_positions
-from .rows import ELEMENTS, GRADIENT, Rows, floats
 from .threshold import threshold_rows
 
 SAMPLE = 1 << 14
@@ -139,12 +140,7 @@ def trim(words, values, tau, keep, base, residual, squares):  # type: ignore[no-
 
 
 def topk_rows(
-    rows: Rows,
-    counts: Sequence[int],
-    words: NDArray[np.uint32],
-    values: NDArray[np.float32],
-    threads: int,
-    vectorized: bool,
+    rows: Rows, counts: Sequence[int], words: Words, values: Floats32, threads: int, vectorized: bool
 ) -> Selected:
     """See `Ops.take_largest`, and `threshold_rows` for the arguments; `values` are float32.
 
