@@ -216,7 +216,7 @@ class ByRank(SparseRule):
             taus = [reached_by(part, aim) for part, aim in zip(parts, aims, strict=True)]
             return given.ops.take_by_threshold(self.sends, batch, target, taus)
         counts = np.maximum((np.array(aims, np.float64) * batch.sizes).astype(np.int64), 1)
-        return given.ops.take_largest(batch, target, counts)
+        return given.ops.take_largest(batch, target, counts.tolist())
 
 
 class ByChunk(SparseRule):

@@ -177,7 +177,8 @@ def with_magnitudes(
     if shares is not None and numbers.size:
         sampled = batch.select(numbers)
         counts = np.minimum(sampled.sizes, SAMPLE).tolist()
-        ranks = [rank_at(shares[number], count) for number, count in zip(numbers, counts, strict=True)]
+        pairs = zip(numbers.tolist(), counts, strict=True)
+        ranks = [rank_at(shares[number], count) for number, count in pairs]
         reached, broken = ops.ranked_samples(sampled, counts, ranks)
         for number, magnitude in zip(numbers.tolist(), reached.tolist(), strict=True):
             with_samples[number] = replace(parts[number], reached=magnitude)

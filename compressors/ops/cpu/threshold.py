@@ -24,7 +24,8 @@ from .threads import LEAST_SHARE, portions, run_all
 SPARE = avx512.LANES
 """Elements that output arrays must have beyond the last one written."""
 
-VALUE_DTYPE: dict[ThresholdRule, Any] = dict.fromkeys(("bgt", "qgt", "strom"), np.uint8) | {"wgt": np.float32}
+_U1 = np.uint8
+VALUE_DTYPE: dict[ThresholdRule, Any] = {"wgt": np.float32, "bgt": _U1, "qgt": _U1, "strom": _U1}
 """What stands beside a word: the value (wgt), the level (qgt) or nothing (bgt, strom)."""
 WITHOUT_VALUES = ("bgt", "strom")
 
