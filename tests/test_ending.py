@@ -85,7 +85,7 @@ def test_what_is_ignored_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_nobody_reads_on():
+def test_a_closed_pipe_ends_a_command():
     piped = f"set -o pipefail; {sys.executable} -m taugrad train --help | (sleep 0.2; head -c 1)"
     answer = ended(["bash", "-c", piped])
     assert (answer.stdout, answer.stderr) == ("u", "")

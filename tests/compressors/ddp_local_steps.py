@@ -213,7 +213,7 @@ def check_ledger(local: LocalSteps) -> None:
 
 
 @scenario(2, values=CONSERVED)
-def agreed_weights_have_moved_by_what_was_learned_and_is_not_owed(
+def agreed_weights_move_by_pseudo_gradients_less_residuals(
     setting: tuple[float | str, int, int],
 ) -> None:
     """By the mean of what workers learned, less what they still owe."""

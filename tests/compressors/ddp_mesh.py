@@ -203,7 +203,7 @@ def what_was_sent_arrives_though_its_sender_ends() -> None:
 
 
 @scenario(3, values=("waits", "asks", "says nothing"))
-def whoever_ends_because_it_lost_a_worker_is_not_named(how: str) -> None:
+def a_worker_that_ends_because_of_a_lost_peer_is_not_named(how: str) -> None:
     """The connection of a killed worker may end later here than that of another one, which ended for it."""
     rank, mesh = dist.get_rank(), Mesh(most_bytes=MOST)
     gone = PeerLost(2, "is gone")

@@ -47,7 +47,7 @@ CASES += [("collective", line) for line in FIXED]
 compressed._SHORTEST_SLICE = 16  # these parameters are small
 
 
-def owed(run: Run) -> dict[str, Tensor]:
+def unsent(run: Run) -> dict[str, Tensor]:
     """By parameter, float64 [numel], what a worker owes to the sum of all gradients."""
     workers = run.state.workers
     kept = {name: torch.zeros(size).double() for name, size in SIZES.items()}
@@ -115,7 +115,7 @@ def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tup
             assert_same(results, {name: mean[name] for name in results})
     assert_alike(run.digests)
     assert len(set(run.digests)) == STEPS
-    given, kept = everyone(run.local), everyone(owed(run))
+    given, kept = everyone(run.local), everyone(unsent(run))
     if not any(word in line for word in ("momentum", "decay=0.5", "bf16", "sum")):
         for name, applied in run.applied.items():
             total = sum(gradients[name].flatten() for gradients in given)
@@ -158,7 +158,7 @@ def a_gradient_that_is_not_finite_is_named_or_skipped_on_all_workers(pattern: An
         skipping.steps(4)
         assert skipping.state.last_step.nonfinite == [("middle.weight", 1)]
         skipping.state.state_dict()  # what was sent is put back
-        kept, given = everyone(owed(skipping)), everyone(skipping.local)
+        kept, given = everyone(unsent(skipping)), everyone(skipping.local)
         assert all(bool(torch.isfinite(tensor).all()) for one in kept for tensor in one.values())
         for name, applied in skipping.applied.items():
             total = sum(gradients[name].flatten() for gradients in given)
@@ -196,10 +196,10 @@ def collectives_hold_back_what_messages_do(line: str) -> None:
 
 
 @scenario(3, values=PATTERNS)
-def what_is_owed_is_owed_by_another_number_of_workers(pattern: Any) -> None:
+def residuals_are_resharded_to_another_number_of_workers(pattern: Any) -> None:
     """Two of three workers go on: as much of the mean is still to be sent, and thresholds stay."""
     run = Run("strom(density(0.1))", pattern=pattern).steps(3)
-    states, kept = everyone(run.state.state_dict()), everyone(owed(run))
+    states, kept = everyone(run.state.state_dict()), everyone(unsent(run))
     ranks = [1, 2]
     group = new_group(ranks)
     if dist.get_rank() not in ranks:
@@ -207,7 +207,7 @@ def what_is_owed_is_owed_by_another_number_of_workers(pattern: Any) -> None:
     fewer = Run("strom(density(0.1))", pattern=pattern, process_group=group)
     fewer.state.load_state_dict(states, reshard=True)
     assert everyone(fewer.state.is_first_worker, group) == [True, False]  # it logs, without global rank 0
-    now = everyone(owed(fewer), group)
+    now = everyone(unsent(fewer), group)
     for name in SIZES:
         before = sum(state[name] for state in kept) / 3
         torch.testing.assert_close(sum(tensor[name] for tensor in now) / 2, before, rtol=0, atol=1e-5)

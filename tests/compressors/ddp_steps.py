@@ -201,7 +201,7 @@ class Turns:
 
 
 @scenario(2, values=CLEARING)
-def a_skipped_turn_is_skipped_alone(clearing: tuple[str, bool]) -> None:
+def a_skipped_step_leaves_the_other_optimizers_step(clearing: tuple[str, bool]) -> None:
     for spoiled in (2, 3, 5):
         turns = Turns("wgt(0.05, nonfinite='skip')", clearing)
         skipped = [turns.run(index, spoiled) for index in range(TURNS)]
@@ -211,7 +211,7 @@ def a_skipped_turn_is_skipped_alone(clearing: tuple[str, bool]) -> None:
 
 
 @scenario(2, values=CLEARING)
-def where_the_very_first_turn_is_skipped_training_goes_on(clearing: tuple[str, bool]) -> None:
+def training_goes_on_where_the_first_step_is_skipped(clearing: tuple[str, bool]) -> None:
     """Without gradients of its own to clear, the second turn may be taken for a part of the first."""
     for method in ("wgt(0.05, nonfinite='skip')", "wgt(0.05, momentum=0.5, nonfinite='skip')"):
         turns = Turns(method, clearing)

@@ -53,7 +53,7 @@ def test_what_arrives_without_being_asked_for_is_taken_with_its_sender() -> None
     assert arrivals.take(0) == []
 
 
-def test_rounds_end_as_soon_as_one_worker_is_lost_whoever_else_is_waited_for() -> None:
+def test_rounds_end_as_soon_as_one_of_the_peers_is_lost() -> None:
     here, *_ = in_memory(3)
 
     def rounds() -> Rounds:

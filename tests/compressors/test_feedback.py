@@ -185,7 +185,7 @@ def states_of(workers: int, method: str) -> list[dict[str, Any]]:
 
 
 @in_turn("reduction", ["mean", "sum"])
-def test_one_worker_owes_what_three_owed(reduction: str, alone: None) -> None:
+def test_residuals_of_three_workers_are_loaded_by_one(reduction: str, alone: None) -> None:
     method = f"strom(density(0.05, every=1), reduction='{reduction}') | golomb_rice"
     former = states_of(3, method)
     _, state = hooked(method)

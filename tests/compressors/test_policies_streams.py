@@ -171,7 +171,7 @@ def test_a_layer_is_not_sampled_again_and_again(policy: str) -> None:
 
 
 @in_turn("policy", POLICIES)
-def test_an_odd_step_is_lived_through(policy: str) -> None:
+def test_policies_survive_zeros_and_steps_that_are_not_finite(policy: str) -> None:
     """Zeros that are held back, a NaN that is refused, and nothing but zeros; then all goes on."""
     worker = workbench.Worker(f"wgt({policy}, nonfinite='skip')", SIZES)
     for step in range(40):

@@ -86,7 +86,7 @@ def test_encryption_defines_no_other_computation_and_the_key_is_no_field():
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_worker_by_itself_is_encrypted_from_nobody(monkeypatch):
+def test_encryption_changes_nothing_for_one_worker(monkeypatch):
     monkeypatch.setenv(KEY, "the key of all workers")
     hashes = set()
     for authenticated in (False, True):

@@ -30,7 +30,7 @@ def test_what_a_checkpoint_holds_brings_the_same_numbers_again():
     assert [draw() for _ in range(3)] == drawn
 
 
-def test_each_worker_draws_its_own_whoever_drew_before():
+def test_generators_of_workers_are_independent():
     alone = {}
     for rank in range(3):
         with Randomness(5, [rank]).of(rank):

@@ -113,7 +113,7 @@ def flat(tensors: Any) -> Tensor:
     return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
 
 
-def owed(sync: IslandGradients) -> Tensor:
+def unsent(sync: IslandGradients) -> Tensor:
     """float64 [P], in the model's order."""
     ((_, kept),) = sync.state.residuals().items()
     names = [name for name, _ in sync.model.named_parameters()]
@@ -263,7 +263,7 @@ def going_on(folder: Path, workers: int, size: int) -> dict[str, Any]:
     except CheckpointError as problem:
         return {"said": str(problem)}
     assert isinstance(trainer.sync, IslandGradients)
-    mine = owed(trainer.sync)
+    mine = unsent(trainer.sync)
     steps = trainer.sync.totals.steps
     trainer.fit()
     return {
@@ -274,7 +274,7 @@ def going_on(folder: Path, workers: int, size: int) -> dict[str, Any]:
     }
 
 
-def test_another_number_of_islands_goes_on_with_what_is_owed(
+def test_residuals_are_resharded_to_another_number_of_islands(
     workers: list[dict[str, Any]], folder: Path
 ) -> None:
     assert workers

@@ -139,7 +139,7 @@ def test_a_request_has_as_many_metrics_as_mlflow_takes(fake):
     assert [len(call) for call in fake.calls] == [1000, 1000, 500]
 
 
-def test_a_store_that_refuses_nan_gets_everything_else_and_the_user_hears_it_once(fake):
+def test_a_store_that_refuses_nan_gets_everything_else_with_one_notice(fake):
     def refuse(metrics: Sequence[Metric]) -> None:
         if not all(math.isfinite(metric.value) for metric in metrics):
             raise MlflowException.invalid_parameter_value("NaN is not a number")
@@ -203,7 +203,7 @@ def test_training_does_not_wait_for_a_store_that_hangs(fake):
     assert journal.close(0) == []
 
 
-def test_an_outage_loses_nothing_and_is_told_once_each_way(fake):
+def test_an_outage_loses_nothing_and_gives_two_notices(fake):
     journal, told = of(fake)
     for outage in range(2):
         fake.before = away
@@ -360,7 +360,7 @@ def test_its_process_may_be_killed_at_any_time(run, temporary):
     assert process_of(run_id) == {}
 
 
-def test_one_that_fails_is_told_of(run, temporary):
+def test_a_shipper_that_fails_is_reported(run, temporary):
     (uri, run_id), told = run, list[str]()
     journal = Journal(uri, run_id, told.append)
     journal.restore(["no record\n"])

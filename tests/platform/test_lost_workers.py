@@ -94,7 +94,7 @@ def start(tmp_path):
         worker.kill()
 
 
-def test_slow_stopped_and_dead_workers_hold_nobody_up(start, tmp_path):
+def test_slow_stopped_and_dead_workers_do_not_block_rounds(start, tmp_path):
     """Worker 0, which closes rounds, is stopped for a while: another one takes over. Later it is killed."""
     workers = start("work", WORKERS)
     first, *others = workers

@@ -126,7 +126,7 @@ def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monk
             assert refused(address, ask).endswith(f"{wanted}, and {copy}")
 
 
-def test_a_token_is_not_sent_to_who_does_not_ask(no_token, monkeypatch):
+def test_a_token_is_sent_on_request_only(no_token, monkeypatch):
     no_token.write_text(TOKEN)
     given = []
     with answering(lambda asked: given.append(token_in(asked)) or http("200 OK")) as address:

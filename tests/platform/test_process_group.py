@@ -37,7 +37,7 @@ def test_gloo_listens_there_unless_the_user_says_where(monkeypatch):
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_a_port_is_none_that_the_system_gives_to_whoever_asks_for_any():
+def test_a_free_port_is_not_ephemeral():
     first, last = map(int, EPHEMERAL.read_text().split())
     if first <= 32_767:
         pytest.skip(f"this machine gives out ports from {first} on")

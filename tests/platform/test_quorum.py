@@ -134,7 +134,7 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
     assert metrics[-1]["worker/3/left_out"] == 1
 
 
-def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
+def test_a_returning_worker_takes_over_weights_and_a_lost_one_has_no_residual():
     away, of_away = listed(["...A", "...a"], "strom(0.05)", 2 * H + 1)
     assert away._members[3].pending is not None
     assert torch.equal(torch.cat(away._replicas[3].weights()), weights(away))
@@ -154,7 +154,7 @@ def test_who_comes_back_takes_over_the_weights_and_who_was_lost_has_nothing():
 
 @settings(max_examples=12)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 999), st.sampled_from([0, 0.5]))
-def test_what_is_owed_outlives_any_sequence_of_resizes(counts, seed, unsent):
+def test_residuals_survive_any_sequence_of_resizes(counts, seed, unsent):
     """The mean over workers of residuals, what waits, and what they have just learnt stays what it was."""
     schedule = {"late": 0.3, "away": 0.2, "seed": seed}
     steps = 4 * H + 2

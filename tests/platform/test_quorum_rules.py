@@ -29,7 +29,7 @@ from taugrad.platform.synchronization.validation import needed_of
 
 
 @pytest.mark.parametrize("kind", ["store of one process", "store of several", "actor"])
-def test_the_first_proposal_is_the_decision_whoever_asks(kind, tmp_path):
+def test_the_first_proposal_is_the_decision(kind, tmp_path):
     """Eight workers propose at once; a round that is repeated from a checkpoint is decided again."""
     stores = [dist.FileStore(str(tmp_path / "store"), 8) for _ in range(8)]
     if kind == "store of one process":
@@ -138,7 +138,7 @@ def test_a_deadline_is_a_multiple_of_the_usual_time_within_bounds(monkeypatch):
         assert pace.deadline_s == deadline
 
 
-def test_no_offer_goes_to_who_is_silent(monkeypatch):
+def test_no_offer_goes_to_a_silent_worker(monkeypatch):
     """What a stopped worker has not read does not pile up; decisions are all kept."""
     here, there = (Inbox(carrier) for carrier in in_memory(2))
     for number in range(4):

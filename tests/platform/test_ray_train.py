@@ -62,7 +62,7 @@ This process was started with:
         (OTHER_VERSION, "started with: Ray: 2.50.0 This process was started with: Ray: 2.60.0"),
     ],
 )
-def test_what_ray_says_is_told_in_one_line(raised, said, monkeypatch):
+def test_rays_error_becomes_one_line(raised, said, monkeypatch):
     def refuse(**_: object) -> None:
         raise ConnectionError("Failed to connect") from RuntimeError(raised)
 

@@ -13,9 +13,9 @@ from group import run_group
 from hypothesis import given
 from hypothesis import strategies as st
 from mode_specs import HYBRID
-from owed import owed_by
 from plain import sgd, small
 from recorder import saved_by, trainer_of
+from unsent import unsent_by
 
 from taugrad import cli
 from taugrad.compressors.exchange.resizing import merged, share_of
@@ -91,9 +91,9 @@ def resized(name: str, workers: int, begun: Path) -> Trainer:
     return trainer_of(simulated(name, workers), saved=saved)
 
 
-def owed(sync: Any, what: str = "residuals") -> torch.Tensor:
+def unsent(sync: Any, what: str = "residuals") -> torch.Tensor:
     """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back."""
-    return sum(owed_by(pattern, what) for pattern in sync._patterns) / len(sync._patterns)
+    return sum(unsent_by(pattern, what) for pattern in sync._patterns) / len(sync._patterns)
 
 
 tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
@@ -121,7 +121,7 @@ def test_joins_and_leaves_lose_nothing_of_what_was_not_sent(residuals, counts, r
 
 
 @in_turn("name", SYNCS)
-def test_what_is_owed_and_agreed_stays_what_it_was(name, begun):
+def test_resizing_keeps_residuals_and_agreed_state(name, begun):
     before = resized(name, N, begun)
     for workers in (1, 2, 4):
         check_same(name, before, resized(name, workers, begun), begun)
@@ -133,10 +133,10 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
     for key, value in before.model.state_dict().items():
         assert torch.equal(after.model.state_dict()[key], value)
     for what in ("residuals", "velocities"):
-        torch.testing.assert_close(owed(after.sync, what), owed(before.sync, what), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(unsent(after.sync, what), unsent(before.sync, what), rtol=1e-5, atol=1e-7)
     hybrid = name.removeprefix("hybrid, ")
-    assert owed(before.sync).any() == (hybrid not in ["whole weights", *UNCOMPRESSED])
-    assert owed(before.sync, "velocities").any() == ("momentum" in name)
+    assert unsent(before.sync).any() == (hybrid not in ["whole weights", *UNCOMPRESSED])
+    assert unsent(before.sync, "velocities").any() == ("momentum" in name)
     assert after.sync.totals == before.sync.totals
     if isinstance(after.sync, LocalTraining):
         moves = [_moved(trainer.sync) for trainer in (before, after)]
@@ -229,7 +229,7 @@ def test_real_workers_go_on_as_simulated_ones_do(name, real, begun):
     assert real[0][name]["sent"] == two.sync.totals.sent
 
 
-def test_nobody_takes_over_other_workers_state_unasked(begun):
+def test_state_of_other_workers_is_refused_by_default(begun):
     saved, spec = saved_by(begun / "ring" / str(MIDDLE), 1), simulated("ring", 2)
     unasked = spec.model_copy(update={"workers": spec.workers.model_copy(update={"on_resize": "refuse"})})
     with pytest.raises(CheckpointError, match=r"of 3 workers, this run has 2: workers\.on_resize = refuse"):
@@ -256,7 +256,7 @@ def test_a_checkpoint_without_all_workers_is_refused(written, alone):
         ({"workers": MERGING, "compressor": "topk(0.1)", "sync": FOLLOWING}, "sync.adapt"),
     ],
 )
-def test_who_cannot_go_on_with_others_says_so(fields, said):
+def test_runs_that_cannot_be_resized_say_so(fields, said):
     spec = RunSpec.model_validate(fields)
     with pytest.raises(SpecError) as refused:
         with_workers(spec, "--resume RUN --workers.count 5", {"count": "5"})

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
-from owed import owed_by
 from torch import Tensor
+from unsent import unsent_by
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.bucket.ledger import Traffic
@@ -81,7 +81,7 @@ def test_what_was_applied_and_what_is_kept_add_up_to_the_gradients(name, workers
         given_ = gradients(workers, step)
         applied += synchronize(patterns, given_, step)[0].double() * workers
         summed += torch.stack([torch.cat(tensors) for tensors in given_]).double().sum(0)
-    kept = sum(owed_by(pattern) for pattern in patterns)
+    kept = sum(unsent_by(pattern) for pattern in patterns)
     torch.testing.assert_close(applied + kept, summed, rtol=0, atol=5e-5 * (workers + 1))
     assert ((applied - summed).abs().max() > 0.1) == (line != "none")
 

@@ -27,7 +27,7 @@ class Heard(io.StringIO):
             self.twice.set()
 
 
-def test_a_log_hears_of_what_goes_on(monkeypatch):
+def test_a_log_gets_a_line_now_and_then(monkeypatch):
     monkeypatch.setattr(terminal, "SOON_S", 0.01)
     monkeypatch.setattr(terminal, "SILENT_S", 0.01)
     log = Heard()

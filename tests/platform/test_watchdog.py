@@ -57,7 +57,7 @@ def test_what_a_killed_command_started_ends(sign, started):
     assert lives(other)
 
 
-def test_a_command_that_ends_by_itself_leaves_that_to_whoever_ends_it(started):
+def test_a_command_that_ends_by_itself_leaves_its_children(started):
     process, other, marked = started
     process.stdin.write("\n")
     process.stdin.flush()

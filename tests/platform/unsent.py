@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 
-def owed_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
+def unsent_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
     """float64 [all elements], what a worker owes to the sum of all gradients, in the order of its setting.
 
     Args:
