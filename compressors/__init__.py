@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         PeerLost,
         WorkersDisagree,
     )
-    from .hook import compress_gradients, compressed_allgather
+    from .hook import CompressionState, compress_gradients, compressed_allgather
     from .local_steps import LocalSteps
     from .method import CompressorConfig, chain
     from .method.local import Outer
@@ -58,9 +58,7 @@ if TYPE_CHECKING:
     from .patches import WeightPatch, apply_patch, make_patch
     from .reduce_scatter import ReduceScatterState, compress_reduce_scatter
     from .registration import register
-    from .replica_state import ReplicaState
-    from .replicas import compress_replicas
-    from .state import CompressionState
+    from .replicas import ReplicaState, compress_replicas
 else:
     __getattr__ = export_lazily(
         __name__,
@@ -77,7 +75,7 @@ else:
                 ),
                 ".errors",
             ),
-            **dict.fromkeys(("compress_gradients", "compressed_allgather"), ".hook"),
+            **dict.fromkeys(("CompressionState", "compress_gradients", "compressed_allgather"), ".hook"),
             "LocalSteps": ".local_steps",
             "Outer": ".method.local",
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
@@ -85,8 +83,6 @@ else:
             **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),
             **dict.fromkeys(("ReduceScatterState", "compress_reduce_scatter"), ".reduce_scatter"),
             "register": ".registration",
-            "ReplicaState": ".replica_state",
-            "compress_replicas": ".replicas",
-            "CompressionState": ".state",
+            **dict.fromkeys(("ReplicaState", "compress_replicas"), ".replicas"),
         },
     )

@@ -2,20 +2,32 @@
 
     state = compress_gradients(model, "wgt(density(0.01)) | golomb_rice")
 
-`state.py` follows DDP's buckets; `protocols/` exchanges what is in them, with a class for each way.
+DDP calls `compressed_allgather` with each bucket. The state names its parameters, and `protocols/` exchanges
+what is in it, with a class for each way.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from weakref import ref
 
+import torch
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.amp import GradScaler
 from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 
+from .bucket.accumulated import AccumulatedGradients
+from .bucket.layout import MemoryOrder
+from .errors import CompressionError
+from .exchange.agreement import described
 from .exchange.patterns import PatternName
-from .method import Method
-from .state import CompressionState, ddp_in
+from .gloo_threads import Once
+from .method import CompressedMethod, Method, PowerSGD, read_config
+from .names import plain_names
+from .protocols.base import Bucket
+from .worker_state import WorkerState
 
 
 def compress_gradients(
@@ -27,25 +39,41 @@ def compress_gradients(
     pattern: PatternName | None = None,
     sites: Sequence[Sequence[int]] | None = None,
     key: bytes | None = None,
-) -> CompressionState:
-    """Compresses what a DDP model synchronizes, from the next backward pass on.
+) -> "CompressionState":
+    """Compresses what a DDP model synchronizes in its process group, from the next backward pass on.
 
     Args:
         model: a DistributedDataParallel model, or what holds one: compiled, or in a wrapper of Fabric's or
             Accelerate's.
         method: a method, its dictionary, or its line such as `wgt(density(0.01)) | golomb_rice`.
-        scaler: the loss's scaler, if there is one (see `CompressionState`).
-        threads: see `CompressionState`.
-        pattern: see `CompressionState`.
-        sites: see `CompressionState`.
-        key: see `CompressionState`.
+        scaler: of the loss. Gradients are divided by its scale before they are compressed, and multiplied
+            afterwards, so that `unscale_`, clipping, `step` and `update` work as without a hook. Where one
+            worker's gradient overflows, all find an infinity and skip the step, and residuals are what they
+            were before it: a copy of them is kept from one step to the next.
+        threads: number of CPU threads for a pass; by default as many as torch uses. No result depends on it.
+        pattern: who sends what to whom. allgather: every message to all workers. hierarchical: likewise, over
+            links between sites once per site, with the same result. sharded and parameter_server: to the
+            workers that reduce a part each, or to worker 0, which send the compressed sum to all; ring: from
+            worker to worker, compressed at each hop. docs/synchronization.md compares them. collective: as
+            sharded, by torch's collectives, where the size of messages does not depend on gradients (fp16,
+            bf16, fp8, linear and quantile of 4 or 8 bits): they stay on the device. None takes it on GPUs
+            with NCCL; otherwise allgather.
+        sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers on
+            one host form a site.
+        key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections without
+            the key are refused (`exchange/keys.py`). By default, there is no key.
 
     Returns:
         The state: what was sent (`last_step`, `totals`), and what belongs into a checkpoint (`state_dict`).
 
     Raises:
+        pydantic.ValidationError: the method is not valid; the message names the field.
         TypeError: there is no DDP model in it; the message says what was given instead.
-        ValueError: there are several, each of which needs a call of its own; or as for `CompressionState`.
+        ValueError: there are several, each of which needs a call of its own; or DDP expects a sparse
+            gradient, or reduces in Python (`optimize_ddp`); or the method cannot take a parameter, or a
+            scaler; or a pattern matches no parameter; or the number of threads is not a whole number of at
+            least 1; or the exchange pattern is unknown, or does not go with the method; or the sites do not
+            have each rank once, or are given for another pattern.
         RuntimeError: the model has a hook already, or its first backward pass has begun.
     """
     ddp = ddp_in(model)
@@ -56,7 +84,7 @@ def compress_gradients(
     return state
 
 
-def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
+def compressed_allgather(state: "CompressionState", bucket: GradBucket) -> Future[Tensor]:
     """Synchronizes one bucket: the hook itself, for those who make the state and register it in two lines.
 
     Returns:
@@ -73,3 +101,248 @@ def compressed_allgather(state: CompressionState, bucket: GradBucket) -> Future[
             process group allows.
     """
     return state.synchronize(bucket)
+
+
+class CompressionState(WorkerState):
+    """The state of compression on one worker of DDP; for attributes see also `WorkerState`.
+
+    A state belongs to one DDP model, and synchronizes what that model reduces. A complex parameter counts as
+    real numbers, two for each element.
+
+    If several backward passes are exchanged before gradients are cleared, each of them exchanges what it has
+    added, as in DDP without a hook; gradients must be equal on all workers between the passes. They belong
+    to one step until an optimizer steps one of the parameters, or some gradients are cleared.
+
+    Attributes:
+        failure: the error that made a hook fail. DDP's `backward()` raises a RuntimeError that only quotes
+            it.
+        gradient_scale: a factor for gradients, applied before anything else; set it to the inverse of a
+            loss's scale, such as 1 / GradScaler.get_scale().
+    """
+
+    _accumulating = "ddp.no_sync(), and no Join"
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        config: Method | Mapping[str, Any] | str,
+        *,
+        threads: int | None = None,
+        pattern: PatternName | None = None,
+        sites: Sequence[Sequence[int]] | None = None,
+        key: bytes | None = None,
+        scaler: GradScaler | None = None,
+    ) -> None:
+        """Prepares to compress what `ddp` synchronizes; for arguments and errors see `compress_gradients`."""
+        ddp = ddp_in(ddp)
+        method = _skipping(read_config(config), scaler)
+        names = plain_names(ddp.module)
+        named = {names[name]: parameter for name, parameter in ddp.module.named_parameters()}
+        reduced = _reduced_by(ddp)
+        self._names = {id(parameter): name for name, parameter in named.items() if id(parameter) in reduced}
+        if isinstance(method, PowerSGD):
+            for name in self._names.values():
+                if named[name].is_complex():
+                    raise ValueError(
+                        f"powersgd cannot take the complex parameter {name!r}: use another method"
+                    )
+        optimized = {name: named[name] for name in self._names.values()}
+        known = {name: _real(parameter) for name, parameter in named.items()}
+        super().__init__(
+            method,
+            ddp.process_group,
+            pattern=pattern,
+            sites=sites,
+            key=key,
+            known=known,
+            parameters={name: known[name] for name in self._names.values()},
+            optimized=lambda: optimized,
+            threads=threads,
+            hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
+        )
+        # A sum needs no true gradients.
+        self._scaler = scaler if isinstance(self.config, CompressedMethod) else None
+        self._scale: float | None = None
+        self._accumulated = AccumulatedGradients(optimized, self._fail)
+        self._ddp, self._rebuilt = ref(ddp), bool(ddp._has_rebuilt_buckets)
+        self._by_strides = not ddp.gradient_as_bucket_view
+        self._lay_out()
+        self._ddp_options = {
+            "find_unused_parameters": str(bool(ddp.find_unused_parameters)),
+            "static_graph": str(bool(ddp.static_graph)),
+            "a scaler": str(scaler is not None),
+        }
+        self._agreed: dict[tuple[int, ...], list[str]] = {}
+        """The parameter names of buckets on which all workers agree, by index and the ids of the
+        parameters."""
+
+    def __reduce__(self) -> tuple[type["StateCopy"], tuple[Method, dict[str, Any]]]:
+        """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
+        return StateCopy, (self.config, self.state_dict())
+
+    def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
+        """What the hook does; see `hook.compressed_allgather`."""
+        if bucket.index() == 0:
+            self._begin()
+        names = self._names_in(bucket)
+        # What was exchanged before is not exchanged again; averaging identical values is a no-op.
+        is_noop = self._protocol.averages and self.gradient_scale == 1
+        earlier = {} if is_noop else self._accumulated.copies(names)
+        if earlier and not bucket.buffer().any():
+            earlier = {}  # under Join, this rank has no data left: DDP gives it zeros
+        sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()
+        named = Bucket(
+            bucket.index(), bucket.buffer(), names, sizes, is_last, earlier, self._scale, ddp=bucket
+        )
+        named.add_earlier(-1.0)  # DDP has filled the buffer with both
+        summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
+        if is_last:
+            self._end_pass()
+            self._accumulated.end()
+        parameters, strides = self._parameters, self._strides
+        if self._by_strides and any(parameters[name].stride() != strides[name] for name in names):
+            return summed.then(Once(lambda done: self._turned(done.value(), names)))
+        return summed
+
+    def _begin(self) -> None:
+        """Begins a backward pass."""
+        if self._scaler is not None and self._scaler.is_enabled():
+            self._scale = self._scaler.get_scale()
+        self._accumulated.begin()
+        self._begin_pass(self._accumulated.names)
+        self._follow_rebuilt_buckets()
+
+    def _lay_out(self) -> None:
+        orders = {name: MemoryOrder.of(parameter) for name, parameter in self._known.items()}
+        back, before = self._protocol.back, self.feedback.orders
+        for name in () if back is None else back.residuals:
+            if before.get(name) != orders[name]:
+                problem = f"the memory format of {name!r} changed after the first step: change it before, or "
+                raise self._fail(CompressionError(f"{problem}use the pattern allgather"))
+        self.feedback.reorder(orders)
+        self._strides = {name: parameter.stride() for name, parameter in self._parameters.items()}
+
+    def _turned(self, buffer: Tensor, names: Sequence[str]) -> Tensor:
+        """A bucket's result, moved to where DDP reads it.
+
+        DDP fills a bucket by the strides that parameters had when it made the bucket, and reads what a hook
+        returns by those that they have now.
+        """
+        parameters = [self._parameters[name] for name in names]
+        shares = torch.split(buffer, [parameter.numel() for parameter in parameters])
+        for name, parameter, share in zip(names, parameters, shares, strict=True):
+            if parameter.stride() != self._strides[name]:
+                share.copy_(MemoryOrder.of(parameter).flat(self.feedback.orders[name].shaped(share)))
+        return buffer
+
+    def _follow_rebuilt_buckets(self) -> None:
+        """After the first step, DDP makes its buckets anew, as parameters lie in memory then."""
+        ddp = None if self._rebuilt else self._ddp()
+        if ddp is not None and ddp._has_rebuilt_buckets:
+            self._rebuilt = True
+            self._lay_out()
+
+    def _names_in(self, bucket: GradBucket) -> list[str]:
+        """Names of a bucket's parameters. For a new bucket, all workers first check that they agree on it.
+
+        After the first step, DDP uses worker 0's layout of buckets on all workers. Workers that agreed on the
+        first layout therefore meet the new one in the same step.
+        """
+        parameters = bucket.parameters()
+        key = (bucket.index(), *map(id, parameters))
+        names = self._agreed.get(key)
+        if names is None:
+            if not self._names.keys() >= set(key[1:]):
+                raise self._fail(
+                    CompressionError(
+                        "a bucket of another model: a state belongs to the DDP model that it was made for; "
+                        "make a CompressionState for each"
+                    )
+                )
+            names = [self._names[id(parameter)] for parameter in parameters]
+            places = {f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)}
+            self._meet({**self._ddp_options, **described(self._parameters), **places})
+            self._agreed[key] = names
+        return names
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """What `deepcopy`, `pickle` and `torch.save` make of a state, also of that in a DDP model.
+
+    It has residuals of its own, but no process group, and cannot train: torch registers no hook for the copy
+    of a DDP model. A new state continues from it:
+
+        state = compress_gradients(ddp, copied.config)
+        state.load_state_dict(copied.state_dict())
+    """
+
+    config: Method
+    kept: dict[str, Any]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `CompressionState.state_dict` returned."""
+        return self.kept
+
+    def synchronize(self, bucket: GradBucket) -> NoReturn:
+        """Raises CompressionError."""
+        raise CompressionError(
+            "a copy of a CompressionState has no process group; make a state for the copied model, "
+            "compress_gradients(ddp, copied.config), and load copied.state_dict() into it"
+        )
+
+
+def ddp_in(model: object) -> DistributedDataParallel:
+    """The DDP model in what holds it: itself, `torch.compile`'s module, or a wrapper's.
+
+    Raises:
+        TypeError: there is none.
+        ValueError: there are several, or it reduces in Python (`optimize_ddp`).
+    """
+    inner = model
+    if isinstance(model, torch.nn.Module) and not isinstance(model, DistributedDataParallel):
+        held = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+        if len(held) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(held)} DDP models: make a state for each")
+        inner = held[0] if held else model
+    if not isinstance(inner, DistributedDataParallel):
+        raise TypeError(
+            f"ddp is {'None' if model is None else f'of {type(model).__name__}'}: it must be, or hold, a "
+            "model in torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP); "
+            "where there is one process only, libraries wrap none"
+        )
+    if getattr(inner, "_use_python_reducer", False):
+        raise ValueError(
+            'torch._dynamo.config.optimize_ddp = "python_reducer" when the model was made: DDP then has no '
+            "buckets for the hook; leave it at its default"
+        )
+    return inner
+
+
+def _skipping(config: Method, scaler: GradScaler | None) -> Method:
+    """The method as a scaler needs it: an overflow is no error, but a step that all skip."""
+    if scaler is None:
+        return config
+    if isinstance(config, PowerSGD):
+        raise ValueError("powersgd with a scaler: an overflow would stay in its memory; use another method")
+    return config.model_copy(update={"nonfinite": "skip"})
+
+
+def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
+    """Ids of the parameters that DDP reduces: neither ignored nor frozen when it was made."""
+    try:
+        buckets = ddp.reducer._get_zeros_like_grad_buckets()
+    except RuntimeError:  # there are none like those of sparse gradients
+        kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        modules = ddp.module.named_modules()
+        sparse = [f"{name}.weight" for name, module in modules if isinstance(module, kinds) and module.sparse]
+        raise ValueError(
+            f"DDP expects a sparse gradient of {', '.join(sparse) or 'a parameter'}: the hook takes only "
+            "dense ones; make the embedding with sparse=False"
+        ) from None
+    return {id(parameter) for bucket in buckets for parameter in bucket.parameters()}
+
+
+def _real(parameter: Tensor) -> Tensor:
+    """The same memory as real numbers, as DDP's buckets have it."""
+    return torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter

@@ -21,7 +21,7 @@ from .exchange.resizing import model_of, ranks_together, require_same_worker, re
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
-from .optimizer_steps import OptimizerWatch, StepTracker, watched
+from .optimizer_steps import StepTracker
 from .peers.powersgd import PowerSGDReducer
 from .protocols.base import AllReduce, Bucket, Reducer
 from .protocols.compressed import CompressedReducer
@@ -131,8 +131,7 @@ class WorkerState:
             self._protocol = AllReduce(config, group, self._fail)
         self._observing = False
         self._before_last = Totals()
-        self._optimized, self._steps = optimized, StepTracker(optimized)
-        self._watch: OptimizerWatch | None = None
+        self._optimized, self._steps = optimized, StepTracker(self, optimized)
 
     @property
     def workers(self) -> int:
@@ -270,7 +269,6 @@ class WorkerState:
         if self._steps.begin_pass(uncleared):
             self._undo_skipped()
             self._steps.begin_step()
-            self._watch = watched(self, self._watch, self._optimized().values())
             self._before_last = self.totals
             self.last_step = Step(steps=1)
         else:

@@ -11,9 +11,8 @@ from accelerate import Accelerator
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..hook import compress_gradients
+from ..hook import CompressionState, compress_gradients
 from ..method import Method
-from ..state import CompressionState
 from .rank_files import load_rank, save_rank
 
 

@@ -14,9 +14,8 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch.strategies import DDPStrategy
 
 from ..bucket.ledger import Step
-from ..hook import compress_gradients
+from ..hook import CompressionState, compress_gradients
 from ..method import Method
-from ..state import CompressionState
 from .metrics import ledger_metrics
 from .rank_files import load_rank, new_checkpoint_id, save_rank
 

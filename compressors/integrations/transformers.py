@@ -12,9 +12,8 @@ from weakref import ref
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..hook import compress_gradients
+from ..hook import CompressionState, compress_gradients, ddp_in
 from ..method import Method
-from ..state import CompressionState, ddp_in
 from .metrics import ledger_metrics
 from .rank_files import load_rank, new_checkpoint_id, save_rank
 

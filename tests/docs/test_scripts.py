@@ -11,7 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from waiting import TIMEOUT_S, until
 
-from taugrad.compressors.optimizer_steps import MomentumTwice, OptimizerWatch
+from taugrad.compressors.optimizer_steps import MomentumTwice, StepTracker
 from taugrad.platform.ports import free_port
 
 
@@ -66,7 +66,7 @@ def test_momentum_on_both_sides_is_warned_of_once(page):
     ddp = DistributedDataParallel(torch.nn.Linear(32, 4))
     page["compress"](ddp)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-    OptimizerWatch.warned = False
+    StepTracker.warned = False
 
     def steps():
         for _ in range(3):
