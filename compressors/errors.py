@@ -5,13 +5,24 @@ The timeout of the process group applies to collectives and to single messages: 
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, Self
 
 
 class CompressionError(Exception):
-    """Base class of this package's errors."""
+    """Base class of this package's errors, which can cross process boundaries."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        error = super().__new__(cls, *arguments)
+        error._made_by = partial(cls, **options), arguments
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made_by  # what the class was called with: `args` has the message alone
+
+    _made_by: tuple[Any, ...]
 
 
 class CorruptMessage(CompressionError, ValueError):
@@ -29,10 +40,6 @@ class PatchMismatch(CompressionError, ValueError):
         super().__init__(difference)
         self.tensor = tensor
 
-    def __reduce__(self) -> tuple[type["PatchMismatch"], tuple[str, str]]:
-        """Pickles by its arguments, so that it can cross process boundaries."""
-        return type(self), (self.tensor, str(self))
-
 
 class WorkersDisagree(CompressionError, ValueError):
     """The workers have different methods, exchanges or models; every worker raises the same error."""
@@ -40,10 +47,6 @@ class WorkersDisagree(CompressionError, ValueError):
     def __init__(self, difference: str) -> None:
         super().__init__(f"the workers do not agree: {difference}")
         self.difference = difference
-
-    def __reduce__(self) -> tuple[type["WorkersDisagree"], tuple[str]]:
-        """Pickles by its argument, so that it can cross process boundaries."""
-        return type(self), (self.difference,)
 
 
 class Diverged(CompressionError):
@@ -70,10 +73,6 @@ class NonFiniteGradient(Diverged, FloatingPointError):
             f"the gradient of {parameter!r} holds NaN or Inf {where}; lower the learning rate{skip}"
         )
 
-    def __reduce__(self) -> tuple[Callable[..., "NonFiniteGradient"], tuple[str, int]]:
-        """Pickles by its arguments, so that it can cross process boundaries."""
-        return partial(type(self), can_skip=self.can_skip), (self.parameter, self.rank)
-
 
 class NonFiniteWeight(Diverged, FloatingPointError):
     """A worker's weights held NaN or Inf after its local steps.
@@ -89,10 +88,6 @@ class NonFiniteWeight(Diverged, FloatingPointError):
             f"the weight {parameter!r} holds NaN or Inf on worker {rank}; lower the learning rate, or clip "
             "gradients; what was agreed on before is not affected"
         )
-
-    def __reduce__(self) -> tuple[type["NonFiniteWeight"], tuple[str, int]]:
-        """Pickles by its arguments, so that it can cross process boundaries."""
-        return type(self), (self.parameter, self.rank)
 
 
 UNKNOWN_WORKER = -1
@@ -110,10 +105,6 @@ class PeerLost(CompressionError, RuntimeError):
     def __init__(self, worker: int, reason: str) -> None:
         self.worker, self.reason = worker, reason
         super().__init__(f"{'another worker' if worker == UNKNOWN_WORKER else f'worker {worker}'} {reason}")
-
-    def __reduce__(self) -> tuple[type["PeerLost"], tuple[int, str]]:
-        """Pickles by its arguments, so that it can cross process boundaries."""
-        return type(self), (self.worker, self.reason)
 
 
 _SILENT = re.compile(r"timed? ?out", re.IGNORECASE)

@@ -26,7 +26,7 @@ from .exchange.patterns import PatternName
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
-from .protocols.base import Bucket
+from .protocols.base import Bucket, Options
 from .worker_state import WorkerState
 
 
@@ -151,14 +151,10 @@ class CompressionState(WorkerState):
         super().__init__(
             method,
             ddp.process_group,
-            pattern=pattern,
-            sites=sites,
-            key=key,
+            Options(pattern, sites, key, threads, bool(ddp.find_unused_parameters or ddp.static_graph)),
             known=known,
             parameters={name: known[name] for name in self._names.values()},
             optimized=lambda: optimized,
-            threads=threads,
-            hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
         )
         # A sum needs no true gradients.
         self._scaler = scaler if isinstance(self.config, CompressedMethod) else None

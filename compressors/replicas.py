@@ -44,7 +44,7 @@ from .exchange.addresses import transport_of
 from .exchange.agreement import described
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .names import plain_names
-from .protocols.base import Bucket
+from .protocols.base import Bucket, Options
 from .worker_state import WorkerState
 
 
@@ -209,17 +209,14 @@ class ReplicaState(WorkerState):
                 f"the group holds rank {min(both)} of this worker's own island: it must be the mesh's other "
                 "dimension, such as mesh['replicate']"
             )
+        whole = {name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()}
         super().__init__(
             config,
             group,
-            pattern="allgather",
-            key=key,
+            Options("allgather", None, key, threads, self._holds_back_zeros, whole),
             known=here,
             parameters=here,
             optimized=lambda: {name: parameter.sharded_param for name, parameter in self._sharded.items()},
-            threads=threads,
-            hold_back_zeros=self._holds_back_zeros,
-            whole={name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()},
         )
         self.feedback.reorder({name: MemoryOrder.of(tensor) for name, tensor in here.items()})
         self._under_way: list[_UnderWay] = []

@@ -4,9 +4,9 @@ Before their first exchange, workers check that all of them have the same settin
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
@@ -16,14 +16,14 @@ from .bucket.ledger import Step, Totals, Traffic
 from .errors import CompressionError, PeerLost
 from .exchange.addresses import backends_of
 from .exchange.agreement import flattened, require_agreement
-from .exchange.patterns import PatternName, require_fitting
+from .exchange.patterns import require_fitting
 from .exchange.resizing import model_of, ranks_together, require_same_worker, resharded
 from .method import CompressedMethod, Method, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import StepTracker
 from .peers.powersgd import PowerSGDReducer
-from .protocols.base import AllReduce, Bucket, Reducer
+from .protocols.base import AllReduce, Bucket, Options, Reducer
 from .protocols.compressed import CompressedReducer
 
 _STATE_VERSION = 8
@@ -53,33 +53,21 @@ class WorkerState:
         self,
         config: Method,
         group: dist.ProcessGroup,
+        options: Options,
         *,
-        pattern: PatternName | None = None,
-        sites: Sequence[Sequence[int]] | None = None,
-        key: bytes | None = None,
         known: Mapping[str, Tensor],
         parameters: Mapping[str, Tensor],
         optimized: Callable[[], Mapping[str, Tensor]],
-        threads: int | None,
-        hold_back_zeros: bool,
-        whole: Mapping[str, int] | None = None,
     ) -> None:
         """Prepares to synchronize `parameters` in a process group.
 
         Args:
             config: the method.
             group: the workers'.
-            pattern: who sends what to whom; of a method that sends messages. None: collective where messages
-                have a fixed size, parameters are on GPUs and the group has NCCL, without a key; otherwise
-                allgather.
-            sites: for hierarchical, the ranks of each site.
-            key: that all workers share, if messages are to be encrypted and authenticated.
+            options: of the exchange.
             known: by name, all of the model: what a state has of those that are not synchronized is kept.
             parameters: by name, in the model's order, what is synchronized; or this worker's shards of that.
             optimized: returns `parameters` by name as optimizers have them.
-            threads: number of CPU threads for a pass; None: as many as torch uses.
-            hold_back_zeros: send nothing for a parameter whose gradient is zero everywhere.
-            whole: by name, the elements of what `parameters` are shards of; None where they are no shards.
 
         Raises:
             ValueError: a name's pattern matches no parameter; or the method takes no key, not this exchange
@@ -88,14 +76,14 @@ class WorkerState:
         self.config = config
         if problems := unmatched_patterns(config, list(known)):
             raise ValueError("; ".join(problems))
-        if pattern is None:
-            on_nccl = {backends_of(group).get(tensor.device.type) for tensor in parameters.values()} == {
-                "nccl"
-            }
-            by_collectives = on_nccl and config.has_fixed_size and sites is None and key is None
-            pattern = "collective" if by_collectives else "allgather"
-        require_fitting(pattern, config, sites)
-        if key is not None and pattern == "collective":
+        key, threads = options.key, options.threads
+        if options.pattern is None:
+            backends = {backends_of(group).get(tensor.device.type) for tensor in parameters.values()}
+            by_collectives = backends == {"nccl"} and config.has_fixed_size
+            by_collectives &= options.sites is None and key is None
+            options = replace(options, pattern="collective" if by_collectives else "allgather")
+        require_fitting(str(options.pattern), config, options.sites)
+        if key is not None and options.pattern == "collective":
             raise ValueError("a key with pattern = collective: torch's collectives do not encrypt")
         if key is not None and not isinstance(config, CompressedMethod) and dist.get_world_size(group) > 1:
             raise ValueError(
@@ -107,24 +95,11 @@ class WorkerState:
         self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
-        threads = torch.get_num_threads() if threads is None else threads
-        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
             raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
         self._protocol: Reducer
         if isinstance(config, CompressedMethod):
-            self._protocol = CompressedReducer(
-                config,
-                group,
-                parameters,
-                self._fail,
-                feedback=self.feedback,
-                pattern=pattern,
-                sites=sites,
-                key=key,
-                threads=threads,
-                hold_back_zeros=hold_back_zeros,
-                whole=whole,
-            )
+            self._protocol = CompressedReducer(config, group, parameters, self._fail, self.feedback, options)
         elif isinstance(config, PowerSGD):
             self._protocol = PowerSGDReducer(config, group, parameters, known, self._fail)
         else:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CorruptMessage
-from ..method.methods import CompressedMethod, Exempt, Method
+from ..method.methods import CompressedMethod, Exempt
 from ..ops.array import Array, Flags, host
 from ..ops.cpu.summing import amounts_of, joined, sum_updates
 from ..ops.interface import Ops, ops_for
@@ -65,13 +65,6 @@ class Compressor:
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.momentum_correction)
         """Whether they have a velocity."""
-
-    def of(self, method: Method) -> "Compressor":
-        """This compressor, or one of what `aimed_at` made of its method: layouts stay the same."""
-        if method is self.config:
-            return self
-        assert isinstance(method, CompressedMethod)
-        return Compressor(method, self.ops, self.threads)
 
     def layout(
         self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = (), *, fixed: bool = False

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..method.methods import CompressedMethod, Method
 from ..ops.array import Array
+from ..ops.interface import Ops
 from ..ops.readback import Readback
 from ..rules.base import Context, rule_of
 from ..tau.base import ALL, PolicyMemory
@@ -247,7 +248,9 @@ class FeedbackCompressor:
         self._context.memories = (
             feedback.memories if shard is None else feedback.shard_memories.setdefault(shard, {})
         )
-        self.compressor = self.compressor.of(feedback.method)
+        if feedback.method is not self.compressor.config:
+            assert isinstance(feedback.method, CompressedMethod)
+            self.compressor = Compressor(feedback.method, self.compressor.ops, self.compressor.threads)
         named = list(zip(self._names, gradients, strict=True))
         parts = feedback.parts(named, self.layout, self.compressor, self._slices)
         if rms is not None:
@@ -292,14 +295,6 @@ class FeedbackCompressor:
         """Confirms that what was taken out has arrived, so there is nothing to put back."""
         self._taken = []
 
-    def residual_squares(self) -> float:
-        """Sum of squares of all residuals."""
-        ops = self.compressor.ops
-        readback = Readback(ops)
-        squares = ops.squares(list(self.feedback.residuals.values()), readback)
-        readback.fetch()
-        return float(sum(squares().tolist()))
-
     @property
     def nbytes(self) -> int:
         """Bytes of a message of fixed size; 0 where messages have others."""
@@ -322,6 +317,15 @@ def _gain(residual: Tensor, gradient: Tensor) -> None:
     """Adds a gradient, except where the sum is not finite."""
     total = residual + gradient
     torch.where(torch.isfinite(total), total, residual, out=residual)
+
+
+def residual_squares(feedbacks: Sequence[Feedback], ops: Ops) -> float:
+    """Sum of squares of all residuals."""
+    readback = Readback(ops)
+    residuals = [residual for feedback in feedbacks for residual in feedback.residuals.values()]
+    squares = ops.squares(residuals, readback)
+    readback.fetch()
+    return float(sum(squares().tolist()))
 
 
 def _memory_of(part: Part) -> list[Tensor]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from math import isnan
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class PartTally:
     """Value bits of what was sent."""
 
 
-def by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
+def by_parameter(tallies: Iterable[PartTally]) -> list[PartTally]:
     """Sums of the tallies of a parameter's slices, by name."""
     sums = []
     for name, group in groupby(sorted(tallies, key=lambda tally: tally.name), key=lambda tally: tally.name):
@@ -98,7 +98,7 @@ def by_parameter(tallies: Sequence[PartTally]) -> list[PartTally]:
 
 
 @dataclass(slots=True, eq=False)
-class Tallies(Sequence[PartTally]):
+class Tallies:
     """What the parameters of a bucket send: columns, which read as one record of each parameter."""
 
     names: Sequence[str]
@@ -115,16 +115,6 @@ class Tallies(Sequence[PartTally]):
         sent, bits = np.zeros((2, len(parts)), np.int64)
         taus = np.full(len(parts), np.nan, np.float32)
         return cls(parts.names, parts.elements, sent, np.zeros(len(parts)), taus, bits)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @overload
-    def __getitem__(self, at: int) -> PartTally: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[PartTally]: ...
-    def __getitem__(self, at: int | slice) -> PartTally | list[PartTally]:
-        return list(self)[at]
 
     def __iter__(self) -> Iterator[PartTally]:
         taus = [None if isnan(tau) else tau for tau in self.taus.tolist()]

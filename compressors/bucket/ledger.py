@@ -4,14 +4,13 @@ Paper bytes are value bits only, as Anoosheh counts them. Wire bytes are what th
 handed to the transport. Both are sums over all workers; docs/accounting.md has the definitions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from .layout import PartTally
 
@@ -176,44 +175,6 @@ class Step(Totals):
         for tally in tallies:
             self.layers.append(tally)
             self.residual_squares += tally.residual_squares
-
-
-MOST_WORKERS = 64
-"""Of which each link is shown: 4,032 of them."""
-
-
-@dataclass(frozen=True)
-class Links:
-    """Sums over a run, and over all its processes."""
-
-    messages: NDArray[np.int64]
-    """int64 [workers, workers], from row to column."""
-    nbytes: NDArray[np.int64]
-    """int64 [workers, workers], of messages: what the ledger counts as received."""
-
-    @classmethod
-    def of(
-        cls, traffic: "Traffic", ranks: Sequence[int], gather: Callable[[NDArray[np.float64]], NDArray[Any]]
-    ) -> "Links | None":
-        """What went over each link, from what each process counted; all must call this together.
-
-        None where no message did: the transport of all-reduces decides about links.
-
-        Args:
-            traffic: of the workers here.
-            ranks: theirs.
-            gather: gives float64 [workers, ...], of all workers, for [workers here, ...].
-        """
-        here = list(ranks)
-        rows = np.stack([traffic.link_messages[here], traffic.link_bytes[here]], axis=1)
-        messages, nbytes = gather(rows.astype(np.float64)).astype(np.int64).swapaxes(0, 1)
-        return cls(messages, nbytes) if messages.any() else None
-
-    def to_csv(self) -> str:
-        """Columns from, to, messages, bytes: a row for each ordered pair of ranks."""
-        links = np.nonzero(~np.eye(len(self.nbytes), dtype=bool))
-        rows = np.stack([*links, self.messages[links], self.nbytes[links]], axis=1).tolist()
-        return "".join(f"{','.join(map(str, row))}\n" for row in [("from", "to", "messages", "bytes"), *rows])
 
 
 _TRAFFIC_SUMS = ("wire_bytes", "sent", "paper_bits", "received_bytes", "messages")

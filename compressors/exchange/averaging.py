@@ -1,7 +1,7 @@
 """One mean after the other, of what all workers hand in: patterns' rounds, run and counted."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -27,12 +27,15 @@ class Outcome:
 
     mean: Tensor | RefusedUpdate
     """Or the sum: float32 [all elements], the same on every worker."""
-    traffic: Traffic
-    """Of the workers here."""
+    records: Sequence[ExchangeRecord]
+    """Of the workers here, which share their traffic."""
     waited_s: float
     """While messages were under way."""
-    records: Sequence[ExchangeRecord] = field(default_factory=list)
-    """Of the workers here."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of the workers here."""
+        return self.records[0].traffic
 
 
 class Averaging:
@@ -67,9 +70,9 @@ class Averaging:
 
         For `refused` see `Pattern.rounds`.
         """
-        record, carrier = ExchangeRecord(), self.runner.carriers[local]
+        record, carrier = ExchangeRecord(self._traffic), self.runner.carriers[local]
         rounds = self.patterns[local].rounds(tensors, self.done, record, refused)
-        pending = PendingRounds(rounds, record, carrier, self._tag, self._traffic, self._calls.put)
+        pending = PendingRounds(rounds, record, carrier, self._tag, self._calls.put)
         pending.begin()
         return pending
 
@@ -78,17 +81,14 @@ class Averaging:
 
         Raises PeerLost and CorruptMessage.
         """
-        traffic, self._traffic = self._traffic, Traffic(self.runner.workers)
+        self._traffic, records = Traffic(self.runner.workers), [exchange.record for exchange in pending]
         payloads, waited_s = self.runner.finish(pending, self._calls)
-        records = [exchange.record for exchange in pending]
-        traffic.sums.sent = sum(tally.sent for record in records for tally in record.tallies)
-        traffic.sums.paper_bits = sum(record.paper_bits for record in records)
         if refusals := self.patterns[0].refusals(payloads):
-            return Outcome(refusals[0], traffic, waited_s, records)
+            return Outcome(refusals[0], records, waited_s)
         began = perf_counter()
         mean = self.patterns[0].assemble(payloads)
         records[0].decoding.append((began, perf_counter()))
-        return Outcome(mean, traffic, waited_s, records)
+        return Outcome(mean, records, waited_s)
 
     def refusal(self, refused: RefusedUpdate) -> Exception:
         """The error for a tensor that is not finite."""
@@ -115,8 +115,7 @@ class Averaging:
         traffic.add(outcome.traffic)
         step.add(outcome.traffic.sums)
         here = len(self.patterns)
-        if outcome.records:
-            step.layers += by_parameter(outcome.records[0].tallies)
+        step.layers += by_parameter(outcome.records[0].tallies)
         for record in outcome.records:
             step.compress_s += duration(record.compressing) / here
             step.decompress_s += duration(record.decoding) / here

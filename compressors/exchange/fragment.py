@@ -26,6 +26,7 @@ from .averaging import Averaging, Outcome
 from .patterns.base import RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
 from .rounds import ExchangeRecord, PendingRounds
+from .side_channel import SideData
 from .tensors import copy_into, local_tensor
 
 _PIECE = 1 << 20
@@ -42,26 +43,22 @@ class LocalWorker:
     """Whose buffers are exchanged."""
 
 
-class Arrived(NamedTuple):
-    """The result of a fragment's rounds, and of their side channel."""
-
-    outcome: Outcome
-    examples: float | None
-    """All workers', where they weigh."""
-    buffers: Mapping[str, Tensor]
-    """Worker 0's, by name."""
-    finished: int | None = None
-    """A worker whose `finish()` ended with this round, where that of this one did not."""
-
-
-@dataclass
-class InFlight:
+class InFlight(NamedTuple):
     """A fragment that was sent, and has not been merged."""
 
     merge_at: int
     """Step after which it is."""
-    arrived: Callable[[], Arrived]
-    """Waits for it."""
+    result: Callable[[], tuple[Outcome, SideData]]
+    """Waits for its rounds, and their side channel."""
+
+
+class FormerModel(NamedTuple):
+    """A worker's model, as another number of workers saved it."""
+
+    weights: Sequence[Tensor]
+    """By parameter."""
+    pending: Sequence[Tensor] | None = None
+    """By parameter, flat [numel], what the worker had not sent before."""
 
 
 @dataclass
@@ -230,7 +227,7 @@ class Fragment:
     def load_worker_state(self, saved: Mapping[str, Any]) -> None:
         """Restores what `worker_state` returned; raises ValueError where it is of other workers."""
         if self.in_flight is not None:
-            self.in_flight.arrived()  # until then its rounds change what is not sent
+            self.in_flight.result()  # until then its rounds change what is not sent
         self.averaging.load(saved["unsent"])
         self.parts = [self._restored_part(saved["parts"][str(rank)]) for rank in self.averaging.runner.ranks]
         self.in_flight = saved["in_flight"] and self._restored(saved["in_flight"])
@@ -241,12 +238,7 @@ class Fragment:
             **{**saved, "at_sending": [weights.to(device, copy=True) for weights in saved["at_sending"]]}
         )
 
-    def reshard(
-        self,
-        states: Sequence[Mapping[str, Any]],
-        models: Sequence[Sequence[Tensor]],
-        waiting: Sequence[Sequence[Tensor] | None],
-    ) -> None:
+    def reshard(self, states: Sequence[Mapping[str, Any]], models: Sequence[FormerModel]) -> None:
         """See `LocalRounds.reshard`."""
         runner, unsent = self.averaging.runner, [state["unsent"] for state in states]
         counts = [state["workers"] for state in unsent]
@@ -254,8 +246,7 @@ class Fragment:
         residuals = ranks_together([state["ranks"] for state in unsent], counts)
         parts, former, now = [self._restored_part(part) for part in saved], len(saved), runner.workers
         moved = [
-            self._moved(part, residuals[rank]["residuals"], models[rank], waiting[rank])
-            for rank, part in enumerate(parts)
+            self._moved(part, residuals[rank]["residuals"], models[rank]) for rank, part in enumerate(parts)
         ]
         self.averaging.reshard(unsent)
         setting = self.averaging.patterns[0].setting
@@ -277,11 +268,7 @@ class Fragment:
             self.in_flight = self._restored(in_flight, counted)
 
     def _moved(
-        self,
-        part: WorkerPart,
-        residuals: Mapping[str, Tensor],
-        model: Sequence[Tensor],
-        waiting: Sequence[Tensor] | None,
+        self, part: WorkerPart, residuals: Mapping[str, Tensor], model: FormerModel
     ) -> dict[str, Tensor]:
         """How far a former worker has moved since it continued from the agreed weights, or since sending."""
         share, moved = self._fields.unsent / (part.weight or 1.0), {}
@@ -292,13 +279,13 @@ class Fragment:
                 base = part.at_sending[place]
             elif share and name in residuals:
                 base = base - share * residuals[name].to(base.device)
-            moved[name] = (base - model[ordinal].reshape(-1).to(base.device)).cpu()
-            if waiting is not None:
-                moved[name] = moved[name] + waiting[ordinal].cpu()
+            moved[name] = (base - model.weights[ordinal].reshape(-1).to(base.device)).cpu()
+            if model.pending is not None:
+                moved[name] = moved[name] + model.pending[ordinal].cpu()
         return moved
 
     def _saved(self, in_flight: InFlight) -> dict[str, Any]:
-        outcome, examples, buffers, _ = in_flight.arrived()
+        outcome, side = in_flight.result()
         if isinstance(outcome.mean, RefusedUpdate):
             raise self.averaging.refusal(outcome.mean)
         return {
@@ -306,8 +293,8 @@ class Fragment:
             "mean": outcome.mean,
             "traffic": outcome.traffic.state_dict(),
             "tallies": [[list(astuple(tally)) for tally in record.tallies] for record in outcome.records],
-            "examples": examples,
-            "buffers": dict(buffers),
+            "examples": side.examples,
+            "buffers": dict(side.buffers),
         }
 
     def _restored(
@@ -319,10 +306,11 @@ class Fragment:
             traffic.load_state_dict(saved["traffic"])
         for former in counts or ():
             traffic.add_sums(former)
-        records = [ExchangeRecord([[PartTally(*tally) for tally in tallies]]) for tallies in saved["tallies"]]
+        columns = [[PartTally(*tally) for tally in tallies] for tallies in saved["tallies"]]
         mean = saved["mean"].to(self.agreed[0].device, copy=True)
-        arrived = Arrived(Outcome(mean, traffic, 0.0, records), saved["examples"], saved["buffers"])
-        return InFlight(int(saved["merge_at"]), lambda: arrived)
+        outcome = Outcome(mean, [ExchangeRecord(traffic, [column]) for column in columns], 0.0)
+        side = SideData(saved["examples"], saved["buffers"])
+        return InFlight(int(saved["merge_at"]), lambda: (outcome, side))
 
 
 def on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -20,12 +20,12 @@ from ..method.local import LocalFields
 from ..spans import RECORDER
 from .agreement import difference
 from .averaging import Averaging, Outcome
-from .fragment import Arrived, Fragment, InFlight, LocalWorker
+from .fragment import FormerModel, Fragment, InFlight, LocalWorker
 from .patterns import pattern_for, returning, self_contained
 from .patterns.base import Setting
 from .rounds import PendingRounds
 from .runner import Runner
-from .side_channel import LEFT, RoundId, SideChannel
+from .side_channel import LEFT, SideChannel, SideData
 from .sites import Sites
 from .tensors import buffers_of, load_buffers, local_tensor
 
@@ -189,28 +189,22 @@ class LocalRounds:
         averaging, parts = fragment.averaging, fragment.parts
         side = SideChannel(
             self._runner.carriers,
-            RoundId(number, averaging.done, left),
+            (number, averaging.done, left),
             [part.examples for part in parts] if weighted else (),
             buffers_of(model) if model is not None and not number else {},
         )
         if weighted:
             if self._unit is None:  # once, this waits for a delay of the link
-                self._unit = side.examples / self._runner.workers or 1.0
+                self._unit = (side.received.examples or 0.0) / self._runner.workers or 1.0
             for part in parts:
                 part.weight = part.examples / self._unit
         pending = fragment.begin(self.steps - fragment.sent_step)
-        outcome: Future[Outcome] = Future()
+        result: Future[tuple[Outcome, SideData]] = Future()
         if delay and self._runner.waits:
-            outcome = self._thread.submit(_run, averaging, pending, side)
+            result = self._thread.submit(_run, averaging, pending, side)
         else:
-            outcome.set_result(_run(averaging, pending, side))
-
-        def arrived() -> Arrived:
-            result = outcome.result()
-            examples, finished = side.examples if weighted else None, side.finished if left < 0 else None
-            return Arrived(result, examples, side.buffers, finished)
-
-        fragment.in_flight = InFlight(self.steps + delay, arrived)
+            result.set_result(_run(averaging, pending, side))
+        fragment.in_flight = InFlight(self.steps + delay, result.result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
 
@@ -220,19 +214,20 @@ class LocalRounds:
         if in_flight is None:
             return False
         began, late = perf_counter(), bool(self._fields.delay_steps)
-        outcome, examples, buffers, self._finished = in_flight.arrived()
+        outcome, side = in_flight.result()
+        self._finished = side.finished
         step.exchange_s += outcome.waited_s
         step.blocked_s += perf_counter() - began if late and self._runner.waits else outcome.waited_s
         mean = fragment.averaging.finish(outcome, step, self._traffic)
         assert mean is not None, "what is not finite is refused"
         patterns = [pattern for fragment in self.fragments for pattern in fragment.averaging.patterns]
         step.residual_squares = sum(pattern.residual_squares() for pattern in patterns) / len(self._workers)
-        if examples is not None:
+        if side.examples is not None:
             assert self._unit is not None
-            mean = mean * (self._runner.workers * self._unit / (examples or 1.0))
+            mean = mean * (self._runner.workers * self._unit / (side.examples or 1.0))
         fragment.apply(mean)
-        self.agreed_buffers = dict(buffers) or self.agreed_buffers
-        self._load(fragment, late=late, buffers=bool(buffers))
+        self.agreed_buffers = dict(side.buffers) or self.agreed_buffers
+        self._load(fragment, late=late, buffers=bool(side.buffers))
         return True
 
     # States.
@@ -263,34 +258,29 @@ class LocalRounds:
         for fragment, saved in zip(self.fragments, state["fragments"], strict=True):
             fragment.load_worker_state(saved)
 
-    def reshard(
-        self,
-        states: Sequence[Mapping[str, Any]],
-        models: Sequence[Sequence[Tensor]],
-        waiting: Sequence[Sequence[Tensor] | None],
-    ) -> None:
+    def reshard(self, states: Sequence[Mapping[str, Any]], models: Sequence[FormerModel]) -> None:
         """Takes over what another number of workers had; `load_shared` comes before it.
 
         How far workers have moved since they last continued from the agreed weights still has to be sent,
         like a residual, and is merged in the same way, into the weights of the workers that take it over.
-        `states` is what `worker_state` gave to each of their processes; `models` has, by former worker and
-        parameter, its weights; `waiting`, by former worker, what it had not handed in before, flat [numel] by
-        parameter. Raises ValueError where they are not the states of all workers of a run, or do not fit.
+        `states` is what `worker_state` gave to each of their processes. Raises ValueError where they are not
+        the states of all workers of a run, or do not fit.
         """
         self.progress = max(float(state["progress"]) for state in states)
         for number, fragment in enumerate(self.fragments):
             fragment.begin_anew(self.steps)
-            fragment.reshard([state["fragments"][number] for state in states], models, waiting)
+            fragment.reshard([state["fragments"][number] for state in states], models)
 
 
-def _run(averaging: Averaging, pending: Sequence[PendingRounds], side: SideChannel) -> Outcome:
+def _run(
+    averaging: Averaging, pending: Sequence[PendingRounds], side: SideChannel
+) -> tuple[Outcome, SideData]:
     """Runs begun rounds to their end, if all workers are in the same ones."""
     began = perf_counter()
-    side.check()
-    waited_s = 0.0
+    received, waited_s = side.received, 0.0
     if averaging.runner.waits:
         waited_s = perf_counter() - began
         RECORDER.add("exchange", "wire", began, began + waited_s, "round")
         RECORDER.add("wait", "compute", began, began + waited_s)
     outcome = averaging.run(pending)
-    return replace(outcome, waited_s=outcome.waited_s + waited_s)
+    return replace(outcome, waited_s=outcome.waited_s + waited_s), received

@@ -5,7 +5,7 @@ arrived; a round takes one delay of the link. `PendingRounds` runs a generator o
 when the messages of a round are here, so that several exchanges may be under way at once.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,12 +20,12 @@ from .carrier import Payload, Round
 
 @dataclass
 class ExchangeRecord:
-    """What a worker compressed and decoded in the rounds of one exchange; patterns fill it in."""
+    """What a worker compressed, sent and decoded in one exchange, counted as it happens."""
 
-    columns: list[Sequence[PartTally]] = field(default_factory=list)
-    """What it sent of its own gradient, by message; a parameter may occur in more than one."""
-    paper_bits: int = 0
-    """Value bits that it sent, also of sums."""
+    traffic: Traffic
+    """Of the worker, or of all simulated ones."""
+    columns: list[Iterable[PartTally]] = field(default_factory=list)
+    """What it sent of its gradient, by message; a parameter may occur in more than one."""
     refused: list[Callable[[], list[int]]] = field(default_factory=list)
     """Of messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
     compressing: list[Interval] = field(default_factory=list)
@@ -58,8 +58,7 @@ class PendingRounds:
 
     Attributes:
         payloads: what the rounds return; PeerLost or CorruptMessage where they cannot be finished.
-        record: what the rounds have noted so far.
-        traffic: where messages are counted.
+        record: of the exchange.
     """
 
     def __init__(
@@ -68,23 +67,20 @@ class PendingRounds:
         record: ExchangeRecord,
         carrier: RoundCarrier,
         tag: str,
-        traffic: Traffic,
         schedule: Callable[[Callable[[], None]], object],
     ) -> None:
         """Prepares an exchange; `begin` starts it.
 
         Args:
             rounds: the worker's side.
-            record: where it notes what it compressed.
+            record: of the exchange, where messages are counted.
             carrier: of the worker.
             tag: of all messages; no other exchange under way has it.
-            traffic: where messages are counted.
             schedule: gets a call that goes on with the rounds, once the messages of a round are here. It is
                 called in the carrier's thread and must not wait: it passes the call to another thread.
         """
         self.payloads: Future[Payloads] = Future()
         self.record = record
-        self.traffic = traffic
         self._rounds, self._carrier, self._tag, self._schedule = rounds, carrier, tag, schedule
 
     def begin(self) -> None:
@@ -98,12 +94,12 @@ class PendingRounds:
         except StopIteration as end:
             self.payloads.set_result(end.value)
             return
-        carrier, sums = self._carrier, self.traffic.sums
+        carrier, traffic = self._carrier, self.record.traffic
         if this.all_reduced_bytes is not None:
-            sums.add_all_reduce(this.all_reduced_bytes, carrier.rank, carrier.workers)
+            traffic.sums.add_all_reduce(this.all_reduced_bytes, carrier.rank, carrier.workers)
         else:
             for payload, receivers in this.sends:
-                self.traffic.count_sent(carrier.rank, payload.size, receivers)
+                traffic.count_sent(carrier.rank, payload.size, receivers)
         arriving = carrier.exchange(this, self._tag)
         go_on = partial(self._go_on, arriving, counts=this.all_reduced_bytes is None)
         when_done(arriving, lambda: self._schedule(go_on))
@@ -116,7 +112,7 @@ class PendingRounds:
                     message.result()  # raises what is known, without waiting for others
             payloads = [message.result() for message in arrived]
             if counts:
-                self.traffic.sums.received_bytes += sum(payload.size for payload in payloads)
+                self.record.traffic.sums.received_bytes += sum(payload.size for payload in payloads)
             self._advance(payloads)
         except Exception as problem:
             self.payloads.set_exception(problem)

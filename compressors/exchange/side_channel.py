@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,15 @@ _LENGTH = np.dtype("<i8")
 LEFT = "rounds left in finish()"
 
 
-@dataclass(frozen=True)
-class RoundId:
-    """Which round it is: workers whose rounds differ must not be merged."""
+class SideData(NamedTuple):
+    """What all workers sent beside a round."""
 
-    fragment: int
-    round: int
-    """Rounds of the fragment before this one."""
-    left: int = -1
-    """Rounds after this one in the same `finish()`; -1 outside."""
+    examples: float | None
+    """The sum of all workers'; None where workers do not weigh."""
+    buffers: Mapping[str, Tensor]
+    """Worker 0's, by name, in the CPU's memory."""
+    finished: int | None = None
+    """A worker whose `finish()` ended with this round, where that of this one did not."""
 
 
 class SideChannel:
@@ -39,7 +39,7 @@ class SideChannel:
     def __init__(
         self,
         carriers: Sequence[Carrier],
-        round_id: RoundId,
+        round_id: tuple[int, int, int],
         examples: Sequence[float],
         buffers: Mapping[str, Tensor],
     ) -> None:
@@ -47,14 +47,15 @@ class SideChannel:
 
         Args:
             carriers: of the workers here.
-            round_id: of the round.
+            round_id: the fragment, its rounds before this one, and the rounds after it in the same `finish()`
+                (-1 outside). Workers whose rounds differ must not be merged.
             examples: by worker here; empty where workers do not weigh.
             buffers: by name; worker 0's are sent.
         """
-        self._id, self._buffers = round_id, buffers
+        self._buffers, self._finishes = buffers, round_id[-1] >= 0
         weights = examples or [float("nan")] * len(carriers)
         self._headers = {
-            carrier.rank: np.array([(*vars(round_id).values(), weight)], _HEADER)
+            carrier.rank: np.array([(*round_id, weight)], _HEADER)
             for carrier, weight in zip(carriers, weights, strict=True)
         }
         self._sent = _buffer_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
@@ -70,7 +71,14 @@ class SideChannel:
         ]
 
     @cached_property
-    def _received(self) -> tuple[float, dict[str, Tensor], int | None]:
+    def received(self) -> SideData:
+        """Waits for all workers' data.
+
+        Raises:
+            WorkersDisagree: another worker is in another round, or its buffers have other shapes or dtypes.
+            PeerLost: one is gone.
+            CorruptMessage: its data are damaged.
+        """
         headers, sent = dict(self._headers), self._sent
         for source, receiving in self._receiving:
             message = receiving.result()
@@ -81,33 +89,9 @@ class SideChannel:
                 sent = message[_HEADER.itemsize :]
             self._require_same_round(source, headers[source])
         examples = sum(headers[rank]["examples"].item() for rank in sorted(headers))
-        finished = next((rank for rank, header in headers.items() if not header["left"]), None)
-        return examples, self._read_buffers(sent), finished
-
-    def check(self) -> None:
-        """Waits for all workers' data.
-
-        Raises:
-            WorkersDisagree: another worker is in another round, or its buffers have other shapes or dtypes.
-            PeerLost: one is gone.
-            CorruptMessage: its data are damaged.
-        """
-        _ = self._received
-
-    @property
-    def examples(self) -> float:
-        """The sum of all workers' examples; NaN where they do not weigh. Raises as `check` does."""
-        return self._received[0]
-
-    @property
-    def buffers(self) -> dict[str, Tensor]:
-        """Worker 0's buffers, in the CPU's memory. Raises as `check` does."""
-        return self._received[1]
-
-    @property
-    def finished(self) -> int | None:
-        """A worker whose `finish()` this round ends, if any. Raises as `check` does."""
-        return self._received[2]
+        ended = [rank for rank, header in headers.items() if not header["left"] and not self._finishes]
+        total = None if np.isnan(examples) else examples
+        return SideData(total, self._read_buffers(sent), ended[0] if ended else None)
 
     def _require_same_round(self, source: int, header: _Header) -> None:
         rank = next(iter(self._headers))

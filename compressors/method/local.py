@@ -73,63 +73,50 @@ def local_refusals(
     """
     outer, ring = fields.outer, fields.pattern == "ring"
     momentum = f"compressor.momentum = {method.momentum_correction}"
-    unsent = f"{prefix}unsent = {fields.unsent:g}"
-    for cannot, problem in (
-        (
-            isinstance(method, PowerSGD),
-            "compressor.kind = powersgd: its factors go through torch's own all-reduce, in DDP alone",
-        ),
-        (
-            method.nonfinite == "skip",
-            "compressor.nonfinite = skip: weights that are not finite cannot be left out; use refuse",
-        ),
-        (
-            outer.nesterov and not outer.momentum,
-            f"{prefix}outer.nesterov: needs {prefix}outer.momentum above 0",
-        ),
-        (
-            every and fields.delay_steps >= every,
+    if isinstance(method, PowerSGD):
+        yield "compressor.kind = powersgd: its factors go through torch's own all-reduce, in DDP alone"
+    if method.nonfinite == "skip":
+        yield "compressor.nonfinite = skip: weights that are not finite cannot be left out; use refuse"
+    if outer.nesterov and not outer.momentum:
+        yield f"{prefix}outer.nesterov: needs {prefix}outer.momentum above 0"
+    if every and fields.delay_steps >= every:
+        yield (
             f"{prefix}delay_steps = {fields.delay_steps} with {prefix}every = {every}: a fragment must have "
-            f"arrived before it is sent again; use at most {every - 1}",
-        ),
-        (
-            every and fragments > every,
-            f"{prefix}fragments = {fragments} with {prefix}every = {every}: at most one a step; use at most "
-            f"{every}",
-        ),
-        (
-            fields.blend is not None and not fields.delay_steps,
-            f"{prefix}blend = {fields.blend}: needs {prefix}delay_steps above 0",
-        ),
-        (
-            method.momentum_correction and outer.momentum,
-            f"{momentum} with {prefix}outer.momentum = {outer.momentum}: it would be applied twice; use 0 "
-            "for one",
-        ),
-        (
-            method.momentum_correction and ring,
+            f"arrived before it is sent again; use at most {every - 1}"
+        )
+    if every and fragments > every:
+        at_most = f"at most one a step; use at most {every}"
+        yield f"{prefix}fragments = {fragments} with {prefix}every = {every}: {at_most}"
+    if fields.blend is not None and not fields.delay_steps:
+        yield f"{prefix}blend = {fields.blend}: needs {prefix}delay_steps above 0"
+    if method.momentum_correction and outer.momentum:
+        twice = "it would be applied twice; use 0 for one"
+        yield f"{momentum} with {prefix}outer.momentum = {outer.momentum}: {twice}"
+    if method.momentum_correction and ring:
+        yield (
             f"{momentum} with {prefix}pattern = ring: a hop also compresses what other workers sent; use "
-            "compressor.momentum: 0, or another pattern",
-        ),
-        (
-            fields.unsent and ring,
-            f"{unsent} with {prefix}pattern = ring: what a hop leaves out also belongs to other workers; use "
-            f"{prefix}unsent: 0, or another pattern",
-        ),
-    ):
-        if cannot:
-            yield problem
+            "compressor.momentum: 0, or another pattern"
+        )
+    if fields.unsent and ring:
+        yield (
+            f"{prefix}unsent = {fields.unsent:g} with {prefix}pattern = ring: what a hop leaves out also "
+            f"belongs to other workers; use {prefix}unsent: 0, or another pattern"
+        )
     if fields.exchange == "weights":
-        whole, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
-        if fields.unsent:
-            yield f"{unsent} {whole}: nothing is left for later; {other}"
-        for name, kind in {"compressor": method, f"{prefix}back": back or method}.items():
-            if not isinstance(kind, DenseMethod | NoCompression):
-                yield (
-                    f"{name}.kind = {kind.kind} {whole}: weights that are not sent would count as 0; "
-                    f"{other}, or a method that sends every element, such as linear or entropy"
-                )
-        if method.reduction == "sum":
-            yield f"compressor.reduction = sum {whole}: a sum of weights is no model; use mean"
-        if outer != Outer():
-            yield f"{prefix}outer {whole}: there is no pseudo-gradient to step along; {other}"
+        yield from _refusals_of_weights(fields, method, back or method, prefix)
+
+
+def _refusals_of_weights(fields: LocalFields, method: Method, back: Method, prefix: str) -> Iterator[str]:
+    weights, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
+    if fields.unsent:
+        yield f"{prefix}unsent = {fields.unsent:g} {weights}: nothing is left for later; {other}"
+    for name, kind in {"compressor": method, f"{prefix}back": back}.items():
+        if not isinstance(kind, DenseMethod | NoCompression):
+            yield (
+                f"{name}.kind = {kind.kind} {weights}: weights that are not sent would count as 0; "
+                f"{other}, or a method that sends every element, such as linear or entropy"
+            )
+    if method.reduction == "sum":
+        yield f"compressor.reduction = sum {weights}: a sum of weights is no model; use mean"
+    if fields.outer != Outer():
+        yield f"{prefix}outer {weights}: there is no pseudo-gradient to step along; {other}"

@@ -19,13 +19,32 @@ from ..bucket.feedback import Feedback
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
-from ..exchange.sites import Sites
+from ..exchange.patterns import PatternName
 from ..gloo_threads import Once
 from ..method import Method
 from ..spans import RECORDER, Interval, difference, duration, intersection, union
 
 Fail = Callable[[CompressionError], CompressionError]
 """Records an error, and returns it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How gradients are exchanged; of methods that send messages."""
+
+    pattern: PatternName | None = None
+    """Who sends what to whom. None: collective where messages have a fixed size, parameters are on GPUs and
+    the group has NCCL, without a key; otherwise allgather."""
+    sites: Sequence[Sequence[int]] | None = None
+    """For hierarchical, the ranks of each site."""
+    key: bytes | None = None
+    """That all workers share, if messages are to be encrypted and authenticated."""
+    threads: int | None = None
+    """Number of CPU threads for a pass; None: as many as torch uses."""
+    hold_back_zeros: bool = False
+    """Send nothing for a parameter whose gradient is zero everywhere."""
+    whole: Mapping[str, int] | None = None
+    """By name, the elements of what parameters are shards of; None where they are no shards."""
 
 
 @dataclass(frozen=True)
@@ -161,13 +180,11 @@ class Reducer(ABC):
             may then stay in them: averaging identical values is a no-op.
         traffic: what went over each link, where messages are ours.
         back: what this worker has not sent yet of sums that it reduces for all; None where it reduces none.
-        sites: of the workers, for the pattern hierarchical.
         shards: names of the parameters in each shard that is compressed by itself.
     """
 
     averages = False
     back: Feedback | None = None
-    sites: Sites | None = None
     shards: Sequence[Collection[str]] = ((),)
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:

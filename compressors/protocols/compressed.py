@@ -29,7 +29,7 @@ from ..exchange.carrier import Carrier
 from ..exchange.collectives import Collectives
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
-from ..exchange.patterns import PatternName, pattern_for, returning
+from ..exchange.patterns import pattern_for, returning
 from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, Shard
 from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
@@ -38,7 +38,7 @@ from ..ops.interface import ops_for
 from ..ops.readback import Readback
 from ..spans import RECORDER
 from ..wire.message import VERSION
-from .base import Bucket, Fail, Reducer
+from .base import Bucket, Fail, Options, Reducer
 
 _Result = TypeVar("_Result")
 
@@ -86,11 +86,7 @@ class _Exchange:
 
 
 class CompressedReducer(Reducer):
-    """Compression with residuals; see the module's text.
-
-    Attributes:
-        sites: of the workers, for hierarchical; None until the first exchange if hosts decide.
-    """
+    """Compression with residuals; see the module's text."""
 
     def __init__(
         self,
@@ -98,23 +94,20 @@ class CompressedReducer(Reducer):
         group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
         fail: Fail,
-        *,
         feedback: Feedback,
-        pattern: PatternName,
-        sites: Sequence[Sequence[int]] | None,
-        key: bytes | None,
-        threads: int,
-        hold_back_zeros: bool,
-        whole: Mapping[str, int] | None = None,
+        options: Options,
     ) -> None:
         """Prepares to synchronize these parameters; for arguments and errors see `WorkerState`."""
         super().__init__(config, group, fail)
-        require_long_enough(key)
+        require_long_enough(options.key)
+        assert options.pattern is not None
+        pattern, sites = options.pattern, options.sites
         self._config, self._pattern, self._parameters = config, pattern, parameters
-        self._feedback, self._whole = feedback, whole
-        self._threads, self._hold_back_zeros = threads, hold_back_zeros
-        self.sites = None if sites is None else Sites.of(sites, self._workers)
-        self._key = None if self._workers == 1 else key  # a worker that is alone sends nothing
+        self._feedback, self._whole, self._hold_back_zeros = feedback, options.whole, options.hold_back_zeros
+        self._threads = torch.get_num_threads() if options.threads is None else options.threads
+        self._sites = None if sites is None else Sites.of(sites, self._workers)
+        """For hierarchical; None until the first exchange if hosts decide."""
+        self._key = None if self._workers == 1 else options.key  # a worker that is alone sends nothing
         self._rank = dist.get_rank(group)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._back_method = returning(config)
@@ -140,7 +133,7 @@ class CompressedReducer(Reducer):
         return {
             "pattern": self._pattern,
             "messages": "not authenticated" if self._key is None else "authenticated",
-            **({"sites": str(self.sites or "by host")} if self._pattern == "hierarchical" else {}),
+            **({"sites": str(self._sites or "by host")} if self._pattern == "hierarchical" else {}),
             "message version": str(VERSION),
         }
 
@@ -152,7 +145,7 @@ class CompressedReducer(Reducer):
             self._collectives, self._readback = Collectives(self._group, ops), Readback(ops)
             return
         if self._pattern == "hierarchical":
-            self.sites = self.sites or Sites.by_place(places_of(self._group))
+            self._sites = self._sites or Sites.by_place(places_of(self._group))
         most_bytes = most_bytes_of(sum(parameter.numel() for parameter in self._parameters.values()))
         self._carrier = connected(self._group, most_bytes=most_bytes, key=self._key)
         self._close = finalize(self, self._carrier.close)
@@ -279,7 +272,8 @@ class CompressedReducer(Reducer):
         """Compresses a bucket, and sends the first messages; `schedule` as for `PendingRounds`."""
         carrier = self._collectives or self._carrier
         assert carrier is not None, "workers are connected before their first exchange"
-        plan, shares, record = self._plan_of(bucket), bucket.shares, ExchangeRecord()
+        plan, shares, record = self._plan_of(bucket), bucket.shares, ExchangeRecord(Traffic(self._workers))
+        record.traffic.sums.elements = bucket.buffer.numel()
         pattern, gradients = plan.pattern, [shares[place] for place in plan.places]
         # A scaler drops the gradients of a step that overflows: many of them are far off.
         pattern.copies = bucket.scale is not None
@@ -289,7 +283,7 @@ class CompressedReducer(Reducer):
             pattern.rounds(gradients, self._iteration, record),
             f"bucket {bucket.series + plan.number}",
         )
-        pending = PendingRounds(rounds, record, carrier, tag, Traffic(self._workers), schedule)
+        pending = PendingRounds(rounds, record, carrier, tag, schedule)
         started = perf_counter()
         pending.begin()
         compressed = perf_counter()
@@ -325,14 +319,11 @@ class CompressedReducer(Reducer):
         self, exchange: "_Exchange", step: Step, refusals: Sequence[RefusedUpdate], received: float
     ) -> None:
         """Counts an exchange whose last messages were here at such a time."""
-        pattern, record, traffic = exchange.plan.pattern, exchange.pending.record, exchange.pending.traffic
+        traffic = exchange.pending.record.traffic
         with self._lock:
             self.traffic.add(traffic)
-            traffic.sums.elements = exchange.bucket.buffer.numel()
-            traffic.sums.sent = sum(tally.sent for tally in record.tallies)
-            traffic.sums.paper_bits = record.paper_bits
             step.add(traffic.sums)
-            step.keeps_residuals |= pattern.keeps_residuals
+            step.keeps_residuals |= exchange.plan.pattern.keeps_residuals
             for refusal in refusals:
                 problem = _nonfinite(exchange.plan, refusal)
                 step.skip(problem.parameter, problem.rank)
@@ -357,7 +348,7 @@ class CompressedReducer(Reducer):
                 readback=None if self._collectives is None else self._readback,
             )
             method, back, shards = self._config, self._back_method, _shards(self._slices, names)
-            pattern = pattern_for(self._pattern, method, back, setting, self.sites, lambda *_: shards)
+            pattern = pattern_for(self._pattern, method, back, setting, self._sites, lambda *_: shards)
             number = min(self._ordinals[name] for name in key)
             plan = self._plans[key] = _Plan(names, places, pattern, number)
         return plan

@@ -11,11 +11,10 @@ import ray
 import torch
 from ray.train.torch import get_device
 
-from taugrad.compressors.bucket.ledger import MOST_WORKERS
-
 from ..data import load
 from ..spec import RunSpec
 from ..spec.resizing import with_present
+from ..synchronization.ledger import SHOWN_WORKERS
 from ..tracking import names
 from ..tracking.journal import Journal
 from ..tracking.record import UNDELIVERED, records_of
@@ -81,7 +80,7 @@ def train(job: Job) -> None:
 
 def _artifacts(trainer: Trainer) -> dict[str, str]:
     """Texts that the run keeps, by name, where there are not too many workers; on every one together."""
-    if not 1 < trainer.sync.workers <= MOST_WORKERS:
+    if not 1 < trainer.sync.workers <= SHOWN_WORKERS:
         return {}
     links, timeline = trainer.sync.links(), trainer.timeline()
     texts = {

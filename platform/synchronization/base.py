@@ -8,13 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from taugrad.compressors import Totals
-from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.rounds import PendingRounds
 
 from ..data.feeding import Batch
 from ..training.batch_plan import Position
-from .ledger import Iteration, Ledger
+from .ledger import Iteration, Ledger, Links
 
 
 @dataclass(frozen=True)

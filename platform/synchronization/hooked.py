@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_allgather
-from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import transport_of
 from taugrad.compressors.exchange.resizing import model_of
 from taugrad.compressors.exchange.runner import gather_rows
@@ -26,7 +25,7 @@ from ..training.replica import Replica
 from .adapting.adapter import adapter_for
 from .base import Moment, Synchronization
 from .config import AllGatherSync
-from .ledger import Iteration, Ledger
+from .ledger import Iteration, Ledger, Links
 
 
 class HookedGradients(Synchronization):

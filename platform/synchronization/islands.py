@@ -19,7 +19,6 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from taugrad.compressors import NonFiniteGradient, Step, compress_replicas
-from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of, transport_of
 from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.sites import Sites
@@ -33,7 +32,7 @@ from ..training.optimizer import build_optimizer
 from ..training.replica import Replica
 from .base import Moment, Synchronization
 from .config import AllGatherSync
-from .ledger import Iteration, Ledger
+from .ledger import Iteration, Ledger, Links
 from .validation import why_no_islands
 
 _LEAST = 1 << 16

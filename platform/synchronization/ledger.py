@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,40 @@ _HERE = ("loss", "squares")
 """Likewise: the loss of a worker's part, and the sum of squares of its residuals."""
 Notes = NDArray[np.void]
 """One row a worker, with a float64 for each name; exact for counts up to 2^53."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """What went over each link since the run began, of all processes."""
+
+    messages: NDArray[np.int64]
+    """int64 [workers, workers], from row to column."""
+    nbytes: NDArray[np.int64]
+    """int64 [workers, workers], of messages: what the ledger counts as received."""
+
+    @classmethod
+    def of(
+        cls, traffic: Traffic, ranks: Sequence[int], gather: Callable[[NDArray[np.float64]], NDArray[Any]]
+    ) -> "Links | None":
+        """What went over each link, from what each process counted; all must call this together.
+
+        None where no message did: the transport of all-reduces decides about links.
+
+        Args:
+            traffic: of the workers here.
+            ranks: theirs.
+            gather: gives float64 [workers, ...], of all workers, for [workers here, ...].
+        """
+        here = list(ranks)
+        rows = np.stack([traffic.link_messages[here], traffic.link_bytes[here]], axis=1)
+        messages, nbytes = gather(rows.astype(np.float64)).astype(np.int64).swapaxes(0, 1)
+        return cls(messages, nbytes) if messages.any() else None
+
+    def to_csv(self) -> str:
+        """Columns from, to, messages, bytes: a row for each ordered pair of ranks."""
+        links = np.nonzero(~np.eye(len(self.nbytes), dtype=bool))
+        rows = np.stack([*links, self.messages[links], self.nbytes[links]], axis=1).tolist()
+        return "".join(f"{','.join(map(str, row))}\n" for row in [("from", "to", "messages", "bytes"), *rows])
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.fragment import LocalWorker, on_host
+from taugrad.compressors.exchange.fragment import FormerModel, LocalWorker, on_host
 from taugrad.compressors.exchange.local_rounds import FragmentExchange, LocalRounds
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.runner import Runner
@@ -111,7 +111,7 @@ class LocalTraining(InRounds):
     def _aim_at(self, share: float) -> float:
         """Has all that is compressed by a share of elements aim at another; returns what it comes to."""
         patterns = [pattern for fragment in self.local.fragments for pattern in fragment.averaging.patterns]
-        compressors = [compressor for pattern in patterns for compressor in pattern.compressors()]
+        compressors = [compressor for pattern in patterns for compressor in pattern.compressors]
         aims = [
             compressor.feedback.aim_at(share)
             for compressor in compressors
@@ -182,9 +182,11 @@ class LocalTraining(InRounds):
             model = former[model_of(rank, len(former))]
             replica.model.load_state_dict(model["model"])
             replica.load_state_dict(deepcopy(model["replica"]))
-        models = [[state["model"][name] for name in self._names] for state in former]
-        waiting = [state.get("pending") for state in former]
-        self.local.reshard([worker["local"] for worker in workers], models, waiting)
+        models = [
+            FormerModel([state["model"][name] for name in self._names], state.get("pending"))
+            for state in former
+        ]
+        self.local.reshard([worker["local"] for worker in workers], models)
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         self.local.load_worker_state(local_state["local"])

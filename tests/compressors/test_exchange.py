@@ -60,7 +60,7 @@ def test_rounds_end_as_soon_as_one_of_the_peers_is_lost() -> None:
         yield Round([], [1, 2])
         return {}
 
-    pending = PendingRounds(rounds(), ExchangeRecord(), here, "tag", Traffic(3), lambda call: call())
+    pending = PendingRounds(rounds(), ExchangeRecord(Traffic(3)), here, "tag", lambda call: call())
     pending.begin()
     here._mark_lost(2, PeerLost(2, "is gone"))  # worker 1 has sent nothing yet
     assert pending.payloads.done()

@@ -62,7 +62,7 @@ def exchange(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> O
 def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
     outcome = exchange(patterns, given, step)
     if isinstance(outcome.mean, RefusedUpdate):
-        raise outcome.mean
+        raise ValueError(outcome.mean)
     for pattern in patterns:
         pattern.commit()
     return outcome.mean, outcome.traffic

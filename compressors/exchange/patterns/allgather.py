@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
-from ...bucket.feedback import FeedbackCompressor
 from ...errors import CorruptMessage
 from ...method import Method
 from ...wire.message import NonFinite, is_refusal
@@ -74,9 +73,7 @@ class AllGather(Pattern):
 
     def compress(self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord) -> Outgoing:
         """What this worker sends to all others."""
-        outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, record)
-        record.columns = [outgoing.tallies]
-        return outgoing
+        return self._compress(self._all, self._all.shard.of(gradients), iteration, record)
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
         shard, compressor = self._all
@@ -96,6 +93,3 @@ class AllGather(Pattern):
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
         # The mean is over all workers, or over the members of a round that closed with a quorum.
         return self._sum(self._all, payloads, len(payloads) if self.reduction == "mean" else 1, total)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        return [self._all.compressor]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
-from ...bucket.feedback import Feedback, FeedbackCompressor
+from ...bucket.feedback import Feedback, FeedbackCompressor, residual_squares
 from ...bucket.layout import ParameterSlice
 from ...errors import CorruptMessage
 from ...method import CompressedMethod, Method, PowerSGD, read_config
@@ -101,17 +101,13 @@ class Setting:
         return [tensor.numel() for tensor in self.like]
 
 
-class RefusedUpdate(Exception):
-    """A gradient was not finite; all workers learn of it in the same exchange.
+class RefusedUpdate(NamedTuple):
+    """A gradient was not finite; all workers learn of it in the same exchange."""
 
-    Attributes:
-        rank: of the worker that has no update.
-        ordinal: of its first parameter affected.
-    """
-
-    def __init__(self, rank: int, ordinal: int) -> None:
-        self.rank, self.ordinal = rank, ordinal
-        super().__init__(f"parameter {ordinal} of worker {rank} is not finite")
+    rank: int
+    """Of the worker that has no update."""
+    ordinal: int
+    """Of its first parameter affected."""
 
 
 class Pattern(ABC):
@@ -122,6 +118,7 @@ class Pattern(ABC):
         back: what it has not sent yet of the sums that it reduces for all; None where it reduces none.
         copies: whether `put_back` restores copies (see `FeedbackCompressor.compress`).
         rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
+        compressors: of all shards, also of those that others reduce.
     """
 
     shards: Sequence[Shard]
@@ -136,6 +133,7 @@ class Pattern(ABC):
         self.back: Feedback | None = None
         self.copies = False
         self.rms: dict[str, float] | None = None
+        self.compressors: list[FeedbackCompressor] = []
 
     @abstractmethod
     def rounds(
@@ -146,7 +144,7 @@ class Pattern(ABC):
         Args:
             gradients: flat and contiguous, one a parameter.
             iteration: exchanges before this one.
-            record: gets what is compressed, as it happens.
+            record: of the exchange.
             refused: that the worker has no update: the ordinal of a parameter, perhaps of one elsewhere.
         """
 
@@ -162,10 +160,6 @@ class Pattern(ABC):
         is damaged or does not fit; then nothing is filled.
         """
 
-    @abstractmethod
-    def compressors(self) -> list[FeedbackCompressor]:
-        """All compressors."""
-
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
 
@@ -180,12 +174,12 @@ class Pattern(ABC):
 
     def commit(self) -> None:
         """Tells the compressors that an exchange is complete."""
-        for compressor in self.compressors():
+        for compressor in self.compressors:
             compressor.commit()
 
     def put_back(self, stepped: Set[str] = frozenset()) -> None:
         """Puts back into the residuals what a cancelled exchange took out, but of some parameters."""
-        for compressor in self.compressors():
+        for compressor in self.compressors:
             compressor.put_back(stepped)
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,13 +198,9 @@ class Pattern(ABC):
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
         """Restores this worker's part of what `state_dict` gave to another number of workers, by rank."""
-        setting = self.setting
-        like = dict(zip(setting.names, setting.like, strict=True))
-        names = [shard.names(setting.names) for shard in self.shards]
-        kept = resharded(former, setting.rank, setting.workers, self.reduction, names, self.back)
-        self.feedback.load_state_dict(kept, like)
-        if self.back is not None:
-            self.back.load_state_dict(kept["back"], like)
+        rank, workers, names = self.setting.rank, self.setting.workers, self.setting.names
+        names_of_shards = [shard.names(names) for shard in self.shards]
+        self.load_state_dict(resharded(former, rank, workers, self.reduction, names_of_shards, self.back))
 
     @property
     def keeps_residuals(self) -> bool:
@@ -219,12 +209,7 @@ class Pattern(ABC):
 
     def residual_squares(self) -> float:
         """Sum of squares of all that the worker has not sent yet."""
-        (compressor, *_) = self.compressors()
-        ops = compressor.compressor.ops
-        readback = Readback(ops)
-        squares = ops.squares([tensor for kept in self._kept for tensor in kept.residuals.values()], readback)
-        readback.fetch()
-        return float(sum(squares().tolist()))
+        return residual_squares(self._kept, self.compressors[0].compressor.ops)
 
     @property
     def _kept(self) -> list[Feedback]:
@@ -238,7 +223,7 @@ class Pattern(ABC):
     def _compressed(self, method: Method, shards: Sequence[Shard], kept: Feedback) -> list[CompressedShard]:
         """Shards that are compressed one by one, with their part of what is kept."""
         setting = self.setting
-        return [
+        parts = [
             CompressedShard(
                 shard,
                 FeedbackCompressor(
@@ -256,6 +241,8 @@ class Pattern(ABC):
             )
             for number, shard in enumerate(shards)
         ]
+        self.compressors += [part.compressor for part in parts]
+        return parts
 
     def _compress(
         self,
@@ -264,16 +251,19 @@ class Pattern(ABC):
         iteration: int,
         record: ExchangeRecord,
         *,
-        copies: bool = False,
         own: Sequence[Tensor] | None = None,
     ) -> Outgoing:
-        """What this worker sends of a shard's pieces."""
+        """What this worker sends of a shard's pieces, counted."""
         began, ordinals = perf_counter(), part.shard.ordinals
-        outgoing = part.compressor.compress(
-            tensors, iteration, self.rms, copies=copies or self.copies, own=None if self.copies else own
-        )
+        is_sum = part.compressor.feedback is self.back
+        # In a step that is skipped, workers take back their part of a sum.
+        copies, own = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else own
+        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=copies, own=own)
         record.compressing.append((began, perf_counter()))
-        record.paper_bits += int(outgoing.tallies.paper_bits.sum())
+        record.traffic.sums.paper_bits += int(outgoing.tallies.paper_bits.sum())
+        if not is_sum:
+            record.traffic.sums.sent += int(outgoing.tallies.sent.sum())
+            record.columns.append(outgoing.tallies)
         if self.setting.readback is not None:
             record.refused.append(lambda: [ordinals[number] for number in outgoing.refused()])
         return outgoing

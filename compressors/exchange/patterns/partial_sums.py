@@ -18,7 +18,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing
-from ...bucket.feedback import Feedback, FeedbackCompressor
+from ...bucket.feedback import Feedback
 from ...method import Method
 from ...wire.message import NonFinite
 from ..carrier import Payload, Round
@@ -89,7 +89,6 @@ class Ring(Pattern):
             record.decoding.append((began, perf_counter()))
         has_sums = partial is not None and self.nonfinite == "skip"
         outgoing = self._compress(part, tensors, iteration, record, own=own if has_sums else None)
-        record.columns.append(outgoing.tallies)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload
@@ -102,9 +101,6 @@ class Ring(Pattern):
 
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
         return self._joined(self._chunks, payloads, self._divisor, total)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        return [chunk.compressor for chunk in self._chunks]
 
 
 class Sharded(Pattern):
@@ -135,7 +131,6 @@ class Sharded(Pattern):
         owners = [owner for owner, shard in enumerate(self.shards) if shard.elements]
         outgoing = [self._compress(part, part.shard.of(gradients), iteration, record) for part in self._out]
         del gradients  # in a simulation, many workers wait here at the same time
-        record.columns = [update.tallies for update in outgoing]
         payloads = self._to_owners(outgoing, refused)
         sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
         senders = others if rank in owners else []
@@ -173,10 +168,7 @@ class Sharded(Pattern):
         total = self._sum(self._out[rank], received, divisor, None)
         record.decoding.append((began, perf_counter()))
         back = self._back[rank]
-        # In a step that is skipped, workers take back their part of the sum.
-        outgoing = self._compress(
-            back, back.shard.split(total), iteration, record, copies=self.nonfinite == "skip"
-        )
+        outgoing = self._compress(back, back.shard.split(total), iteration, record)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload
@@ -189,7 +181,3 @@ class Sharded(Pattern):
 
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
         return self._joined(self._back, payloads, 1, total)
-
-    def compressors(self) -> list[FeedbackCompressor]:
-        parts = [*self._out, *self._back[self.setting.rank : self.setting.rank + 1]]
-        return [part.compressor for part in parts]

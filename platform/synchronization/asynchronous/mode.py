@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.exchange.averaging import require_same_ranks
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.spans import RECORDER
@@ -16,7 +15,7 @@ from ...data.feeding import Batch
 from ...tracking import names
 from ...training.generators import Randomness
 from ..base import Moment, Synchronization
-from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Notes
+from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
 from .mail import Course, Mail, Message, Schedule
 from .worker import AsyncWorker
 
@@ -117,7 +116,7 @@ class AsynchronousTraining(Synchronization):
             stepped = worker.step(batch, moment.position, observe=moment.observe and worker.rank == 0)
         self._mails[local].send(stepped.message)
         note, iteration = self.ledger.note(local, number), self.ledger.entry(number)
-        note["loss"], note["squares"] = stepped.loss, worker.compressor.residual_squares()
+        note["loss"], note["squares"] = stepped.loss, worker.residual_squares()
         note["wire_bytes"] = stepped.message.nbytes
         note["received_bytes"] = (self.workers - 1) * stepped.message.nbytes
         note["messages"] = self.workers - 1

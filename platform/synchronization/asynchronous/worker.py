@@ -11,7 +11,7 @@ from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.feedback import FeedbackCompressor, residual_squares
 from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.patterns.base import compressed
@@ -161,6 +161,10 @@ class AsyncWorker:
     def nonfinite(self, ordinal: int, rank: int) -> NonFiniteGradient:
         """The error that says which parameter of which worker was not finite."""
         return NonFiniteGradient(self.replica.names[ordinal], rank)
+
+    def residual_squares(self) -> float:
+        """Sum of squares of what the worker has not sent."""
+        return residual_squares([self.compressor.feedback], self.compressor.compressor.ops)
 
     def buffers(self) -> list[Tensor]:
         """The model's, such as batch-norm statistics."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteWeight
+from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.rounds import ExchangeRecord
@@ -126,11 +127,11 @@ class QuorumTraining(LocalTraining):
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
         began = perf_counter()
         assert isinstance(pattern, AllGather)
-        outgoing = pattern.compress([tensor.clone() for tensor in update], number, ExchangeRecord())
+        record = ExchangeRecord(Traffic(self.workers))
+        outgoing = pattern.compress([tensor.clone() for tensor in update], number, record)
         step, note = self.ledger.now.step, self.ledger.note(local)
         step.compress_s += (perf_counter() - began) / len(self.ranks)
-        note["sent"] = sum(tally.sent for tally in outgoing.tallies)
-        note["paper_bits"] = sum(tally.paper_bits for tally in outgoing.tallies)
+        note["sent"], note["paper_bits"] = record.traffic.sums.sent, record.traffic.sums.paper_bits
         if not local:
             step.layers = list(outgoing.tallies)
         buffers = [buffer for buffer in self._replicas[local].model.buffers() if buffer.numel()]
