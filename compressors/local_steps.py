@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .bucket.ledger import Step, Totals, Traffic
+from .bucket.ledger import Step, Totals
 from .exchange.addresses import places_of
 from .exchange.agreement import described, description, flattened, require_agreement
 from .exchange.fragment import LocalWorker, fragments_of, on_host
 from .exchange.keys import require_long_enough
-from .exchange.local_rounds import LocalRounds, parts_of
+from .exchange.local_rounds import LocalRounds
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
@@ -186,15 +186,17 @@ class LocalSteps:
         ]
         threads = torch.get_num_threads() if threads is None else threads
         setting = Setting(names, [weight.float() for weight in agreed], self._rank, self.workers, threads)
-        self._traffic = Traffic(self.workers)
         self._rounds = LocalRounds(
-            parts_of(runner, self._fields, (self.method, returning), parts, setting, placed),
+            runner,
+            setting,
+            parts,
+            (self.method, returning),
+            self._fields,
+            float(every or every_examples or 0),
             agreed,
             {name: buffer.clone() for name, buffer in began.items()},
             [LocalWorker(list(self._parameters.values()), model if buffers else None)],
-            self._fields,
-            float(every or every_examples or 0),
-            self._traffic,
+            placed,
         )
         if exchange == "weights":
             note = WeakMethod(self._rounds.note_squares)
@@ -308,7 +310,7 @@ class LocalSteps:
             "shared": self._rounds.shared_state(),
             "rounds": self._rounds.worker_state(),
             "totals": self.totals.state_dict(),
-            "traffic": self._traffic.state_dict(),
+            "traffic": self._rounds.traffic.state_dict(),
             "weighted": self._weighted,
         }
 
@@ -338,7 +340,7 @@ class LocalSteps:
         self._rounds.agreed_buffers = {
             name: buffer.clone() for name, buffer in state["agreed_buffers"].items()
         }
-        self._traffic.load_state_dict(state["traffic"])
+        self._rounds.traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step = Totals.from_state_dict(state["totals"]), Step()
         self._weighted = state["weighted"]
 

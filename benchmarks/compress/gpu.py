@@ -24,9 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, Outer, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.layout import Part, Parts
-from taugrad.compressors.bucket.ledger import Step, Traffic
+from taugrad.compressors.bucket.ledger import Step
 from taugrad.compressors.exchange.fragment import LocalWorker, on_host
-from taugrad.compressors.exchange.local_rounds import LocalRounds, parts_of
+from taugrad.compressors.exchange.local_rounds import LocalRounds
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import SimulatedRunner
 from taugrad.compressors.method import read_config
@@ -279,9 +279,9 @@ def local_peak(arena: Arena, *, offload: bool | None) -> int:
         agreed = [on_host(weight) if offload else weight.clone() for weight in weights]
         names, runner = [str(ordinal) for ordinal in range(len(agreed))], SimulatedRunner(2)
         methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
-        parts = parts_of(runner, fields, methods, [range(len(agreed))], Setting(names, agreed, 0, 2), None)
+        setting, parts = Setting(names, agreed, 0, 2), [range(len(agreed))]
         workers = [LocalWorker(list(model.parameters())) for model in models]
-        rounds = LocalRounds(parts, agreed, {}, workers, fields, 2, Traffic(2))
+        rounds = LocalRounds(runner, setting, parts, methods, fields, 2, agreed, {}, workers)
     torch.cuda.reset_peak_memory_stats()
     for _ in range(4):
         for model, optimizer in zip(models, optimizers, strict=True):

@@ -139,7 +139,7 @@ class Averaging:
             "ranks": {str(rank): pattern.state_dict() for rank, pattern in states},
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load_worker_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `worker_state` gave to the same workers; raises ValueError if it does not fit."""
         require_same_ranks(state, self.runner.ranks, self.runner.workers, STATE_VERSION)
         for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):

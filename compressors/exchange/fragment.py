@@ -21,11 +21,13 @@ from torch.optim.sgd import sgd
 
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Traffic
+from ..errors import NonFiniteWeight
 from ..method.local import LocalFields
 from .averaging import Averaging, Outcome
-from .patterns.base import RefusedUpdate
+from .patterns.base import Pattern, RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
 from .rounds import ExchangeRecord, PendingRounds
+from .runner import Runner
 from .side_channel import SideData
 from .tensors import copy_into, local_tensor
 
@@ -76,11 +78,10 @@ class WorkerPart:
     worker is to keep the steps that it takes meanwhile."""
 
 
-class Fragment:
-    """A part of the model that is exchanged in rounds of its own.
+class Fragment(Averaging):
+    """A part of the model that is exchanged in rounds of its own; for attributes see also `Averaging`.
 
     Attributes:
-        averaging: takes the mean of what workers send.
         ordinals: of its parameters.
         agreed: their agreed weights, flat [numel]; the same bits on all workers.
         momentum: of the outer optimizer, flat [numel] by parameter; empty without.
@@ -92,14 +93,17 @@ class Fragment:
 
     def __init__(
         self,
-        averaging: Averaging,
+        runner: Runner,
+        patterns: Sequence[Pattern],
+        tag: str,
         ordinals: Sequence[int],
         agreed: Sequence[Tensor],
         workers: Sequence[LocalWorker],
         fields: LocalFields,
     ) -> None:
         """Takes charge of some of the parameters; `agreed` has those of all, and is updated in place."""
-        self.averaging, self.ordinals, self._workers, self._fields = averaging, ordinals, workers, fields
+        super().__init__(runner, patterns, patterns[0].setting.names, tag, NonFiniteWeight)
+        self.ordinals, self._workers, self._fields = ordinals, workers, fields
         self.agreed = [agreed[ordinal] for ordinal in ordinals]
         # Of what adding changes nothing: the first momentum is the first mean, signs of zeros included.
         self.momentum = [empty_like(weights).fill_(-0.0) for weights in self.agreed if fields.outer.momentum]
@@ -117,18 +121,18 @@ class Fragment:
     @property
     def sendings(self) -> int:
         """How often it was sent."""
-        return self.averaging.done + (self.in_flight is not None)
+        return self.done + (self.in_flight is not None)
 
-    def begin(self, steps: int) -> list[PendingRounds]:
+    def send(self, steps: int) -> list[PendingRounds]:
         """Compresses what the workers here send after so many steps, and sends the first messages."""
         pending = []
-        for local, (pattern, part) in enumerate(zip(self.averaging.patterns, self.parts, strict=True)):
+        for local, (pattern, part) in enumerate(zip(self.patterns, self.parts, strict=True)):
             if self._fields.exchange == "weights":
                 means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
                 pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
             update = self.pseudo_gradient(local)
             weighed = update if part.weight == 1 else [part.weight * tensor for tensor in update]
-            pending.append(self.averaging.begin(local, weighed))
+            pending.append(self.begin(local, weighed))
             if self._fields.delay_steps and self._fields.blend is None:
                 part.at_sending = [weights.clone() for weights in self._weights(local)]
         return pending
@@ -149,7 +153,7 @@ class Fragment:
             return self.agreed
         # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
         share = self._fields.unsent / (self.parts[local].weight or 1.0)
-        residuals = self.averaging.patterns[local].unsent()
+        residuals = self.patterns[local].unsent()
         return [agreed - share * residual for agreed, residual in zip(self.agreed, residuals, strict=True)]
 
     @torch.no_grad()
@@ -202,34 +206,34 @@ class Fragment:
         return {
             "sent_at": self.sent_at,
             "sent_step": self.sent_step,
-            "done": self.averaging.done,
+            "done": self.done,
             "momentum": list(self.momentum),
         }
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
         self.sent_at, self.sent_step = float(shared["sent_at"]), int(shared["sent_step"])
-        self.averaging.done = int(shared["done"])
+        self.done = int(shared["done"])
         copy_into(self.momentum, shared["momentum"])
 
     def worker_state(self) -> dict[str, Any]:
         """What only this process has; waits for what is on its way, which is not merged sooner."""
-        ranks = map(str, self.averaging.runner.ranks)
+        ranks = map(str, self.runner.ranks)
         return {
             "parts": {
                 rank: {**vars(part), "squares": list(part.squares)}
                 for rank, part in zip(ranks, self.parts, strict=True)
             },
             "in_flight": self.in_flight and self._saved(self.in_flight),
-            "unsent": self.averaging.worker_state(),
+            "unsent": super().worker_state(),
         }
 
     def load_worker_state(self, saved: Mapping[str, Any]) -> None:
         """Restores what `worker_state` returned; raises ValueError where it is of other workers."""
         if self.in_flight is not None:
             self.in_flight.result()  # until then its rounds change what is not sent
-        self.averaging.load(saved["unsent"])
-        self.parts = [self._restored_part(saved["parts"][str(rank)]) for rank in self.averaging.runner.ranks]
+        super().load_worker_state(saved["unsent"])
+        self.parts = [self._restored_part(saved["parts"][str(rank)]) for rank in self.runner.ranks]
         self.in_flight = saved["in_flight"] and self._restored(saved["in_flight"])
 
     def _restored_part(self, saved: Mapping[str, Any]) -> WorkerPart:
@@ -238,9 +242,9 @@ class Fragment:
             **{**saved, "at_sending": [weights.to(device, copy=True) for weights in saved["at_sending"]]}
         )
 
-    def reshard(self, states: Sequence[Mapping[str, Any]], models: Sequence[FormerModel]) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Any]], models: Sequence[FormerModel]) -> None:
         """See `LocalRounds.reshard`."""
-        runner, unsent = self.averaging.runner, [state["unsent"] for state in states]
+        runner, unsent = self.runner, [state["unsent"] for state in states]
         counts = [state["workers"] for state in unsent]
         saved = ranks_together([state["parts"] for state in states], counts)
         residuals = ranks_together([state["ranks"] for state in unsent], counts)
@@ -248,9 +252,9 @@ class Fragment:
         moved = [
             self._moved(part, residuals[rank]["residuals"], models[rank]) for rank, part in enumerate(parts)
         ]
-        self.averaging.reshard(unsent)
-        setting = self.averaging.patterns[0].setting
-        moves = merged(moved, now, share_of(former, now, self.averaging.patterns[0].reduction))
+        self.reshard(unsent)
+        setting = self.patterns[0].setting
+        moves = merged(moved, now, share_of(former, now, self.patterns[0].reduction))
         for local, rank in enumerate(runner.ranks):
             self.parts[local] = WorkerPart(list(parts[model_of(rank, former)].squares))
             weights = bases = self.base_weights(local)
@@ -272,7 +276,7 @@ class Fragment:
     ) -> dict[str, Tensor]:
         """How far a former worker has moved since it continued from the agreed weights, or since sending."""
         share, moved = self._fields.unsent / (part.weight or 1.0), {}
-        names = self.averaging.patterns[0].setting.names
+        names = self.patterns[0].setting.names
         for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
             base = self.agreed[place]
             if part.at_sending:
@@ -287,7 +291,7 @@ class Fragment:
     def _saved(self, in_flight: InFlight) -> dict[str, Any]:
         outcome, side = in_flight.result()
         if isinstance(outcome.mean, RefusedUpdate):
-            raise self.averaging.refusal(outcome.mean)
+            raise self.refusal(outcome.mean)
         return {
             "merge_at": in_flight.merge_at,
             "mean": outcome.mean,
@@ -301,7 +305,7 @@ class Fragment:
         self, saved: Mapping[str, Any], counts: Sequence[Mapping[str, Any]] | None = None
     ) -> InFlight:
         """What was saved, or with what former processes counted that this one takes over."""
-        traffic = Traffic(self.averaging.runner.workers)
+        traffic = Traffic(self.runner.workers)
         if counts is None:
             traffic.load_state_dict(saved["traffic"])
         for former in counts or ():

@@ -9,17 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from ..bucket.ledger import Step, Traffic
-from ..errors import NonFiniteWeight, WorkersDisagree
+from ..errors import WorkersDisagree
 from ..method import Method
 from ..method.local import LocalFields
 from ..spans import RECORDER
 from .agreement import difference
-from .averaging import Averaging, Outcome
+from .averaging import Outcome
 from .fragment import FormerModel, Fragment, InFlight, LocalWorker
 from .patterns import pattern_for, returning, self_contained
 from .patterns.base import Setting
@@ -28,42 +28,6 @@ from .runner import Runner
 from .side_channel import LEFT, SideChannel, SideData
 from .sites import Sites
 from .tensors import buffers_of, load_buffers, local_tensor
-
-
-class FragmentExchange(NamedTuple):
-    """A fragment's exchange, and the ordinals of its parameters."""
-
-    averaging: Averaging
-    ordinals: Sequence[int]
-
-
-def parts_of(
-    runner: Runner,
-    fields: LocalFields,
-    methods: tuple[Method, Method | None],
-    parts: Sequence[Sequence[int]],
-    setting: Setting,
-    sites: Sites | None,
-) -> list[FragmentExchange]:
-    """The exchanges of a model's fragments, whose parameters have these ordinals.
-
-    The methods are those of what workers send, and of sums on their way back. The setting is of all
-    parameters; its tensors lie where residuals will.
-    """
-    method, back = methods
-    back = returning(method) if back is None else back
-    if fields.exchange == "weights":
-        method, back = self_contained(method), self_contained(back)
-    exchanges = []
-    for number, ordinals in enumerate(parts):
-        names = [setting.names[ordinal] for ordinal in ordinals]
-        like = [setting.like[ordinal] for ordinal in ordinals]
-        settings = [replace(setting, names=names, like=like, rank=rank) for rank in runner.ranks]
-        patterns = [pattern_for(fields.pattern, method, back, worker, sites) for worker in settings]
-        exchanges.append(
-            FragmentExchange(Averaging(runner, patterns, names, f"round {number}", NonFiniteWeight), ordinals)
-        )
-    return exchanges
 
 
 class LocalRounds:
@@ -78,28 +42,47 @@ class LocalRounds:
         every: steps (or examples) from one sending of a fragment to the next; 0: only when told. It may
             change between two steps, on all workers alike.
         fragments: of the model.
+        traffic: of what was merged.
         steps: so far.
         progress: so far, in what `every` counts.
     """
 
     def __init__(
         self,
-        parts: Sequence[FragmentExchange],
+        runner: Runner,
+        setting: Setting,
+        parts: Sequence[Sequence[int]],
+        methods: tuple[Method, Method | None],
+        fields: LocalFields,
+        every: float,
         agreed: Sequence[Tensor],
         agreed_buffers: Mapping[str, Tensor],
         workers: Sequence[LocalWorker],
-        fields: LocalFields,
-        every: float,
-        traffic: Traffic,
+        sites: Sites | None = None,
     ) -> None:
         """Takes charge of a worker for each rank here, which continue from the agreed weights and buffers.
 
-        Each parameter is in one of the parts. What is sent is counted in the traffic.
+        The setting is of all parameters, and its tensors lie where residuals will; each part has the ordinals
+        of a fragment's. The methods are those of what workers send, and of sums on their way back.
         """
         self.agreed, self.agreed_buffers, self._workers = list(agreed), dict(agreed_buffers), list(workers)
-        self.fragments = [Fragment(*part, agreed, workers, fields) for part in parts]
-        self.every, self._fields, self._traffic = every, fields, traffic
-        self._runner = parts[0].averaging.runner
+        self.every, self._fields, self._runner = every, fields, runner
+        self.traffic = Traffic(runner.workers)
+        method, back = methods
+        back = returning(method) if back is None else back
+        if fields.exchange == "weights":
+            method, back = self_contained(method), self_contained(back)
+        self.fragments = []
+        for number, ordinals in enumerate(parts):
+            names, like = setting.names, setting.like
+            part = replace(setting, names=[names[i] for i in ordinals], like=[like[i] for i in ordinals])
+            patterns = [
+                pattern_for(fields.pattern, method, back, replace(part, rank=rank), sites)
+                for rank in runner.ranks
+            ]
+            self.fragments.append(
+                Fragment(runner, patterns, f"round {number}", ordinals, agreed, workers, fields)
+            )
         self.steps, self.progress = 0, 0.0
         self._finished: int | None = None
         """A worker that has no more rounds in its `finish()`, while this one has not begun its own."""
@@ -181,15 +164,11 @@ class LocalRounds:
 
     def _send(self, fragment: Fragment, *, weighted: bool, left: int = -1) -> None:
         """Compresses a fragment of every worker here, and starts its rounds."""
-        number, model, delay = (
-            self.fragments.index(fragment),
-            self._workers[0].model,
-            self._fields.delay_steps,
-        )
-        averaging, parts = fragment.averaging, fragment.parts
+        number, parts = self.fragments.index(fragment), fragment.parts
+        model, delay = self._workers[0].model, self._fields.delay_steps
         side = SideChannel(
             self._runner.carriers,
-            (number, averaging.done, left),
+            (number, fragment.done, left),
             [part.examples for part in parts] if weighted else (),
             buffers_of(model) if model is not None and not number else {},
         )
@@ -198,12 +177,12 @@ class LocalRounds:
                 self._unit = (side.received.examples or 0.0) / self._runner.workers or 1.0
             for part in parts:
                 part.weight = part.examples / self._unit
-        pending = fragment.begin(self.steps - fragment.sent_step)
+        pending = fragment.send(self.steps - fragment.sent_step)
         result: Future[tuple[Outcome, SideData]] = Future()
         if delay and self._runner.waits:
-            result = self._thread.submit(_run, averaging, pending, side)
+            result = self._thread.submit(_run, fragment, pending, side)
         else:
-            result.set_result(_run(averaging, pending, side))
+            result.set_result(_run(fragment, pending, side))
         fragment.in_flight = InFlight(self.steps + delay, result.result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
@@ -218,9 +197,9 @@ class LocalRounds:
         self._finished = side.finished
         step.exchange_s += outcome.waited_s
         step.blocked_s += perf_counter() - began if late and self._runner.waits else outcome.waited_s
-        mean = fragment.averaging.finish(outcome, step, self._traffic)
+        mean = fragment.finish(outcome, step, self.traffic)
         assert mean is not None, "what is not finite is refused"
-        patterns = [pattern for fragment in self.fragments for pattern in fragment.averaging.patterns]
+        patterns = [pattern for fragment in self.fragments for pattern in fragment.patterns]
         step.residual_squares = sum(pattern.residual_squares() for pattern in patterns) / len(self._workers)
         if side.examples is not None:
             assert self._unit is not None
@@ -269,18 +248,16 @@ class LocalRounds:
         self.progress = max(float(state["progress"]) for state in states)
         for number, fragment in enumerate(self.fragments):
             fragment.begin_anew(self.steps)
-            fragment.reshard([state["fragments"][number] for state in states], models)
+            fragment.take_over([state["fragments"][number] for state in states], models)
 
 
-def _run(
-    averaging: Averaging, pending: Sequence[PendingRounds], side: SideChannel
-) -> tuple[Outcome, SideData]:
+def _run(fragment: Fragment, pending: Sequence[PendingRounds], side: SideChannel) -> tuple[Outcome, SideData]:
     """Runs begun rounds to their end, if all workers are in the same ones."""
     began = perf_counter()
     received, waited_s = side.received, 0.0
-    if averaging.runner.waits:
+    if fragment.runner.waits:
         waited_s = perf_counter() - began
         RECORDER.add("exchange", "wire", began, began + waited_s, "round")
         RECORDER.add("wait", "compute", began, began + waited_s)
-    outcome = averaging.run(pending)
+    outcome = fragment.run(pending)
     return replace(outcome, waited_s=outcome.waited_s + waited_s), received

@@ -9,9 +9,7 @@ from torch import nn
 
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier
-from taugrad.compressors.exchange.fragment import fragments_of
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
-from taugrad.compressors.exchange.local_rounds import parts_of
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import pattern_for, returning
 from taugrad.compressors.exchange.patterns.allgather import AllGather
@@ -125,9 +123,7 @@ class _Build:
         replicas = self._replicas(runner)
         setting = self._setting(replicas[0], runner)
         sites = self._sites(runner) if mode.pattern == "hierarchical" else None
-        fragments = fragments_of(setting.sizes, mode.fragments)
-        parts = parts_of(runner, mode, (self.method, mode.back), fragments, setting, sites)
-        own_workers = OwnWorkers(runner, parts, replicas, randomness, self.method, self.device)
+        own_workers = OwnWorkers(runner, setting, sites, replicas, randomness, self.method, self.device)
         if mode.quorum is None:
             return LocalTraining(mode, own_workers)
         needed = needed_of(mode.quorum, runner.workers)

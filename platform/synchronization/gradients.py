@@ -93,7 +93,7 @@ class GradientsInRounds(InRounds):
         return {"patterns": {**self._averaging.worker_state(), "traffic": self.ledger.traffic.state_dict()}}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
-        self._averaging.load(local_state["patterns"])
+        self._averaging.load_worker_state(local_state["patterns"])
         self.ledger.traffic.load_state_dict(local_state["patterns"]["traffic"])
         self._load_agreed(shared)
 

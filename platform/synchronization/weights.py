@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.fragment import FormerModel, LocalWorker, on_host
-from taugrad.compressors.exchange.local_rounds import FragmentExchange, LocalRounds
+from taugrad.compressors.exchange.fragment import FormerModel, LocalWorker, fragments_of, on_host
+from taugrad.compressors.exchange.local_rounds import LocalRounds
+from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import buffers_of, copy_into, load_buffers
 from taugrad.compressors.method import Method
 
@@ -30,8 +32,10 @@ class OwnWorkers:
     """The workers of this process, and what they train with."""
 
     runner: Runner
-    parts: Sequence[FragmentExchange]
-    """The exchanges of their models' fragments."""
+    setting: Setting
+    """Of all their parameters."""
+    sites: Sites | None
+    """For hierarchical."""
     replicas: Sequence[Replica]
     """Theirs."""
     randomness: Randomness
@@ -51,8 +55,7 @@ class LocalTraining(InRounds):
 
     def __init__(self, sync: WeightsSync, workers: OwnWorkers) -> None:
         """Takes charge of this process's workers."""
-        runner, replicas = workers.runner, workers.replicas
-        super().__init__([part.averaging for part in workers.parts], replicas[0].names)
+        runner, replicas, setting = workers.runner, workers.replicas, workers.setting
         self._sync, self._replicas = sync, list(replicas)
         self._randomness = workers.randomness
         self.model = deepcopy(replicas[0].model)
@@ -63,14 +66,19 @@ class LocalTraining(InRounds):
             on_host(parameter) if sync.offload else parameter.detach().view(-1) for parameter in self._trained
         ]
         self.local = LocalRounds(
-            workers.parts,
+            runner,
+            setting,
+            fragments_of(setting.sizes, sync.fragments),
+            (workers.method, sync.back),
+            sync,
+            sync.every,
             agreed,
             {name: buffer.clone() for name, buffer in buffers_of(self.model).items()},
             [LocalWorker(replica.parameters, replica.model) for replica in replicas],
-            sync,
-            sync.every,
-            self.ledger.traffic,
+            workers.sites,
         )
+        super().__init__(self.local.fragments, replicas[0].names)
+        self.ledger.traffic = self.local.traffic
         self.adapter = adapter_for(sync.adapt, workers.method, workers.device, self._aim_at, sync.every)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
@@ -110,7 +118,7 @@ class LocalTraining(InRounds):
 
     def _aim_at(self, share: float) -> float:
         """Has all that is compressed by a share of elements aim at another; returns what it comes to."""
-        patterns = [pattern for fragment in self.local.fragments for pattern in fragment.averaging.patterns]
+        patterns = [pattern for fragment in self.local.fragments for pattern in fragment.patterns]
         compressors = [compressor for pattern in patterns for compressor in pattern.compressors]
         aims = [
             compressor.feedback.aim_at(share)
