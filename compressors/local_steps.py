@@ -31,7 +31,7 @@ from .exchange.local_rounds import LocalRounds
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns.base import Setting
 from .exchange.resizing import require_same_worker
-from .exchange.runner import ProcessRunner
+from .exchange.runner import Runner
 from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
 from .exchange.tensors import (
@@ -174,7 +174,7 @@ class LocalSteps:
         require_sendable({f"buffer {name!r}": buffer for name, buffer in began.items()})
         elements = sum(tensor.numel() for tensor in [*weights, *began.values()])
         carrier = connected(group, most_bytes=self.workers * most_bytes_of(elements), key=key)
-        runner = ProcessRunner(weights[0].device, carrier, group)
+        runner = Runner.of_process(carrier, weights[0].device, group)
         runner.broadcast([*weights, *self._others.values(), *began.values()])
         placed, self._rank = None, dist.get_rank(group)
         if pattern == "hierarchical":

@@ -28,7 +28,7 @@ from taugrad.compressors.bucket.ledger import Step
 from taugrad.compressors.exchange.fragment import LocalWorker, on_host
 from taugrad.compressors.exchange.local_rounds import LocalRounds
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config
 from taugrad.compressors.method.base import Form
 from taugrad.compressors.method.local import LocalFields
@@ -277,7 +277,7 @@ def local_peak(arena: Arena, *, offload: bool | None) -> int:
     if offload is not None:
         fields = LocalFields(outer=Outer(lr=0.7, momentum=0.9, nesterov=True), offload=offload)
         agreed = [on_host(weight) if offload else weight.clone() for weight in weights]
-        names, runner = [str(ordinal) for ordinal in range(len(agreed))], SimulatedRunner(2)
+        names, runner = [str(ordinal) for ordinal in range(len(agreed))], Runner.simulated(2)
         methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
         setting, parts = Setting(names, agreed, 0, 2), [range(len(agreed))]
         workers = [LocalWorker(list(model.parameters())) for model in models]

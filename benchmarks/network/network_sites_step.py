@@ -17,7 +17,7 @@ from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Sharded
-from taugrad.compressors.exchange.runner import ProcessRunner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 
@@ -87,7 +87,7 @@ def timed(model: nn.Module, drawn: list[Any], steps: int) -> list[float]:
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     """The same of exchanges through owners of a part each."""
-    runner = ProcessRunner(torch.device("cpu"), connected(most_bytes=most_bytes_of(elements)))
+    runner = Runner.of_process(connected(most_bytes=most_bytes_of(elements)), torch.device("cpu"))
     torch.manual_seed(0)
     weights = list(Given(elements).weights)
     setting = Setting(

@@ -28,7 +28,7 @@ from taugrad.compressors.bucket.ledger import Step, Traffic
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config
 from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
@@ -127,7 +127,7 @@ class Training:
             patterns = [
                 AllGather(method, Setting(names, like, rank, WORKERS, threads)) for rank in range(WORKERS)
             ]
-            self.averaging = Averaging(SimulatedRunner(WORKERS), patterns, names)
+            self.averaging = Averaging(Runner.simulated(WORKERS), patterns, names)
         self.sent = 0
         """Bytes that a worker has sent."""
 

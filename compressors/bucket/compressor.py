@@ -69,13 +69,10 @@ class Compressor:
     def layout(
         self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = (), *, fixed: bool = False
     ) -> Layout:
-        """What the messages of a bucket of these parameters are about.
+        """What the messages of a bucket are about: of parameters with so many elements in the bucket.
 
-        Args:
-            names: of the parameters.
-            sizes: elements of each in the bucket.
-            whole: those in the model, by default the same; they decide what is exempt.
-            fixed: whether messages are of fixed size, and stay on the device.
+        What is exempt is decided by the `whole` ones' numbers of elements, by default the same. With `fixed`,
+        messages are of fixed size, and stay on the device.
         """
         pairs = zip(names, whole or sizes, strict=True)
         exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]

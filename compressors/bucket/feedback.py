@@ -199,19 +199,11 @@ class FeedbackCompressor:
         shard: int | None = None,
         readback: Readback | None = None,
     ) -> None:
-        """Prepares for a fixed list of tensors.
+        """Prepares for tensors as in `like`, contiguous [numel] and on one device; names are of parameters.
 
-        Args:
-            config: the method.
-            names: of the parameters; a name occurs once.
-            like: a contiguous tensor [numel] for each, of those to come; all on one device.
-            threads: for a pass; no result depends on their number.
-            hold_back_zeros: send nothing for a tensor that is zero everywhere.
-            whole: elements of each in the model, which decide what is exempt; by default those of `like`.
-            feedback: what is kept, perhaps with that of other parameters; by default a new one.
-            slices: for each tensor, the elements of its parameter that it has; by default all.
-            shard: the number under which thresholds are remembered, where parameters are cut into shards.
-            readback: see `Context`; messages are then of fixed size, and stay on the device.
+        `slices` has the elements of its parameter that each has, by default all; `shard` is the number under
+        which thresholds are remembered, where parameters are cut into shards. The other arguments are those
+        of `exchange.patterns.base.Setting`.
         """
         device = like[0].device if like else torch.device("cpu")
         self.compressor = compressor_for(config, device, threads)

@@ -49,14 +49,9 @@ class Averaging:
         tag: str = "round",
         nonfinite: Callable[[str, int], Exception] = NonFiniteGradient,
     ) -> None:
-        """Takes charge of a pattern for each of the runner's ranks.
+        """Takes charge of a pattern for each of the runner's ranks; no other exchange under way has the tag.
 
-        Args:
-            runner: of the rounds.
-            patterns: by worker here.
-            names: of the tensors, for errors.
-            tag: of messages; no other exchange under way has it.
-            nonfinite: the error where a worker's tensor is not finite, of its name and the worker's rank.
+        Errors have the tensors' names: `nonfinite` makes that of one which is not finite, on a rank.
         """
         self.runner, self.patterns, self._names, self._tag = runner, list(patterns), list(names), tag
         self._nonfinite = nonfinite

@@ -69,15 +69,10 @@ class PendingRounds:
         tag: str,
         schedule: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Prepares an exchange; `begin` starts it.
+        """Prepares an exchange, under a tag that no other one under way has; `begin` starts it.
 
-        Args:
-            rounds: the worker's side.
-            record: of the exchange, where messages are counted.
-            carrier: of the worker.
-            tag: of all messages; no other exchange under way has it.
-            schedule: gets a call that goes on with the rounds, once the messages of a round are here. It is
-                called in the carrier's thread and must not wait: it passes the call to another thread.
+        `schedule` gets a call that goes on with the rounds, once the messages of a round are here. It is
+        called in the carrier's thread and must not wait: it passes the call to another thread.
         """
         self.payloads: Future[Payloads] = Future()
         self.record = record

@@ -3,7 +3,6 @@
 Simulated workers of one process come to the same bytes and results as real ones, one a process.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -24,7 +23,7 @@ from .rounds import Payloads, PendingRounds
 from .tensors import broadcast
 
 
-class Runner(ABC):
+class Runner:
     """The carriers of this process's workers, and what all workers do together besides exchanges.
 
     Attributes:
@@ -34,11 +33,33 @@ class Runner(ABC):
         waits: whether there are others to wait for; simulated workers never do.
     """
 
-    def __init__(self, carriers: Sequence[Carrier]) -> None:
+    def __init__(
+        self,
+        carriers: Sequence[Carrier],
+        device: torch.device = torch.device("cpu"),  # noqa: B008 - immutable
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Takes charge of all workers, or of one among those of a process group, by default all."""
         self.carriers = carriers
         self.ranks: Sequence[int] = [carrier.rank for carrier in carriers]
         self.workers = carriers[0].workers
         self.waits = len(carriers) < self.workers
+        self._group = group
+        self._device = transport_of(group, device) if self.waits else device
+
+    @classmethod
+    def simulated(cls, workers: int) -> "Runner":
+        """Of all workers, over a carrier in memory (Anoosheh, section 2.2)."""
+        return cls(in_memory(workers))
+
+    @classmethod
+    def of_process(
+        cls, carrier: Carrier, device: torch.device, group: dist.ProcessGroup | None = None
+    ) -> "Runner":
+        """Of this process's worker; the carrier is closed with the runner."""
+        runner = cls([carrier], device, group)
+        finalize(runner, carrier.close)
+        return runner
 
     def finish(
         self, pending: Sequence[PendingRounds], calls: "SimpleQueue[Callable[[], None]]"
@@ -71,34 +92,15 @@ class Runner(ABC):
                     exchange.payloads.result()  # the others may wait for one that failed
         return pending[0].payloads.result(), waited_s
 
-    @abstractmethod
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Worker 0's tensors to all, in place."""
+        """Worker 0's tensors to all processes, in place; simulated workers share them."""
+        if tensors and self.waits:
+            with _waiting("buffers"):
+                broadcast(tensors, self._group, self._device)
 
-    @abstractmethod
     def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows of all workers: [workers, ...] from [workers here, ...]; all must call this together."""
-
-
-class ProcessRunner(Runner):
-    """This process's worker, among those of a process group."""
-
-    def __init__(
-        self, device: torch.device, carrier: Carrier, group: dist.ProcessGroup | None = None
-    ) -> None:
-        """Joins a group's workers, by default all; the carrier is closed with this object."""
-        super().__init__([carrier])
-        finalize(self, carrier.close)
-        self._group, self._device = group, transport_of(group, device)
-
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        if not tensors:
-            return
-        with _waiting("buffers"):
-            broadcast(tensors, self._group, self._device)
-
-    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        return gather_rows(rows[0], self._device, self._group)
+        return gather_rows(rows[0], self._device, self._group) if self.waits else rows
 
 
 @contextmanager
@@ -124,16 +126,3 @@ def gather_rows(
     with _waiting("notes"):
         dist.all_gather(rows, local, group=group)
     return np.stack([row.cpu().numpy() for row in rows])
-
-
-class SimulatedRunner(Runner):
-    """All workers, over a carrier in memory (Anoosheh, section 2.2)."""
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(in_memory(workers))
-
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Nothing to do: the caller keeps worker 0's."""
-
-    def gather(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        return rows

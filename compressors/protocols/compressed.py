@@ -184,7 +184,8 @@ class CompressedReducer(Reducer):
                 payloads = self._valid(pending.payloads.result)
             refusals = self._valid(lambda: exchange.plan.pattern.refusals(payloads))
             if refusals and self._nonfinite == "refuse":
-                raise self._fail(_nonfinite(exchange.plan, refusals[0]))
+                refusal = refusals[0]
+                raise self._fail(NonFiniteGradient(exchange.plan.names[refusal.ordinal], refusal.rank))
             self._fill(exchange, payloads, refusals)
             if buffer.is_cuda:  # the CPU copy is not stream-ordered
                 torch.cuda.current_stream(buffer.device).synchronize()
@@ -279,11 +280,8 @@ class CompressedReducer(Reducer):
         pattern.copies = bucket.scale is not None
         if self._nonfinite == "skip":
             self._used.append(pattern)
-        rounds, tag = (
-            pattern.rounds(gradients, self._iteration, record),
-            f"bucket {bucket.series + plan.number}",
-        )
-        pending = PendingRounds(rounds, record, carrier, tag, schedule)
+        rounds, number = pattern.rounds(gradients, self._iteration, record), bucket.series + plan.number
+        pending = PendingRounds(rounds, record, carrier, f"bucket {number}", schedule)
         started = perf_counter()
         pending.begin()
         compressed = perf_counter()
@@ -325,8 +323,7 @@ class CompressedReducer(Reducer):
             step.add(traffic.sums)
             step.keeps_residuals |= exchange.plan.pattern.keeps_residuals
             for refusal in refusals:
-                problem = _nonfinite(exchange.plan, refusal)
-                step.skip(problem.parameter, problem.rank)
+                step.skip(exchange.plan.names[refusal.ordinal], refusal.rank)
         self._times.arrived(step, exchange.compressed, received, exchange.bucket.title)
 
     def _plan_of(self, bucket: Bucket) -> _Plan:
@@ -359,10 +356,6 @@ class CompressedReducer(Reducer):
             return read()
         except CorruptMessage as reason:
             raise self._fail(reason) from None
-
-
-def _nonfinite(plan: _Plan, refusal: RefusedUpdate) -> NonFiniteGradient:
-    return NonFiniteGradient(plan.names[refusal.ordinal], refusal.rank)
 
 
 def _shards(slices: Sequence[Mapping[str, ParameterSlice]], names: Sequence[str]) -> list[Shard]:

@@ -14,7 +14,7 @@ from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import pattern_for, returning
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting
-from taugrad.compressors.exchange.runner import ProcessRunner, Runner, SimulatedRunner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
@@ -83,10 +83,10 @@ class _Build:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
             return hooked, Randomness(spec.seed, [dist.get_rank()])
-        runner: Runner = (
-            SimulatedRunner(spec.workers.count)
+        runner = (
+            Runner.simulated(spec.workers.count)
             if simulated
-            else ProcessRunner(self.device, self._carrier(key))
+            else Runner.of_process(self._carrier(key), self.device)
         )
         randomness = Randomness(spec.seed, runner.ranks)
         match mode:

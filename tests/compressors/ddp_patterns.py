@@ -27,7 +27,7 @@ from taugrad.compressors import CompressionState, NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns import pattern_for, returning
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config
 from taugrad.compressors.protocols import compressed
 
@@ -80,7 +80,7 @@ class Simulated:
             )
             for rank in range(workers)
         ]
-        self.averaging = Averaging(SimulatedRunner(workers), self.patterns, self.names)
+        self.averaging = Averaging(Runner.simulated(workers), self.patterns, self.names)
 
     def mean_of(self, given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         pending = [

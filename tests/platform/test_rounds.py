@@ -16,7 +16,7 @@ from taugrad.compressors.exchange.averaging import Averaging, Outcome
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate, Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
-from taugrad.compressors.exchange.runner import SimulatedRunner
+from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
@@ -54,7 +54,7 @@ def gradients(workers: int, step: int) -> list[list[Tensor]]:
 
 
 def exchange(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> Outcome:
-    averaging = Averaging(SimulatedRunner(len(patterns)), patterns, list(SIZES))
+    averaging = Averaging(Runner.simulated(len(patterns)), patterns, list(SIZES))
     averaging.done = step
     return averaging.run([averaging.begin(local, gradients) for local, gradients in enumerate(given)])
 

@@ -24,14 +24,10 @@ class AllGather(Pattern):
     def __init__(
         self, method: Method, setting: Setting, sites: Sites | None = None, *, all_reduces: bool = False
     ) -> None:
-        """Prepares for some parameters.
+        """Prepares for some parameters; by default all workers are at one site.
 
-        Args:
-            method: what messages are compressed with.
-            setting: the worker and its parameters.
-            sites: of the workers; by default all are at one.
-            all_reduces: whether it stands for torch's all-reduce in a simulation, of which it has the result,
-                and the bytes by a formula.
+        With `all_reduces` it stands for torch's all-reduce in a simulation: it has the same result, and the
+        bytes by a formula.
         """
         super().__init__(method, setting)
         self.shards = cut(setting.sizes, 1)
