@@ -123,8 +123,13 @@ class Feedback:
                 name: like[name].new_empty(()).expand(part.stop - part.start)
                 for name, part in self.slices.items()
             }
-        residuals = self._fitting(state["residuals"], like, "residual")
-        velocities = self._fitting(state["velocities"], like, "velocity")
+        residuals, velocities = (
+            {
+                name: self.orders[name].flat(tensor) if name in self.orders else tensor
+                for name, tensor in fitting(state[part], like, what, torch.float32).items()
+            }
+            for part, what in (("residuals", "residual"), ("velocities", "velocity"))
+        )
         memories = self._restored(state["memories"], like)
         shard_memories = {
             int(shard): self._restored(saved, like)
@@ -161,25 +166,6 @@ class Feedback:
     def _shaped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         orders = self.orders
         return {name: orders[name].shaped(flat) if name in orders else flat for name, flat in tensors.items()}
-
-    def _fitting(
-        self, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str
-    ) -> dict[str, Tensor]:
-        """Copies of one tensor per parameter, each on its parameter's device and in its gradient's order."""
-        fitting: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            parameter = like.get(name)
-            if parameter is None:
-                raise ValueError(f"a {what} for {name!r}, which is not a parameter of this model")
-            if tensor.shape != parameter.shape or tensor.dtype != torch.float32:
-                raise ValueError(
-                    f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
-                    f"this model needs float32 {tuple(parameter.shape)}"
-                )
-            order = self.orders.get(name)
-            copied = tensor.to(parameter.device, copy=True)
-            fitting[name] = copied if order is None else order.flat(copied)
-        return fitting
 
 
 class FeedbackCompressor:
@@ -332,6 +318,25 @@ def _slice_of(tensors: dict[str, Tensor], name: str, gradient: Tensor, part: Par
     if name not in tensors:
         zeros_once(tensors, name, gradient.new_empty(()).expand(part.whole))
     return tensors[name][part.start : part.stop]
+
+
+def fitting(
+    tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Copies of saved tensors, of the shape, dtype and device of those in `like`; raises ValueError."""
+    copies: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        expected = like.get(name)
+        if expected is None:
+            raise ValueError(f"a {what} for {name!r}, of which this model keeps none")
+        needed = dtype or expected.dtype
+        if tensor.shape != expected.shape or tensor.dtype != needed:
+            raise ValueError(
+                f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
+                f"this model needs {needed} {tuple(expected.shape)}"
+            )
+        copies[name] = tensor.to(expected.device, copy=True)
+    return copies
 
 
 def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:

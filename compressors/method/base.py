@@ -1,5 +1,6 @@
 """Types and the base class of a compressor's configuration."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -59,6 +60,8 @@ class Settings(BaseModel):
     """The field that needs no name in a chain; empty if there is none."""
     aims: ClassVar[bool] = False
     """Whether that is a target density."""
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Class variables that a class must have to be registered, and what they are."""
 
     def __hash__(self) -> int:
         # A field may be a dictionary, which has no hash. Equal models have one hash: -0.0 equals 0.0.
@@ -92,7 +95,9 @@ class Settings(BaseModel):
             return f'{cls.__name__} needs a field such as kind: Literal["mine"] = "mine"'
         if cls.first_field and cls.first_field not in cls.model_fields:
             return f"{cls.__name__}.first_field = {cls.first_field} is none of its fields"
-        return ""
+        needs = [need for kind in reversed(cls.__mro__) for need in getattr(kind, "needs", {}).items()]
+        missing = [f"{cls.__name__} needs {name}, {what}" for name, what in needs if not hasattr(cls, name)]
+        return next(iter(missing), "")
 
 
 class Group(Settings):

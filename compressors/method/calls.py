@@ -4,7 +4,7 @@ import ast
 import difflib
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from .base import Group, Settings
 from .registry import POLICIES
@@ -107,7 +107,7 @@ def _classes_of(model: type[Settings], field: str) -> Known:
     models = [] if info is None else list(_models(info.annotation))
     if len(models) == 1:
         return {models[0].line_name(): models[0]}
-    return ChainMap[str, Any](groups(), cast("dict[str, Any]", POLICIES))
+    return ChainMap[str, Any](groups(), POLICIES)
 
 
 def _models(annotation: Any) -> Iterator[type[Settings]]:

@@ -3,6 +3,7 @@
 A method is a lossy rule with its options, the head of a chain; others are in `dense.py` and `sparse.py`.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -110,6 +111,7 @@ class PowerSGD(Method):
 class CompressedMethod(_Common):
     """Methods that send messages (`wire`)."""
 
+    needs: ClassVar[Mapping[str, str]] = {"rule": "a Rule"}
     rule: ClassVar[str | type]
     """The `rules.base.Rule`, or its address."""
 
@@ -117,7 +119,3 @@ class CompressedMethod(_Common):
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
-
-    @classmethod
-    def problem(cls) -> str:
-        return super().problem() or ("" if hasattr(cls, "rule") else f"{cls.__name__} needs rule, a Rule")

@@ -13,17 +13,13 @@ from .registry import POLICIES
 class Policy(Settings):
     """The fields of a threshold policy, `kind` among them."""
 
+    needs: ClassVar[Mapping[str, str]] = {"decides": "a ThresholdPolicy"}
     kind: str
     decides: ClassVar[str | type]
     """The `tau.base.ThresholdPolicy`, or its address."""
     by_itself: ClassVar[bool] = False
     """Whether it decides for each parameter separately, so that `layers` may use it for some of them: it
     makes no joint decision, and has no memory of all parameters together."""
-
-    @classmethod
-    def problem(cls) -> str:
-        lacking = f"{cls.__name__} needs decides, a ThresholdPolicy"
-        return super().problem() or ("" if hasattr(cls, "decides") else lacking)
 
 
 class Warmup(Group):

@@ -1,5 +1,6 @@
 """The fields of quantizers. Each is a link after a sparse rule, and a rule by itself (`dense.py`)."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
@@ -20,6 +21,7 @@ class Quantizer(Settings):
     if TYPE_CHECKING:
         kind: str
 
+    needs: ClassVar[Mapping[str, str]] = {"quantizes": "a Quantization"}
     quantizes: ClassVar[str | type]
     """The `quantizers.base.Quantization`, or its address."""
     makes: ClassVar[Form]
@@ -42,8 +44,7 @@ class Quantizer(Settings):
         forms = get_args(Form)
         if getattr(cls, "makes", None) not in forms:
             return f"{cls.__name__} needs makes, the form of its values: one of {', '.join(forms)}"
-        lacking = f"{cls.__name__} needs quantizes, a Quantization"
-        return super().problem() or ("" if hasattr(cls, "quantizes") else lacking)
+        return super().problem()
 
 
 class Blocks(Quantizer):

@@ -1,6 +1,5 @@
 """Rules, quantizers, threshold policies and codecs by name: the built-in ones, and registered ones."""
 
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any, Union
 
@@ -10,7 +9,7 @@ AS_IT_IS: Any = SerializeAsAny
 """For types that also take registered models: these are serialized by their own fields."""
 
 
-class Family(Mapping[str, Any]):
+class Family(dict[str, Any]):
     """Classes of one kind by name, built-in ones first.
 
     Attributes:
@@ -20,27 +19,18 @@ class Family(Mapping[str, Any]):
 
     def __init__(self, what: str, *builtin: str) -> None:
         """Starts with the names of built-in classes that are defined elsewhere (`wire.positions`)."""
+        super().__init__(dict.fromkeys(builtin))
         self.what, self.builtin = what, builtin
-        self._classes: dict[str, Any] = dict.fromkeys(builtin)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._classes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
-
-    def __len__(self) -> int:
-        return len(self._classes)
 
     @property
     def registered(self) -> dict[str, Any]:
         """Those of other packages (`registration.register`)."""
-        return {name: kind for name, kind in self._classes.items() if name not in self.builtin}
+        return {name: kind for name, kind in self.items() if name not in self.builtin}
 
     def add_builtin(self, *classes: type) -> None:
         """Adds classes of this package."""
-        self._classes |= {_name_of(kind): kind for kind in classes}
-        self.builtin = tuple(self._classes)
+        self.update({_name_of(kind): kind for kind in classes})
+        self.builtin = tuple(self)
 
     def add(self, added: type) -> None:
         """Adds a class of another package; ValueError if its name is taken, or it lacks something."""
@@ -48,16 +38,16 @@ class Family(Mapping[str, Any]):
         said = f"{self.what} {name} ({_address(added)})"
         if name in self.builtin:
             raise ValueError(f"{said}: taugrad has one of that name")
-        before = self._classes.get(name)
+        before = self.get(name)
         if before is not None and _address(before) != _address(added):
             raise ValueError(f"{said}: {_address(before)} has that name")
         if problem := abstract_methods(added) or added.problem():  # type: ignore[attr-defined]
             raise ValueError(f"{said}: {problem}")
-        self._classes[name] = added
+        self[name] = added
 
     def union(self) -> Any:
         """The type of a field that takes one of them, by its `kind`."""
-        builtin: Any = Union[tuple(self._classes[name] for name in self.builtin)]  # noqa: UP007
+        builtin: Any = Union[tuple(self[name] for name in self.builtin)]  # noqa: UP007
         return self.extended(Annotated[builtin, Discriminator("kind")])
 
     def extended(self, builtin: Any) -> Any:

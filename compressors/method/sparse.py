@@ -1,5 +1,6 @@
 """The fields of methods that send some elements and keep the others: the head of a chain."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WrapValidator, model_validator
@@ -62,6 +63,7 @@ class ThresholdedMethod(SparseMethod):
 
     first_field: ClassVar[str] = "tau"
     rule = "taugrad.compressors.rules.sparse:ByThreshold"
+    needs: ClassVar[Mapping[str, str]] = {"sends": "how an element is sent: wgt, bgt, qgt or strom"}
     sends: ClassVar[ThresholdRule]
     """How an element is sent."""
 
@@ -85,11 +87,6 @@ class ThresholdedMethod(SparseMethod):
         if self.aim is None or not isinstance(self.tau, Policy):
             return super().aimed_at(share)
         return self.model_copy(update={"tau": self.tau.aimed_at(share)})
-
-    @classmethod
-    def problem(cls) -> str:
-        lacking = f"{cls.__name__} needs sends, how an element is sent: wgt, bgt, qgt or strom"
-        return super().problem() or ("" if hasattr(cls, "sends") else lacking)
 
     @classmethod
     def why_not_quantized(cls, quantizer: str) -> str:

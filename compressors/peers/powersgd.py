@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torchs
 from torch.futures import Future
 
+from ..bucket.feedback import fitting
 from ..bucket.ledger import Step
 from ..exchange.addresses import backends_of
 from ..gloo_threads import Once
@@ -172,35 +173,20 @@ class PowerSGDReducer(Reducer):
         for name in _COUNTS:
             if type(state[name]) is not int or state[name] < 0:
                 raise ValueError(f"{name} {state[name]!r} in a PowerSGD state; it must be a count")
-        feedback = self._torchs.use_error_feedback
-        error_shapes = {name: (parameter.numel(),) for name, parameter in self._known.items() if feedback}
-        q_shapes = {name: (matrix.columns, matrix.rank) for name, matrix in self._matrices.items()}
-        errors = self._checked("error", state["errors"], error_shapes)
-        qs = self._checked("Q", state["qs"], q_shapes if self._warm_start else {})
-
+        scalars = {name: parameter.new_empty(()) for name, parameter in self._known.items()}
+        like_errors, like_qs = dict[str, Tensor](), dict[str, Tensor]()
+        if self._torchs.use_error_feedback:
+            sizes = {name: parameter.numel() for name, parameter in self._known.items()}
+            like_errors = {name: scalars[name].expand(size) for name, size in sizes.items()}
+        if self._warm_start:
+            matrices = self._matrices.items()
+            like_qs = {name: scalars[name].expand(matrix.columns, matrix.rank) for name, matrix in matrices}
+        errors = fitting(state["errors"], like_errors, "PowerSGD error")
+        qs = fitting(state["qs"], like_qs, "PowerSGD Q")
         self._errors, self._qs = errors, qs
         self._torchs.iter = state["iteration"]
         self._torchs.total_numel_before_compression = state["elements_before"]
         self._torchs.total_numel_after_compression = state["elements_after"]
-
-    def _checked(
-        self, what: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, Tensor]:
-        """Copies of the tensors found, each beside its parameter."""
-        copies = {}
-        for name, tensor in tensors.items():
-            if name not in shapes:
-                raise ValueError(
-                    f"the state has a PowerSGD {what} of {name!r}; this run keeps none of that name"
-                )
-            parameter = self._known[name]
-            if tensor.shape != shapes[name] or tensor.dtype != parameter.dtype:
-                raise ValueError(
-                    f"the PowerSGD {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
-                    f"this run needs {parameter.dtype} {shapes[name]}"
-                )
-            copies[name] = tensor.to(parameter.device, copy=True)
-        return copies
 
     def _fit(self, bucket: Bucket) -> None:
         """Puts the memory of a bucket's parameters together, where torch looks for it."""
