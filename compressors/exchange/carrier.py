@@ -72,19 +72,17 @@ class Carrier(ABC):
         """
         received: Future[Payload] = Future()
         with self._lock:
-            arrived, lost = self._arrived.get((source, tag)), self._lost.get(source)
-            if arrived:
-                payload = arrived.popleft()
+            if arrived := self._arrived.get((source, tag)):
+                received.set_result(arrived.popleft())
                 if not arrived:
                     del self._arrived[source, tag]
-            elif lost is None:
+                return received
+            lost = self._lost.get(source)
+            if lost is None:
                 self._waiting[source, tag].append((received, monotonic()))
                 return received
-        if lost is None or arrived is not None:
-            received.set_result(payload)
-        else:
-            self._announce_loss(lost)
-            received.set_exception(lost)
+        self._announce_loss(lost)
+        received.set_exception(lost)
         return received
 
     def exchange(self, this: Round, tag: str) -> list[Future[Payload]]:

@@ -253,15 +253,12 @@ class Fragment(Averaging):
             self._moved(part, residuals[rank]["residuals"], models[rank]) for rank, part in enumerate(parts)
         ]
         self.reshard(unsent)
-        setting = self.patterns[0].setting
-        moves = merged(moved, now, share_of(former, now, self.patterns[0].reduction))
+        names, share = self.patterns[0].setting.names, share_of(former, now, self.patterns[0].reduction)
         for local, rank in enumerate(runner.ranks):
             self.parts[local] = WorkerPart(list(parts[model_of(rank, former)].squares))
             weights = bases = self.base_weights(local)
-            if move := moves[rank]:  # a worker that joins has none
-                weights = [
-                    base - move[name].to(base.device) for name, base in zip(setting.names, bases, strict=True)
-                ]
+            if move := merged(moved[rank::now], share):  # a worker that joins has none
+                weights = [base - move[name].to(base.device) for name, base in zip(names, bases, strict=True)]
             for place, continued in enumerate(weights):
                 copy_into([self._parameter(local, place)], [continued])
             if parts[0].at_sending:

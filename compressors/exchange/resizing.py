@@ -38,17 +38,16 @@ def ranks_together(ranks: Sequence[Mapping[str, Any]], workers: Sequence[int]) -
     return [together[rank] for rank in expected]
 
 
-def merged(former: Sequence[Mapping[str, Tensor]], workers: int, share: float) -> list[dict[str, Tensor]]:
-    """The residuals of each of the new workers: by name, float32 [numel], rounded once.
+def merged(former: Sequence[Mapping[str, Tensor]], share: float) -> dict[str, Tensor]:
+    """The residuals that one worker takes over from some: by name, float32 [numel], rounded once.
 
-    A residual that is missing is zero; one that no worker had is in none of the results.
+    A residual that is missing is zero; one that no worker had is missing in the result.
     """
-    sums: list[dict[str, Tensor]] = [{} for _ in range(workers)]
-    for rank, kept in enumerate(former):
-        total = sums[rank % workers]  # the same worker, if it is still there
+    total: dict[str, Tensor] = {}
+    for kept in former:
         for name, tensor in kept.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return [{name: (share * residual).float() for name, residual in total.items()} for total in sums]
+    return {name: (share * residual).float() for name, residual in total.items()}
 
 
 def resharded(
@@ -66,7 +65,7 @@ def resharded(
     """
     share = share_of(len(former), workers, reduction)
     kept: dict[str, Any] = {
-        kind: merged([state[kind] for state in former[rank::workers]], 1, share)[0]
+        kind: merged([state[kind] for state in former[rank::workers]], share)
         for kind in ("residuals", "velocities")
     }
     kept |= memories_of(former[model_of(rank, len(former))], shards)
