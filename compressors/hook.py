@@ -182,7 +182,7 @@ class CompressionState(WorkerState):
             self._begin()
         names = self._names_in(bucket)
         # What was exchanged before is not exchanged again; averaging identical values is a no-op.
-        is_noop = self._protocol.averages and self.gradient_scale == 1
+        is_noop = self._reducer.averages and self.gradient_scale == 1
         earlier = {} if is_noop else self._accumulated.copies(names)
         if earlier and not bucket.buffer().any():
             earlier = {}  # under Join, this rank has no data left: DDP gives it zeros
@@ -210,7 +210,7 @@ class CompressionState(WorkerState):
 
     def _lay_out(self) -> None:
         orders = {name: MemoryOrder.of(parameter) for name, parameter in self._known.items()}
-        back, before = self._protocol.back, self.feedback.orders
+        back, before = self._reducer.back, self.feedback.orders
         for name in () if back is None else back.residuals:
             if before.get(name) != orders[name]:
                 problem = f"the memory format of {name!r} changed after the first step: change it before, or "

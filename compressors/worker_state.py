@@ -97,13 +97,13 @@ class WorkerState:
         self._group, self._known, self._parameters = group, known, parameters
         if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
             raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
-        self._protocol: Reducer
+        self._reducer: Reducer
         if isinstance(config, CompressedMethod):
-            self._protocol = CompressedReducer(config, group, parameters, self._fail, self.feedback, options)
+            self._reducer = CompressedReducer(config, group, parameters, self._fail, self.feedback, options)
         elif isinstance(config, PowerSGD):
-            self._protocol = PowerSGDReducer(config, group, parameters, known, self._fail)
+            self._reducer = PowerSGDReducer(config, group, parameters, known, self._fail)
         else:
-            self._protocol = AllReduce(config, group, self._fail)
+            self._reducer = AllReduce(config, group, self._fail)
         self._observing = False
         self._before_last = Totals()
         self._optimized, self._steps = optimized, StepTracker(self, optimized)
@@ -126,11 +126,11 @@ class WorkerState:
     @property
     def traffic(self) -> Traffic:
         """What this worker sent over each link; empty where torch's all-reduce exchanges."""
-        return self._protocol.traffic
+        return self._reducer.traffic
 
     def close(self) -> None:
         """Ends the connections, if there are any: those who wait for this worker learn it at once."""
-        self._protocol.close()
+        self._reducer.close()
 
     def observe_next_step(self) -> None:
         """Makes the next backward pass record every parameter's gradient statistics."""
@@ -151,8 +151,8 @@ class WorkerState:
         Raises:
             ValueError: the share is out of range, or the method has no target density (`Method.aim`).
         """
-        if self._protocol.back is not None:
-            self._protocol.back.aim_at(share)
+        if self._reducer.back is not None:
+            self._reducer.back.aim_at(share)
         return self.feedback.aim_at(share)
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,8 +168,8 @@ class WorkerState:
             "rank": dist.get_rank(self._group),
             "workers": self.workers,
             **self.feedback.state_dict(),
-            "powersgd": self._protocol.state_dict(),
-            **({} if self._protocol.back is None else {"back": self._protocol.back.state_dict()}),
+            "powersgd": self._reducer.state_dict(),
+            **({} if self._reducer.back is None else {"back": self._reducer.back.state_dict()}),
             "totals": self.totals.state_dict(),
             "traffic": self.traffic.state_dict(),
         }
@@ -209,8 +209,8 @@ class WorkerState:
         reshard_hint = "load the states of all of them with reshard=True"
         require_same_worker(state, dist.get_rank(self._group), self.workers, reshard_hint)
         totals = Totals.from_state_dict(state["totals"])
-        back = self._protocol.back
-        if (state["powersgd"] is None) != (self._protocol.state_dict() is None):
+        back = self._reducer.back
+        if (state["powersgd"] is None) != (self._reducer.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
         if (back is None) == ("back" in state):
             raise ValueError("the state is of another exchange pattern")
@@ -218,17 +218,17 @@ class WorkerState:
         if back is not None:
             back.load_state_dict(state["back"], self._parameters)
         if state["powersgd"] is not None:
-            self._protocol.load_state_dict(state["powersgd"])
+            self._reducer.load_state_dict(state["powersgd"])
         self.traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step = totals, Step()
-        self._protocol.end_step(skipped=False, stepped=set())
+        self._reducer.end_step(skipped=False, stepped=set())
 
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """This worker's part of what all workers of another number had (`exchange/resizing.py`)."""
         former = ranks_together(
             [{str(state["rank"]): state} for state in states], [state["workers"] for state in states]
         )
-        rank, protocol = dist.get_rank(self._group), self._protocol
+        rank, protocol = dist.get_rank(self._group), self._reducer
         state = dict(former[model_of(rank, len(former))])
         state.pop("back", None)
         kept = resharded(former, rank, self.workers, self.config.reduction, protocol.shards, protocol.back)
@@ -249,13 +249,13 @@ class WorkerState:
         else:
             self._require_no_memory_of_steps()
             self.last_step.residual_squares = 0.0
-        self._protocol.begin(self._before_last.steps)
+        self._reducer.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}
 
     def _undo_skipped(self) -> None:
         """Restores the residuals of parameters whose optimizer has skipped the latest step."""
-        self._protocol.end_step(skipped=self.last_step.skipped, stepped=self._steps.stepped)
+        self._reducer.end_step(skipped=self.last_step.skipped, stepped=self._steps.stepped)
 
     def _reduce(self, bucket: Bucket, factor: float) -> Future[Tensor]:
         """Starts to synchronize a bucket of gradients, after they were multiplied by a factor."""
@@ -264,12 +264,12 @@ class WorkerState:
         if self._observing:
             for name, gradient in zip(bucket.names, bucket.shares, strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
-        with self._protocol.reaching():
-            return self._protocol.synchronize(bucket, self.last_step)
+        with self._reducer.reaching():
+            return self._reducer.synchronize(bucket, self.last_step)
 
     def _end_pass(self) -> None:
         """All buckets of a backward pass are on their way."""
-        self._protocol.on_hooks_done(self.last_step)
+        self._reducer.on_hooks_done(self.last_step)
         self._observing = False
 
     def _require_no_memory_of_steps(self) -> None:
@@ -289,14 +289,14 @@ class WorkerState:
         """Compares settings, besides those of method and exchange, with all others', and connects to them."""
         settings = {
             **flattened(self.config),
-            **self._protocol.settings,
+            **self._reducer.settings,
             **description,
             "steps done": str(self._before_last.steps),
         }
         try:
             if self.workers > 1:
                 require_agreement(settings, self._group)
-            self._protocol.open()
+            self._reducer.open()
         except CompressionError as problem:
             raise self._fail(problem) from None
 

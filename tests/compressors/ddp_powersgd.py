@@ -132,7 +132,7 @@ def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
     """From the same first Qs."""
     config, run = made(variant)
     _, other = made(variant)
-    twin: Any = other.state._protocol
+    twin: Any = other.state._reducer
     alone = PowerSGDState(None, config.rank, config.start, use_error_feedback=config.feedback)
 
     def hook(bucket: dist.GradBucket) -> Future[Tensor]:
