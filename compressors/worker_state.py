@@ -228,10 +228,10 @@ class WorkerState:
         former = ranks_together(
             [{str(state["rank"]): state} for state in states], [state["workers"] for state in states]
         )
-        rank, protocol = dist.get_rank(self._group), self._reducer
+        rank, reducer = dist.get_rank(self._group), self._reducer
         state = dict(former[model_of(rank, len(former))])
         state.pop("back", None)
-        kept = resharded(former, rank, self.workers, self.config.reduction, protocol.shards, protocol.back)
+        kept = resharded(former, rank, self.workers, self.config.reduction, reducer.shards, reducer.back)
         traffic = Traffic(self.workers).state_dict()
         return {**state, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
 
