@@ -4,10 +4,12 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -36,13 +38,20 @@ EXAMPLE = ROOT / "examples" / "own_methods.py"
 PAGE = ROOT / "docs" / "extending.md"
 
 
+@contextmanager
+def what_is_registered_is_forgotten() -> Iterator[None]:
+    with ExitStack() as stack:
+        for family in FAMILIES:
+            stack.enter_context(patch.dict(family))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def unregistered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is forgotten after it; the example can be imported."""
     monkeypatch.syspath_prepend(EXAMPLE.parent)
-    for family in FAMILIES:
-        monkeypatch.setattr(family, "_classes", dict(family._classes))
-    yield
+    with what_is_registered_is_forgotten():
+        yield
     sys.modules.pop("own_methods", None)
 
 
@@ -139,14 +148,12 @@ def test_the_codec_of_the_example_refuses_what_it_did_not_write(example: None) -
             decode(np.array(foreign, np.uint8), 5, 1)
 
 
-def test_a_message_of_a_codec_that_is_not_registered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_of_a_codec_that_is_not_registered_is_refused() -> None:
     def worker(line: str) -> FeedbackCompressor:
         config: Any = read_config(line)
         return FeedbackCompressor(config, ["a"], [torch.zeros(100)], threads=1)
 
-    with monkeypatch.context() as registered:
-        for family in FAMILIES:
-            registered.setattr(family, "_classes", dict(family._classes))
+    with what_is_registered_is_forgotten():
         import_module("own_methods")
         payload = worker("wgt(0.5) | varint").compress([torch.randn(100)], 0).payload.copy()
         assert not isinstance(worker("wgt(0.5)").read(payload), Exception)
