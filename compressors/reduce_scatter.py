@@ -142,7 +142,7 @@ class ReduceScatterState:
         if problems := unmatched_patterns(config, self._names):
             raise ValueError("; ".join(problems))
         self._sharded = {name: parameters[name].sharded_param for name in self._names}
-        self._steps = StepTracker(lambda: self._sharded)
+        self._steps = StepTracker(self, lambda: self._sharded)
         ops = ops_for(self._groups[0].group.device, torch.get_num_threads())
         self._compressor = Compressor(config, ops)
         self._collectives: dict[dist.ProcessGroup, Collectives] = {}

@@ -31,7 +31,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
 from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
@@ -42,8 +41,8 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.addresses import transport_of
 from .exchange.agreement import described
+from .fsdp_groups import NamedGroup, named_groups
 from .method import CompressedMethod, Method, PowerSGD, read_config
-from .names import plain_names
 from .protocols.base import Bucket, Options
 from .worker_state import WorkerState
 
@@ -101,8 +100,7 @@ class _Unit:
     """What FSDP2 communicates at once: the parameters of a module, without those of units inside it."""
 
     index: int
-    group: FSDPParamGroup
-    names: Mapping[FSDPParam, str]
+    named: NamedGroup
     buffer: Tensor
     """Of the shards without padding, in the type that FSDP2 reduces; kept from step to step."""
     holds_back: bool = False
@@ -111,17 +109,10 @@ class _Unit:
     def shards(self, flat: Tensor) -> tuple[list[FSDPParam], list[Tensor]]:
         """The parameters of which FSDP2 gives its hook elements here, and for each its shard, [numel].
 
-        Raises:
-            CompressionError: a parameter had no gradient, so that it is not known which ones there are.
+        Raises CompressionError as `NamedGroup.reduced` does.
         """
-        trained = [parameter for parameter in self.group.fsdp_params if parameter.sharded_param.requires_grad]
+        trained = self.named.reduced(flat.numel())
         padded = [parameter.padded_sharded_param_size.numel() for parameter in trained]
-        if sum(padded) != flat.numel():
-            raise CompressionError(
-                f"a gradient of {flat.numel()} elements for "
-                f"{', '.join(self.names[each] for each in trained)}, which have {sum(padded)}: a parameter "
-                "was not used, so call model.set_reduce_scatter_unused_params(True), or freeze it"
-            )
         sizes = [parameter.sharded_size.numel() for parameter in trained]
         shards = [share[:size] for share, size in zip(torch.split(flat, padded), sizes, strict=True)]
         here = [place for place, size in enumerate(sizes) if size]
@@ -139,7 +130,7 @@ class _Unit:
     @property
     def divided_after(self) -> float:
         """What FSDP2 divides a reduced gradient by when the hook has returned."""
-        group = self.group
+        group = self.named.group
         _, factor, *_ = _get_gradient_divide_factors(
             group._reduce_scatter_process_group,
             None,
@@ -189,10 +180,12 @@ class ReplicaState(WorkerState):
                 "powersgd with FSDP2: torch's hook keeps its memory by DDP's buckets; use another method"
             )
         self._units = _units_of(model)
-        first = self._units[0].group
+        first = self._units[0].named.group
         assert isinstance(first.mesh_info, FSDPMeshInfo)
         self._shards: dist.ProcessGroup = first.mesh_info.shard_process_group
-        self._sharded = {name: parameter for unit in self._units for parameter, name in unit.names.items()}
+        self._sharded = {
+            name: parameter for unit in self._units for parameter, name in unit.named.names.items()
+        }
         here = {
             name: torch.empty((), dtype=parameter.sharded_param.dtype, device=first.device).expand(
                 parameter.sharded_size
@@ -200,7 +193,7 @@ class ReplicaState(WorkerState):
             for name, parameter in self._sharded.items()
         }  # of the shapes of gradients, and where these are: parameters may be on the CPU
         self._holds_back_zeros = any(
-            getattr(unit.group, "reduce_scatter_unused_params", False) for unit in self._units
+            getattr(unit.named.group, "reduce_scatter_unused_params", False) for unit in self._units
         )  # torch 2.13
         if both := set(dist.get_process_group_ranks(group)) & set(
             dist.get_process_group_ranks(self._shards)
@@ -225,7 +218,7 @@ class ReplicaState(WorkerState):
         self._passes = 0
         self._agreed = False
         for unit in self._units:
-            module = unit.group.modules[0]
+            module = unit.named.group.modules[0]
             assert isinstance(module, FSDPModule)
             module.set_all_reduce_hook(partial(self._reduced, unit))
 
@@ -310,7 +303,7 @@ class ReplicaState(WorkerState):
             parameters, shards = unit.shards(flat)
         except CompressionError as problem:
             raise self._fail(problem) from None
-        if unit.group.all_reduce_grads:
+        if unit.named.group.all_reduce_grads:
             self._begin()
         if not shards:
             return
@@ -318,12 +311,12 @@ class ReplicaState(WorkerState):
             self._require_no_memory_of_steps()
             unit.buffer = torch.empty(0)
         buffer, sizes = unit.gather(shards)
-        unit.holds_back = not unit.group.all_reduce_grads
+        unit.holds_back = not unit.named.group.all_reduce_grads
         if unit.holds_back:
             flat.zero_()
             return
         is_awaited = any(parameter.sharded_param._post_accumulate_grad_hooks for parameter in parameters)
-        names = [unit.names[parameter] for parameter in parameters]
+        names = [unit.named.names[parameter] for parameter in parameters]
         series = self._passes * len(self._parameters)
         bucket = Bucket(unit.index, buffer, names, sizes, is_awaited=is_awaited, series=series)
         exchange = _UnderWay(unit, parameters, bucket, self._reduce(bucket, self.gradient_scale))
@@ -363,7 +356,7 @@ class ReplicaState(WorkerState):
             for name, parameter in self._sharded.items()
         }
         shard = f"{dist.get_rank(self._shards)} of {dist.get_world_size(self._shards)}"
-        units = {f"module {unit.index}": ", ".join(unit.names.values()) for unit in self._units}
+        units = {f"module {unit.index}": ", ".join(unit.named.names.values()) for unit in self._units}
         unused = {"set_reduce_scatter_unused_params": str(self._holds_back_zeros)}
         return {"shard": shard, **unused, **described(self._parameters), **units, **weights}
 
@@ -375,7 +368,7 @@ class ReplicaState(WorkerState):
         under_way, self._under_way = self._under_way, []
         for exchange in under_way:
             self._arrived(exchange)
-            group, factor = exchange.unit.group, exchange.unit.divided_after
+            group, factor = exchange.unit.named.group, exchange.unit.divided_after
             if group._post_reduce_event is not None:
                 group.device_handle.current_stream().wait_event(group._post_reduce_event)
             if factor != 1:
@@ -394,12 +387,12 @@ class ReplicaState(WorkerState):
             if self.failure is None:
                 raise
             raise self.failure from None
-        if exchange.unit.group.gradient_divide_factor is not None and self.config.reduction == "mean":
+        if exchange.unit.named.group.gradient_divide_factor is not None and self.config.reduction == "mean":
             exchange.bucket.buffer.mul_(self.workers)
 
     def _skip_together(self) -> None:
         """A step that one shard leaves out is left out by all of the island."""
-        device = transport_of(self._shards, self._units[0].group.device)
+        device = transport_of(self._shards, self._units[0].named.group.device)
         skips = torch.tensor([int(self.last_step.skipped)], device=device)
         dist.all_reduce(skips, dist.ReduceOp.MAX, group=self._shards)
         if skips.item() and not self.last_step.skipped:
@@ -414,39 +407,17 @@ def _units_of(model: nn.Module) -> list[_Unit]:
         ValueError: their mesh has a dimension for replicas already.
         RuntimeError: one has a hook already.
     """
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    states = [module._get_fsdp_state() for module in modules if isinstance(module, FSDPModule)]
-    groups = list(dict.fromkeys(group for state in states for group in _groups_of(state)))
-    if not groups:
-        raise TypeError(
-            f"model is of {type(model).__name__}: it must have parameters under "
-            "torch.distributed.fsdp.fully_shard (FSDP2; not FullyShardedDataParallel, and for DDP there is "
-            "compress_gradients)"
-        )
-    if any(isinstance(parameter_group.mesh_info, DDPMeshInfo) for parameter_group in groups):
+    groups = named_groups(model)
+    if any(isinstance(named.group.mesh_info, DDPMeshInfo) for named in groups):
         raise ValueError(
             "the model's mesh has a dimension for replicas, over which FSDP2 itself reduces whole gradients: "
             "give fully_shard the shard dimension alone, such as mesh=mesh['shard']"
         )
-    if any(parameter_group._all_reduce_hook is not None for parameter_group in groups):
+    if any(named.group._all_reduce_hook is not None for named in groups):
         raise RuntimeError("the model has an all-reduce hook already: call compress_replicas once")
-    plain = plain_names(model)
-    prefixes = {id(module): f"{name}." if name else "" for name, module in model.named_modules()}
-    units = []
-    for index, group in enumerate(groups):
-        names = {}
-        for parameter in group.fsdp_params:
-            name = prefixes[id(parameter._module_info.module)] + parameter._module_info.param_name
-            names[parameter] = plain.get(name, name)
-        units.append(_Unit(index, group, names, torch.empty(0, device=group.device)))
-    return units
-
-
-def _groups_of(state: Any) -> Sequence[FSDPParamGroup]:
-    """Of a module; before torch 2.12 it has one at most."""
-    if hasattr(state, "_fsdp_param_groups"):
-        return state._fsdp_param_groups  # type: ignore[no-any-return]
-    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return [
+        _Unit(index, named, torch.empty(0, device=named.group.device)) for index, named in enumerate(groups)
+    ]
 
 
 def _local(distributed: Tensor | None) -> Tensor:
