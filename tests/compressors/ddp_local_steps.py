@@ -358,7 +358,7 @@ def a_round_under_way_is_over_when_a_state_is_loaded() -> None:
     under_way = local._rounds.fragments[0].in_flight
     assert under_way is not None
     local.load_state_dict(saved)
-    under_way.arrived()
+    under_way.result()
     kept, wanted = (row["rounds"]["fragments"][0]["unsent"]["ranks"] for row in (local.state_dict(), saved))
     assert_same(kept, wanted)
 
