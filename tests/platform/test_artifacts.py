@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.compressors.bucket.ledger import Links
 from taugrad.compressors.spans import Span
 from taugrad.platform.launching.launch import _keep
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.ledger import Links
 from taugrad.platform.tracking.store import open_client, start_run
 from taugrad.platform.tracking.timeline import Timeline
 
