@@ -38,8 +38,11 @@ class MomentumTwice(UserWarning):
 class Tracked(Protocol):
     """The attributes of a `WorkerState` that decide about a warning."""
 
-    config: Method
     last_step: Step
+
+    @property
+    def config(self) -> Method:
+        """The method."""
 
 
 class StepTracker:
