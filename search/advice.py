@@ -23,7 +23,7 @@ LONG_S = 0.005
 """Seconds, one way. From here on, the delay of a message matters as well as its bytes."""
 MANY = 8
 """Workers. From here on, messages from each worker to all others are most of the bytes."""
-ADAPTIVE = ("adam", "adamw", "lamb")
+ADAPTIVE = ("adam", "adamw", "lamb", "muon")
 """Kinds of optimizers that divide by the size of past gradients."""
 PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
 CLEARLY = 1.25

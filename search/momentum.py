@@ -24,7 +24,7 @@ def in_optimizer(spec: RunSpec) -> dict[str, Any]:
     """A spec's tree with momentum in the optimizer, as without compression."""
     tree = spec.model_dump(mode="json")
     momentum, optimizer = momentum_correction(spec.compressor), tree["training"]["optimizer"]
-    if momentum and "momentum" in optimizer:
+    if momentum and "nesterov" in optimizer:
         tree["compressor"]["momentum"] = 0.0
         optimizer["momentum"] = momentum
         optimizer["weight_decay"] = decay_beside(momentum, optimizer["weight_decay"], optimizer["kind"])
@@ -41,7 +41,7 @@ def in_compressor(spec: RunSpec) -> dict[str, Any]:
     optimizer = tree["training"]["optimizer"]
     momentum = optimizer.get("momentum", 0.0)
     if momentum:
-        if optimizer["nesterov"]:
+        if optimizer.get("nesterov", True):  # Muon's is of that form
             raise ValueError(
                 "training.optimizer.nesterov = True: the compressor's momentum has no Nesterov form"
             )

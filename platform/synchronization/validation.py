@@ -14,7 +14,7 @@ from taugrad.compressors.method.local import local_refusals
 from taugrad.compressors.method.methods import NoCompression
 from taugrad.compressors.method.policies import Law
 
-from ..training.config import Lamb, Lars, Sgd, Stages, TrainingConfig
+from ..training.config import Lamb, Lars, Muon, Sgd, Stages, TrainingConfig
 from .config import (
     AllGatherSync,
     AsyncSync,
@@ -166,10 +166,10 @@ def _hybrid(asked: Asked) -> Iterator[str]:
             f"compressor.nonfinite = skip with {where}.fc_batch = per_worker: a step of the fully connected "
             "layers cannot be taken back; use refuse, or joined"
         )
-    if isinstance(training.optimizer, Lars | Lamb):
+    if isinstance(training.optimizer, Lars | Lamb | Muon):
         yield (
-            f"training.optimizer.kind = {training.optimizer.kind} {hybrid}: it needs the norms of whole "
-            "layers, of which a worker has a part; use sgd, adam or adamw"
+            f"training.optimizer.kind = {training.optimizer.kind} {hybrid}: it needs whole layers, of "
+            "which a worker has a part; use sgd, adam or adamw"
         )
     if training.clip.norm:
         yield (
@@ -298,7 +298,7 @@ def _islands(asked: Asked) -> Iterator[str]:
     if sizes and (reason := why_no_islands(mode.island, sizes)):
         yield reason
     clips_own = training.clip.norm and training.clip.of == "worker"
-    kind, norms = training.optimizer.kind, "it needs the norms of whole layers; use sgd, adam or adamw"
+    kind, norms = training.optimizer.kind, "it needs whole layers; use sgd, adam or adamw"
     for cannot, what, why in (
         (asked.sync.is_simulated, "sync.mode = simulated", "FSDP2 needs real workers; leave it out"),
         (
@@ -313,7 +313,7 @@ def _islands(asked: Asked) -> Iterator[str]:
             "its memory is DDP's; use another",
         ),
         (training.compile, "training.compile = true", "it cannot be sharded then; use false"),
-        (isinstance(training.optimizer, Lars | Lamb), f"training.optimizer.kind = {kind}", norms),
+        (isinstance(training.optimizer, Lars | Lamb | Muon), f"training.optimizer.kind = {kind}", norms),
         (clips_own, "training.clip.of = worker", "no worker has its own gradient; use mean"),
     ):
         if cannot:

@@ -115,7 +115,20 @@ class Lamb(Config):
     weight_decay: Decay = 0.0
 
 
-OptimizerConfig = Annotated[Sgd | Adam | Lars | Lamb, Field(discriminator="kind")]
+class Muon(Config):
+    """Momentum, made orthogonal, for matrices of hidden layers (Jordan 2024); AdamW for other parameters.
+
+    A matrix's step has a root mean square of about 0.2 lr, so that AdamW's rates fit (arXiv 2502.16982).
+    """
+
+    kind: Literal["muon"] = "muon"
+    lr: Rate = 1e-3
+    momentum: Beta = 0.95
+    weight_decay: Decay = 0.0
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+
+
+OptimizerConfig = Annotated[Sgd | Adam | Lars | Lamb | Muon, Field(discriminator="kind")]
 
 
 class ConstantRate(Config):
@@ -297,4 +310,4 @@ class TrainingConfig(Config):
 
 def decays_weights(optimizer: OptimizerConfig) -> bool:
     """Whether a step multiplies the weights by 1 - lr * weight_decay: its decay is scaled with the batch."""
-    return isinstance(optimizer, Sgd) or (isinstance(optimizer, Adam) and optimizer.kind == "adamw")
+    return isinstance(optimizer, Sgd | Muon) or (isinstance(optimizer, Adam) and optimizer.kind == "adamw")

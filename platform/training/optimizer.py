@@ -11,11 +11,11 @@ al. 2021, arXiv 2102.02888).
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
@@ -30,7 +30,7 @@ class _Moments(Optimizer):
     State by tensor: `step`, an int; `exp_avg` (m) and `exp_avg_sq` (v), of the tensor's shape and dtype.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], **settings: Any) -> None:
+    def __init__(self, parameters: Iterable[Any], **settings: Any) -> None:
         """Prepares to train parameters, with `lr`, `betas` of the two moments, `eps` and `weight_decay`.
 
         Settings of the class follow. Betas are from 0 to below 1; `eps` keeps quotients finite where
@@ -117,8 +117,52 @@ class FrozenAdam(_Moments):
         weights.addcdiv_(mean, root, value=-group["lr"] / (1 - group["betas"][0] ** state["step"]))
 
 
-def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Parameter]) -> Optimizer:
-    """The optimizer that a spec asks for."""
+class MuonOptimizer(_Moments):
+    """Muon with Nesterov momentum for matrices, AdamW for the parameters of groups without `momentum`.
+
+    A step of a matrix w of r rows and c columns, with gradient g; tensors of more dimensions are matrices of
+    their first one:
+
+        m = momentum m + (1 - momentum) g
+        w = w - lr weight_decay w - lr 0.2 sqrt(max(r, c)) orthogonalized((1 - momentum) g + momentum m)
+    """
+
+    def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        if "momentum" in group:
+            mean = state["exp_avg"].lerp_(gradient, 1 - group["momentum"])
+            update = orthogonalized(gradient.lerp(mean, group["momentum"]).flatten(1))
+            rate = group["lr"] * 0.2 * math.sqrt(max(update.shape))
+            weights.sub_(update.view_as(weights), alpha=rate)
+            return
+        mean, root = _take_in(gradient, state, group, math.inf)
+        weights.addcdiv_(mean, root, value=-group["lr"] / (1 - group["betas"][0] ** state["step"]))
+
+
+def orthogonalized(matrix: Tensor) -> Tensor:
+    """Muon's five quintic Newton-Schulz iterations: singular values come near 1; in bfloat16 on a GPU."""
+    result = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT) / matrix.norm().clamp(min=1e-7)
+    result = result.bfloat16() if matrix.is_cuda else result
+    for _ in range(5):
+        gram = result @ result.mT
+        result = 3.4445 * result + (2.0315 * gram @ gram - 4.7750 * gram) @ result
+    return (result if matrix.shape[0] <= matrix.shape[1] else result.mT).to(matrix.dtype)
+
+
+def hidden_matrices(model: nn.Module) -> list[Parameter]:
+    """The parameters that Muon is for: of two dimensions or more, but embeddings' and the last layer's."""
+    layers = [
+        layer for layer in model.modules() if any(own.ndim > 1 for own in layer.parameters(recurse=False))
+    ]
+    others = {own for layer in layers if isinstance(layer, nn.Embedding) for own in layer.parameters()}
+    others.update(layers[-1].parameters(recurse=False) if layers else ())
+    return [own for own in model.parameters() if own.ndim > 1 and own not in others]
+
+
+def build_optimizer(
+    settings: config.OptimizerConfig, parameters: Iterable[Parameter], hidden: Sequence[Parameter] = ()
+) -> Optimizer:
+    """The optimizer that a spec asks for; `hidden`: of the parameters, those that are Muon's."""
     given = settings.model_dump(exclude={"kind", "freeze", "trust"})  # named as torch's arguments are
     match settings:
         case config.Sgd():
@@ -133,5 +177,10 @@ def build_optimizer(settings: config.OptimizerConfig, parameters: Iterable[Param
             return pytorch_optimizer.LARS(parameters, trust_coefficient=settings.trust, **given)
         case config.Lamb():
             return LambOptimizer(parameters, betas=(0.9, 0.999), eps=1e-6, largest_norm=10.0, **given)
+        case config.Muon():
+            momentum, matrices = given.pop("momentum"), set(hidden)
+            others = [parameter for parameter in parameters if parameter not in matrices]
+            groups = [{"params": list(hidden), "momentum": momentum}, {"params": others}]
+            return MuonOptimizer([group for group in groups if group["params"]], eps=1e-8, **given)
         case _:
             assert_never(settings)

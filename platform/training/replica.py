@@ -14,7 +14,7 @@ from ..data.feeding import Batch
 from ..tasks.base import Task
 from .batch_plan import Position
 from .config import TrainingConfig
-from .optimizer import build_optimizer
+from .optimizer import build_optimizer, hidden_matrices
 from .precision import LossScale, autocast
 from .rates import rate_at, set_rate
 
@@ -31,7 +31,7 @@ class Replica:
 
     def __init__(self, model: nn.Module, task: Task, training: TrainingConfig, workers: int) -> None:
         self.model = model
-        self.optimizer = build_optimizer(training.optimizer, model.parameters())
+        self.optimizer = build_optimizer(training.optimizer, model.parameters(), hidden_matrices(model))
         self.scale = LossScale(training.precision)
         self._task, self._training, self._workers = task, training, workers
         parameters = [

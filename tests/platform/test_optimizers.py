@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from taugrad.platform.training.config import Adam, Lamb, Lars
-from taugrad.platform.training.optimizer import build_optimizer
+from taugrad.platform.training.config import Adam, Lamb, Lars, Muon
+from taugrad.platform.data.shape import Shape
+from taugrad.platform.models.building import build
+from taugrad.platform.models.config import Gpt
+from taugrad.platform.training.optimizer import build_optimizer, hidden_matrices, orthogonalized
 
 STEPS = 30
 Memory = dict[str, np.ndarray]
@@ -35,10 +38,10 @@ def gradients(step: int, spread: float = 0) -> list[torch.Tensor]:
     return results
 
 
-def trained(settings: Adam | Lamb | Lars, spread: float = 0) -> list[np.ndarray]:
+def trained(settings: Adam | Lamb | Lars | Muon, spread: float = 0) -> list[np.ndarray]:
     """The weights after STEPS steps."""
     weights = parameters()
-    optimizer = build_optimizer(settings, weights)
+    optimizer = build_optimizer(settings, weights, [weight for weight in weights if weight.ndim > 1])
     for step in range(STEPS):
         for weight, gradient in zip(weights, gradients(step, spread), strict=True):
             weight.grad = gradient
@@ -113,3 +116,39 @@ def test_a_frozen_adam_takes_no_new_squares_after_its_warm_up(kind, freeze):
     assert_close(result, written_out(step), rtol=1e-11)
     if freeze == STEPS:  # then it is torch's
         assert_close(result, trained(Adam(kind=kind, **settings)), rtol=1e-11)
+
+
+def test_muon_orthogonalizes_matrices_and_is_adamw_for_the_rest():
+    """Jordan 2024, with the factor 0.2 sqrt(max(rows, columns)) of arXiv 2502.16982, section 2.2."""
+
+    def step(w: np.ndarray, g: np.ndarray, t: int, memory: Memory) -> np.ndarray:
+        w = w * (1 - 0.02 * 0.1)
+        if w.ndim > 1:
+            m = memory["m"] = 0.95 * memory["m"] + 0.05 * g
+            x = (0.05 * g + 0.95 * m).reshape(w.shape[0], -1)
+            x = x / norm(x)
+            for _ in range(5):
+                squared = x @ x.T
+                x = 3.4445 * x - 4.7750 * squared @ x + 2.0315 * squared @ squared @ x
+            return w - 0.02 * 0.2 * np.sqrt(max(x.shape)) * x.reshape(w.shape)
+        m = memory["m"] = 0.9 * memory["m"] + 0.1 * g
+        v = memory["v"] = 0.99 * memory["v"] + 0.01 * g**2
+        return w - 0.02 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.99**t)) + 1e-8)
+
+    assert_close(trained(Muon(lr=0.02, weight_decay=0.1, betas=(0.9, 0.99))), written_out(step), rtol=1e-7)
+
+
+def test_muons_steps_have_singular_values_near_one():
+    for shape in ((40, 30), (30, 40)):
+        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+        values = torch.linalg.svdvals(orthogonalized(matrix))
+        assert 0.6 < values.min() < values.max() < 1.3
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_is_for_a_gpts_blocks_alone(tied):
+    model = build(Gpt(layers=2, heads=2, width=8, tied=tied), Shape.text(6, 11))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    hidden = {names[id(parameter)] for parameter in hidden_matrices(model)}
+    layers = ("attention.qkv", "attention.out", "mlp.fc", "mlp.out")
+    assert hidden == {f"blocks.{block}.{layer}.weight" for block in range(2) for layer in layers}
