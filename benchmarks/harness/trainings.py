@@ -1,9 +1,11 @@
 """Trainings that many benchmarks share: some at a time, each written down at once, none done twice."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ from taugrad.platform.spec import RunSpec
 from .report import say
 from .workers import forking
 
-TOGETHER = 2
-"""Trainings at a time, each with a thread of its own."""
+TOGETHER = min(2, len(os.sched_getaffinity(0)))
+"""Trainings at a time, each with a thread of its own; `taskset -c 0` leaves one."""
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
 KEPT = Path(__file__).resolve().parents[1] / "kept"
-"""Trainings that took hours, and do not depend on the machine: committed files of the same names, if any."""
+"""What took hours: committed files, in which a benchmark goes on."""
 
 Train = Callable[[str], dict[str, float]]
 """Trains a spec, as JSON, in a process of its own; a function of a module, not a closure."""
@@ -61,6 +63,11 @@ class Kept:
             os.fsync(file.fileno())
 
 
+def key_of(spec: RunSpec) -> str:
+    """Of the fields that a spec was given: fields that come later, with a default, leave it as it is."""
+    return hashlib.sha256(spec.model_dump_json(exclude_unset=True).encode()).hexdigest()[:12]
+
+
 class Cells:
     """What was measured, each cell of a table once."""
 
@@ -70,36 +77,51 @@ class Cells:
 
     def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """A cell; where it is not known, it is measured, and kept with what was asked for."""
-        entry = next((entry for entry in self._kept.entries if entry.items() >= asked.items()), None)
+        entry = self.known(asked)
         if entry is None:
             print(", ".join(f"{name} {value}" for name, value in asked.items()), "...", flush=True)
-            entry = {**asked, **measure()}
-            self._kept.add(entry)
+            entry = self.keep(asked, measure())
+        return entry
+
+    def known(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A cell, or None where it is not measured yet."""
+        return next((entry for entry in self._kept.entries if entry.items() >= asked.items()), None)
+
+    def keep(self, asked: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes a cell down."""
+        entry = {**asked, **measured}
+        self._kept.add(entry)
         return entry
 
 
 class Trainings:
     """What trainings came to, by what was computed."""
 
-    def __init__(self, path: Path, train: Train, work: Callable[[RunSpec], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        train: Train,
+        work: Callable[[RunSpec], float],
+        key: Callable[[RunSpec], str] = RunSpec.fingerprint,
+    ) -> None:
         """Reads what is known; `train` does what is not, and `work` says about how long it takes."""
-        self._kept, self._train, self._work = Kept(path), train, work
+        self._kept, self._train, self._work, self._key = Kept(path), train, work, key
         self._known: dict[str, Mapping[str, float]] = {
             entry["fingerprint"]: {name: value for name, value in entry.items() if isinstance(value, float)}
-            for entry in (*Kept(KEPT / path.name).entries, *self._kept.entries)
+            for entry in self._kept.entries
         }
 
     def known(self, spec: RunSpec) -> Mapping[str, float] | None:
         """A training, or None where it is not done yet."""
-        return self._known.get(spec.fingerprint())
+        return self._known.get(self._key(spec))
 
     def of(self, spec: RunSpec) -> Mapping[str, float]:
         """A training that is done."""
-        return self._known[spec.fingerprint()]
+        return self._known[self._key(spec)]
 
     def train(self, specs: Sequence[RunSpec], every: int = 20) -> None:
         """Trains what is not done yet; the longest first, so that all processes end together."""
-        todo = {spec.fingerprint(): spec for spec in specs if spec.fingerprint() not in self._known}
+        todo = {key: spec for spec in specs if (key := self._key(spec)) not in self._known}
         if not todo:
             return
         ordered = sorted(todo.values(), key=lambda spec: -self._work(spec))
@@ -114,14 +136,16 @@ class Trainings:
 
     def keep(self, spec: RunSpec, results: Mapping[str, float]) -> None:
         """Writes down what a training came to."""
-        self._known[spec.fingerprint()] = results
+        key = self._key(spec)
+        self._known[key] = results
         entry = {
-            "fingerprint": spec.fingerprint(),
+            "fingerprint": key,
             **results,
             "model": spec.model.kind,
             "data": spec.data.kind,
             "seed": spec.seed,
             "compressor": str(spec.compressor),
+            "date": datetime.now().astimezone().date().isoformat(),
         }
         self._kept.add(entry)
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime
 from typing import Any
 
 from taugrad.platform.spec import RunSpec
 
-from ..harness.trainings import Cells
+from ..harness.report import environment, say
+from ..harness.trainings import Cells, key_of
 from . import Link, Network, uniform
 from .network_workers import found_by
 
@@ -23,17 +24,35 @@ class Asked:
     @property
     def key(self) -> str:
         """Of what is computed."""
-        return self.spec.fingerprint() + self.half
+        return key_of(self.spec) + self.half
+
+
+AT_ONCE = 6
+"""So many trainings are done on one network, by the same processes."""
 
 
 def over(link: str, asked: Sequence[Asked], kept: Cells) -> list[dict[str, Any]]:
-    """The trainings over a link; those that are not known are done."""
-    return [kept.of({"link": link, "key": cell.key}, partial(over_link, link, cell)) for cell in asked]
+    """The trainings over a link; those that are not known are done, some at a time."""
+    missing = [cell for cell in asked if kept.known(_of(link, cell)) is None]
+    for first in range(0, len(missing), AT_ONCE):
+        batch = missing[first : first + AT_ONCE]
+        for cell, results in zip(batch, over_link(link, batch), strict=True):
+            kept.keep(_of(link, cell), results)
+    return [kept.of(_of(link, cell), dict) for cell in asked]
 
 
-def over_link(link: str, asked: Asked) -> dict[str, Any]:
-    """A training by a host for each worker on one network, and what its probe found."""
-    with Network(uniform(asked.spec.workers.count, Link.parse(link))) as network:
+def _of(link: str, cell: Asked) -> dict[str, Any]:
+    return {"link": link, "key": cell.key}
+
+
+def over_link(link: str, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    """Trainings by a host for each worker on one network, and what its probe found."""
+    (hosts,) = {cell.spec.workers.count for cell in asked}
+    say(f"{len(asked)} trainings over {link}")
+    trainings = [(cell.spec.model_dump_json(), cell.half) for cell in asked]
+    with Network(uniform(hosts, Link.parse(link))) as network:
         probe = str(network.probe())
-        results = found_by(network, "train", spec=asked.spec.model_dump_json(), half=asked.half)
-    return {"line": asked.half or str(asked.spec.compressor), "probe": probe, **results}
+        results = found_by(network, "train", trainings=trainings)
+    said = {"probe": probe, "date": datetime.now().astimezone().date().isoformat(), "machine": environment()}
+    lines = [{"line": cell.half or str(cell.spec.compressor)} for cell in asked]
+    return [{**line, **said, **result} for line, result in zip(lines, results, strict=True)]

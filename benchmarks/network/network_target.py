@@ -1,12 +1,12 @@
 """Time to a target over slow links: what people use, and ours, by the wall clock.
 
-    python -m benchmarks.network.network_target [gpt] [nin] [late] [slow] [auto] [--quick] [--write]
+    python -m benchmarks.network.network_target [gpt] [late] [slow] [auto] [--quick] [--write]
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
 each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
-stopped and continued: build/ has what is known. `late` has local steps alone, with fragments and delays;
-`slow` is `gpt` over links that are as slow for it as 200 Mbit to 1 Gbit are for a billion parameters.
+stopped and continued: benchmarks/kept has what is known, and a page is made from that. `late` has local steps
+alone, with fragments and delays; `slow` is a smaller GPT over slower links, with more contenders.
 """
 
 import os
@@ -21,10 +21,12 @@ import numpy as np
 
 from taugrad.compressors.errors import Diverged
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks import claims
+from taugrad.platform.tasks.metric import LOSS
 
 from ..harness.in_process import Following, fit
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells, Trainings, kept_in
+from ..harness.trainings import KEPT, Cells, Trainings, kept_in, key_of
 from ..harness.workers import train_by
 from . import why_not
 from .network_cells import Asked, over
@@ -32,12 +34,10 @@ from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_figure import Measured, best_of_kinds, credit, draw, keep, times_table
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
-from .target_settings import GPT, HALF, PICTURED, STROM, WORKLOADS, Setting, Workload
+from .target_settings import CODED, GPT, HALF, SPARSELOCO, STROM, WORKLOADS, Setting, Workload, coded
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
-SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
-"""The GPT of 0.8 million parameters at 80 ms a step sends as many bits a parameter and step over 2 to 10 Mbit
-as a billion parameters at a second a step over 200 Mbit to 1 Gbit."""
+SLOW_LINKS = ("0.5mbit,0ms", "0.5mbit,50ms", "2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
 LATE_LINK = "1gbit,0ms"
 """Where late fragments are measured, too."""
 QUICK_LINKS = ("1gbit,1ms",)
@@ -48,35 +48,39 @@ _BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
 PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
 """Where the picture stands with a table, and how its path begins there; in the README, a short one."""
+SLOW_PLACE = Place(DOCS / "network.md", "<!-- slow links: begin -->", "<!-- slow links: end -->")
+SLOW_CAPTION = (
+    "Four hosts, seconds to the target over links of a rate and a delay one way, each contender at its best "
+    "on the link, after {trainings} trainings each (DDP: {ddp}); {seeds} seeds. All settings:"
+)
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
     "have had the same number of trainings each, the others a search of learning rates. taugrad has all of "
     "them. All settings:"
 )
 SEEDS = 3
-ROUNDS, ENOUGH = 4, 20
-"""So many exchanges are timed, at least; and with so many it is enough."""
+ROUNDS = 4
+"""So many exchanges are timed, at least."""
 WHOLE_RUNS = 2
 """Of so many contenders, the fastest ones."""
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
     "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
-    "**Each contender has the same search**, others and ours: {runs}. A search begins with each number of "
-    "local steps (1, 2, 4, 10, 30), and with what an earlier search of learning rates had trained, which "
-    "counts. Then it takes the setting that may be the fastest on a link (of those below, in turn) and "
-    "changes one knob to the next value: what is the contender's own, the learning rate, the number of local "
-    "steps. These trainings have seed 0. What would be slower than {patience} times the contender's best on "
-    "each link, were bytes free, ends there, and is not begun where it would be so with the {ddp} steps of "
-    "DDP in float32; none takes more than {longest} steps. Contenders that exchange at every step have a "
-    "search of learning rates alone. Not every knob was changed: the tables have all that was tried. "
-    "Settings within {slack} times of a contender's best on a link, by the "
-    "estimate, are measured there. Their steps to the target come from {seeds} seeds, with simulated workers "
-    "(PowerSGD: processes), and an evaluation every {evaluate} steps. Seconds per step come from the "
-    "platform's trainer over gloo on the link, {enough} exchanges or {least} steps after {skipped} steps; "
-    "the peak rate is of what host 0 sent in a tenth of a second. "
-    "**Times are steps x seconds per step**; the last table has complete runs with their real times. Delays "
-    "are one way. {auto}"
+    "**Each contender has the same search**, others and ours: {runs}. A search begins with some settings, "
+    "the first ones of its table: numbers of local steps, and what was known to be good. Then it takes the "
+    "setting that may be the fastest on a link (of those below, in turn) and changes one knob to the next "
+    "value: what is the contender's own, the learning rate, the number of local steps. These trainings have "
+    "seed 0. What would be slower than {patience} times the contender's best on each link, were bytes free, "
+    "ends there, and is not begun where it would be so with the {ddp} steps of DDP in float32; none takes "
+    "more than {longest} steps. DDP, PowerSGD and `linear` have a search of learning rates alone. Not every "
+    "knob was changed: the tables have all that was tried. Settings within {slack} times of a contender's "
+    "best on a link, by the estimate, are measured there. Their steps to the target come from {seeds} "
+    "seeds, with simulated workers (PowerSGD: processes), and an evaluation every {evaluate} steps. Seconds "
+    "per step come from the platform's trainer over gloo on the link, {enough} exchanges or {least} steps "
+    "after {skipped} steps; the peak rate is of what host 0 sent in a tenth of a second. **Times are steps "
+    "x seconds per step**; the last table has complete runs with their real times. Delays are one way. "
+    "{auto}"
 )
 AUTO = (
     "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
@@ -104,7 +108,7 @@ def _trained(text: str) -> dict[str, float]:
 
 def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
     """Steps enough: whole rounds of local steps."""
-    rounds = max(ROUNDS, min(ENOUGH, -(-workload.least_steps // setting.every)))
+    rounds = max(ROUNDS, min(workload.rounds, -(-workload.least_steps // setting.every)))
     return workload.steps(setting, _skipped(setting) + rounds * setting.every)
 
 
@@ -136,10 +140,11 @@ def steps_table(
         steps = [result["steps"] for result in results]
         nbytes = [result["bytes"] for result in results if np.isfinite(result["bytes"])]
         kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
-        rows.append((setting.name, _steps(steps), *(_steps([step]) for step in steps), kilobytes))
+        interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
+        within = f"{interval[0]:,.0f} to {interval[1]:,.0f}" if interval else ""
+        rows.append((setting.name, _steps(steps), within, *(_steps([step]) for step in steps), kilobytes))
     columns = (
-        "setting",
-        "steps to the target, mean",
+        *("setting", "steps to the target, mean", "95% interval"),
         *(f"seed {seed}" for seed in seeds),
         "KB a step and host",
     )
@@ -185,7 +190,7 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
     """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose."""
     totals = totals_of(rows)
     half = min(totals[name] for name in totals if kinds[name] == HALF.name)
-    ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND}
+    ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND, CODED}
     peer = min(totals[name] for name in totals if kinds[name] not in ours)
     lines = [
         (
@@ -206,6 +211,7 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
     notes = list(_limit(rows, half, peer))
     fixed = min(totals[name] for name in totals if kinds[name] != AUTO_KIND)
     notes += [judged(totals[name], fixed) for name in totals if kinds[name] == AUTO_KIND]
+    notes += sorted({f"Timed on {cell['date']}, {cell['machine']}." for *_, cell in rows if "date" in cell})
     return Table(f"{workload.name} over {link} ({rows[0][3]['probe']})", columns, lines, tuple(notes))
 
 
@@ -287,7 +293,7 @@ def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) 
         slack=SLACK,
         seeds=len(seeds),
         evaluate=workload.base["training"]["evaluate_every"],
-        enough=ENOUGH,
+        enough=workload.rounds,
         least=workload.least_steps,
         skipped=SKIPPED,
         auto=AUTO if auto else NO_AUTO,
@@ -309,10 +315,13 @@ def measure(
     workload, links = searches[0].workload, searches[0].links
     whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
     over = {
-        link: [(setting, search) for search in searches for setting in search.settings(link)]
+        link: [(setting, search.contender.name) for search in searches for setting in search.settings(link)]
         for link in links
     }
-    kinds = {setting.name: search.contender.name for pairs in over.values() for setting, search in pairs}
+    if workload.codes_peer:
+        for pairs in over.values():
+            pairs += [(coded(setting), CODED) for setting, kind in pairs if kind == SPARSELOCO.name]
+    kinds = {setting.name: kind for pairs in over.values() for setting, kind in pairs}
     kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
     here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
     settings = {setting.name: setting for of_link in here.values() for setting in of_link}
@@ -336,6 +345,13 @@ def measure(
     return tables, minutes
 
 
+def records(*, quick: bool) -> tuple[Trainings, Cells]:
+    """What is known, in files of the repository; a quick run begins with nothing."""
+    names = ("network_target", "network_target_cells")
+    paths = [kept_in(name, quick=True) if quick else KEPT / f"{name}.jsonl" for name in names]
+    return Trainings(paths[0], train, lambda _: 1, key_of), Cells(paths[1])
+
+
 def main(arguments: Sequence[str]) -> int:
     parts = (*WORKLOADS, "auto")
     options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, parts=parts)
@@ -346,8 +362,7 @@ def main(arguments: Sequence[str]) -> int:
     links_of_most, seeds = LINKS, range(SEEDS)
     if options.quick:
         workloads, links_of_most, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
-    trainings = Trainings(kept_in("network_target", quick=options.quick), train, lambda _: 1)
-    cells = Cells(kept_in("network_target_cells", quick=options.quick))
+    trainings, cells = records(quick=options.quick)
     for name, workload in workloads.items():
         links = SLOW_LINKS if name == "slow" else links_of_most
         searches = searched(workload, links, trainings)
@@ -363,32 +378,37 @@ def main(arguments: Sequence[str]) -> int:
         tables, minutes = measure(searches, chosen, seeds, trainings, cells)
         introduction = introduced(searches, seeds, auto=bool(chosen))
         publish(f"network_target_{name}", options, introduction, tables)
-        if options.folder == RESULTS and name in PICTURED:
-            show(keep(workload.name, Measured.now(_target(workload), minutes, options)))
+        if options.folder == RESULTS and name in ("gpt", "slow"):
+            measured = Measured.now(_target(workload), minutes, options)
+            keep(workload.name, measured)
+            (show_slow if name == "slow" else show)(workload, measured)
         elif options.folder not in (None, RESULTS):
             draw(options.folder.with_suffix(".png"), {workload.name: minutes})
     return 0
 
 
-def show(measured: Mapping[str, Measured]) -> None:
-    """Draws the picture of the first screen, and writes its table."""
-    draw(PICTURE, {workload: target.minutes for workload, target in measured.items()})
-    write(measured)
-
-
-def write(measured: Mapping[str, Measured]) -> None:
-    """Writes the picture's table into the pages."""
+def show(workload: Workload, measured: Measured) -> None:
+    """Draws the picture of the first screen, and writes it with its table into the pages."""
+    known = {workload.name: measured}
+    draw(PICTURE, {workload.name: measured.minutes})
     for place, folder in PLACES.items():
-        pages = ", ".join(
-            f"[{workload.name}]({folder}results/{measured[workload.name].date}-network_target_{key}.md)"
-            for key, workload in ((key, WORKLOADS[key]) for key in PICTURED)
-            if workload.name in measured
-        )
-        said = f"{CAPTION} {pages}. {credit(measured)}"
-        said = fill(said, 115, break_long_words=False, break_on_hyphens=False)
         picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
-        table = times_table(measured, short=bool(folder))
-        place.fill(f"{picture}\n\n{table}\n\n{said}")
+        said = _said(CAPTION, "gpt", workload, measured, folder)
+        place.fill(f"{picture}\n\n{times_table(known, short=bool(folder))}\n\n{said}")
+
+
+def show_slow(workload: Workload, measured: Measured) -> None:
+    """Writes the table of slow links into the page."""
+    most, ddp = (contender.trainings for contender in (workload.contenders[-1], workload.contenders[0]))
+    caption = SLOW_CAPTION.format(trainings=most, ddp=ddp, seeds=SEEDS)
+    table = times_table({workload.name: measured}, short=False)
+    SLOW_PLACE.fill(f"{table}\n\n{_said(caption, 'slow', workload, measured)}")
+
+
+def _said(caption: str, key: str, workload: Workload, measured: Measured, folder: str = "") -> str:
+    page = f"[{workload.name}]({folder}results/{measured.date}-network_target_{key}.md)"
+    text = f"{caption} {page}. {credit({workload.name: measured})}"
+    return fill(text, 115, break_long_words=False, break_on_hyphens=False)
 
 
 def quick(workload: Workload) -> Workload:

@@ -3,7 +3,8 @@
 Neither Ray nor MLflow takes part.
 """
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
@@ -121,20 +122,28 @@ def _bytes_sent() -> int:
     return sum(int(numbers.split()[8]) for name, numbers in lines if name.strip() != "lo")
 
 
-def train(spec: str, half: str) -> dict[str, Any]:
-    """Trains a spec, which is JSON: when its steps were done, and what it came to.
+def train(trainings: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Trains specs, which are JSON, one after the other: when their steps were done, and their results.
 
-    With `half`, fp16 or bf16, all-reduces are in these, as torch's hooks make them.
+    A spec's second element is empty, or fp16 or bf16: all-reduces are in these, as torch's hooks make them.
     """
-    if half:
-        base.dist = Narrow(DTYPES[half])  # type: ignore[assignment]
+    results = []
+    for spec, half in trainings:
+        base.dist = Narrow(DTYPES[half]) if half else dist  # type: ignore[assignment]
+        results.append(_train(spec))
+        gc.collect()  # closes connections
+        dist.barrier()
+    return results
+
+
+def _train(spec: str) -> dict[str, Any]:
     listener = Timing()
     trainer = fit(spec, listener)
     listener.finished()
     ended = perf_counter()  # after the last evaluation, which is among those that are timed
     return {
-        "done": [moment - listener.began for moment in listener.done],
-        "computing": listener.computing,
+        "done": [round(moment - listener.began, 5) for moment in listener.done],
+        "computing": [round(seconds, 5) for seconds in listener.computing],
         "seconds": ended - listener.began,
         "evaluating": listener.evaluating,
         "peak": listener.peak,

@@ -70,6 +70,10 @@ COLORS = {
     "PowerSGD": "#E69F00",
     "DiLoCo": "#0072B2",
     "SparseLoCo": "#56B4E9",
+    "SparseLoCo, coded": "#56B4E9",
+    "Streaming DiLoCo": "#0072B2",
+    "MuLoCo": "#009E73",
+    "DeMo": "#F0E442",
     "linear (ours)": "#CC79A7",
     "strom (ours)": "#D55E00",
     "auto --link (ours)": "#000000",
@@ -77,7 +81,7 @@ COLORS = {
 """By contender, Okabe and Ito's."""
 _LEAST_MINUTES = 20
 """If every time is shorter, the axis has seconds."""
-_MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "P", "o", "x"), strict=True))
+_MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "^", "s", "*", "h", "P", "o", "x"), strict=True))
 
 
 def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dict[str, float]:
@@ -132,13 +136,15 @@ def _label(link: str) -> str:
 
 
 def times_table(measured: Mapping[str, Measured], *, short: bool) -> str:
-    """Seconds to the target over the first and the last link, the fastest first.
+    """Seconds to the target over each link, the fastest over the first one first.
 
-    `short`: only the fastest of ours and of the others, and DDP in 16 and 32 bits.
+    `short`: only the first and the last link, the fastest of ours and of the others, and DDP.
     """
     tables = []
     for workload, load in measured.items():
-        links = list(dict.fromkeys((next(iter(load.minutes)), next(reversed(load.minutes)))))
+        links = list(load.minutes)
+        if short:
+            links = list(dict.fromkeys((links[0], links[-1])))
         first = load.minutes[links[0]]
         kinds = sorted(first, key=first.__getitem__)
         if short:

@@ -1,4 +1,4 @@
-"""What network/network_target.py trains: two workloads, and who competes."""
+"""What network/network_target.py trains: a GPT in two sizes, and who competes."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,14 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch.nn.functional import avg_pool2d, pad
-
-from taugrad.platform.data import DataSet
-from taugrad.platform.data import load as load_data
-from taugrad.platform.data.config import Mnist5k
 from taugrad.platform.spec import RunSpec
 
-sys.path.append(str(Path(__file__).parent))  # kept trainings are known by specs with target_settings:digits16
+sys.path.append(str(Path(__file__).parent))  # kept trainings are known by specs with demo:gpt
 HOSTS = 4
 NEVER = 10**6
 
@@ -29,8 +24,10 @@ class Setting:
     line: str
     """The compressor."""
     sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
-    training: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the optimizer that differ."""
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    """In place of the workload's; its learning rate is the workload's own if it has none."""
+    factory: str = ""
+    """Builds the workload's model, with the fields of its config, for this way of training."""
     rate: float = 1.0
     """The learning rate, as a multiple of the workload's own."""
     name: str = ""
@@ -76,7 +73,7 @@ class Contender:
                 yield (*point[:place], other, *point[place + 1 :])
 
 
-RATES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+RATES = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 EVERY = (1, 2, 4, 10, 30)
 TRAININGS = 15
 """Of each contender that takes local steps."""
@@ -108,6 +105,23 @@ def _diloco(every: int, rate: float, outer: float, momentum: float, bits: int) -
 def _sparseloco(every: int, rate: float, unsent: float, keep: int, decay: float) -> Setting:
     line = f"chunked_topk(keep={keep}, decay={decay}) | quantile(bits=2) | chunked"
     return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
+
+
+def _streaming(every: int, rate: float, outer: float, momentum: float, fragments: int, delay: int) -> Setting:
+    plain = _diloco(every, rate, outer, momentum, 4)
+    late = {"fragments": fragments, "delay_steps": min(delay, every - 1), "blend": 0.5}
+    return replace(plain, sync={**plain.sync, **late})
+
+
+def _muloco(every: int, rate: float, outer: float, momentum: float, bits: int) -> Setting:
+    muon = {"kind": "muon", "betas": [0.9, 0.99], "weight_decay": 0.1}
+    return replace(_diloco(every, rate, outer, momentum, bits), optimizer=muon)
+
+
+def _demo(every: int, rate: float, keep: int, decay: float) -> Setting:
+    signs = {"kind": "sgd", "momentum": 0.0, "weight_decay": 0.1}
+    line = f"chunked_topk(keep={keep}, decay={decay}, quantize=None) | chunked"
+    return Setting(line, optimizer=signs, factory="demo:gpt")
 
 
 def _strom(every: int, rate: float, percent: float, unsent: float) -> Setting:
@@ -161,6 +175,16 @@ SPARSELOCO = Contender(
     TRAININGS,
 )
 """Its message has 64 of 4,096 elements, a decay of 0.95 and 2 bits as published."""
+CODED = "SparseLoCo, coded"
+
+
+def coded(setting: Setting) -> Setting:
+    """SparseLoCo's message with positions that are entropy-coded; bit for bit the same training."""
+    return replace(
+        setting, line=setting.line.replace("| chunked", "| golomb_rice"), name=f"{setting.name}, coded"
+    )
+
+
 LINEAR = Contender(
     *("linear (ours)", "`linear`, {bits} bits"),
     {"every": (1,), "rate": RATES, "bits": (2, 3, 4, 8)},
@@ -198,8 +222,45 @@ LATE = Contender(
     ours=True,
 )
 """Fragments that arrive late (Streaming DiLoCo, arXiv 2501.18512); a worker keeps its steps meanwhile."""
-MOST_LOCAL_STEPS = 100
-"""Over slow links."""
+STREAMING = Contender(
+    *("Streaming DiLoCo", "Streaming DiLoCo, every {every}, {fragments} fragments, {delay} late"),
+    {
+        **{"every": EVERY, "rate": RATES, "outer": (0.4, 0.5, 0.7, 1.0)},
+        **{"momentum": (0.0, 0.5, 0.8, 0.9), "fragments": (1, 2, 4), "delay": (1, 2, 5)},
+    },
+    _streaming,
+    (
+        *((30, rate, 0.7, 0.8, 4, 1) for rate in (0.5, 0.25, 1.0)),
+        (30, 0.5, 0.4, 0.9, 4, 1),
+        *((every, 0.5, 0.7, 0.8, 4, 1) for every in (10, 100)),
+    ),
+    TRAININGS,
+)
+"""arXiv 2501.18512 at 4 bits: alpha is 0.5. `linear` and its residual stand for E3M0, parts of consecutive
+layers for the strided ones."""
+MULOCO = Contender(
+    *("MuLoCo", "MuLoCo, every {every}, {bits} bits"),
+    {
+        **{"every": EVERY, "rate": RATES, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.5, 0.8, 0.9)},
+        "bits": (2, 4, 8),
+    },
+    _muloco,
+    (
+        *((30, rate, 0.7, 0.8, 4) for rate in (1.0, 0.5, 2.0)),
+        (30, 1.0, 0.7, 0.9, 2),
+        *((every, 1.0, 0.7, 0.8, 4) for every in (10, 100)),
+    ),
+    TRAININGS,
+)
+"""arXiv 2505.23725: DiLoCo with Muon, error feedback and few bits."""
+DEMO = Contender(
+    *("DeMo", "DeMo, {keep} of 4096"),
+    {"every": (1,), "rate": RATES, "keep": (4, 8, 16, 32, 64), "decay": (0.9, 0.95, 0.99, 0.999)},
+    _demo,
+    (*((1, rate, 32, 0.999) for rate in (0.5, 0.25, 1.0)), (1, 0.5, 8, 0.999), (1, 0.5, 32, 0.95)),
+    TRAININGS,
+)
+"""See `demo`. Positions are coded, values whole."""
 CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
@@ -217,6 +278,10 @@ class Workload:
     contenders: Sequence[Contender] = CONTENDERS
     least_steps: int = 40
     """How many steps are timed, at least."""
+    rounds: int = 20
+    """With so many exchanges, fewer steps are enough."""
+    codes_peer: bool = False
+    """Whether SparseLoCo's message is also measured with positions that are entropy-coded."""
     hosts: int = HOSTS
 
     @property
@@ -240,11 +305,17 @@ class Workload:
 
     def _spec(self, setting: Setting, sync: Mapping[str, Any], seed: int, more: Mapping[str, Any]) -> RunSpec:
         training = {**self.base["training"], **more}
-        optimizer = {**training["optimizer"], **setting.training}
+        own = training["optimizer"]
+        optimizer = {"lr": own["lr"], **(setting.optimizer or own)}
         training["optimizer"] = {**optimizer, "lr": setting.rate * optimizer["lr"]}
+        model = self.base["model"]
+        if setting.factory:
+            fields = {name: value for name, value in model.items() if name != "kind"}
+            model = {"kind": "custom", "factory": setting.factory, "arguments": fields}
         return RunSpec.model_validate(
             {
                 **self.base,
+                "model": model,
                 "training": training,
                 "compressor": "none" if setting.half and sync["mode"] == "allgather" else setting.line,
                 "sync": sync,
@@ -253,18 +324,6 @@ class Workload:
                 "seed": seed,
             }
         )
-
-
-def digits16() -> DataSet:
-    """MNIST's digits at half their size, with a border of one pixel: 16 x 16."""
-    small = load_data(Mnist5k())
-    assert isinstance(small, DataSet)
-    blank = float(min(small.train_inputs.min(), small.test_inputs.min()))
-    train, test = (
-        pad(avg_pool2d(inputs, 2), (1, 1, 1, 1), value=blank)
-        for inputs in (small.train_inputs, small.test_inputs)
-    )
-    return DataSet(train, small.train_labels, test, small.test_labels, small.classes)
 
 
 GPT = Workload(
@@ -284,36 +343,47 @@ GPT = Workload(
     },
     *("loss", 2.2, 425),
 )
-NIN = Workload(
-    "Network in Network",
+SLOW_TRAININGS = 12
+"""Of each contender, over slow links."""
+_SLOW_KNOBS: Mapping[str, Sequence[float]] = {
+    "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 100),
+    "percent": (0.2, 0.5, 1, 2, 5, 10, 20),
+    "keep": (4, 8, 16, 32, 64, 128, 256),
+    "bits": (2, 3, 4, 8),
+}
+_SLOW_STARTS: Mapping[str, Sequence[Point]] = {
+    DILOCO.name: ((30, 0.5, 0.7, 0.8, 8), (30, 0.5, 0.7, 0.8, 4), (100, 0.5, 0.7, 0.8, 8)),
+    SPARSELOCO.name: ((4, 2.0, 0.0, 64, 0.95), (10, 2.0, 0.0, 64, 0.95), (30, 1.0, 0.0, 64, 0.95)),
+    STROM.name: ((4, 2.0, 2, 0.25), (10, 2.0, 2, 0.25), (30, 1.0, 5, 0.25)),
+}
+"""The fastest that was known, and rarer exchanges."""
+
+
+def _over_slow_links(contender: Contender) -> Contender:
+    """The same with values for slow links; where it has local steps, with up to 100 of them."""
+    knobs = {name: _SLOW_KNOBS.get(name, values) for name, values in contender.knobs.items()}
+    if contender.knobs["every"] == (1,):
+        knobs["every"] = (1,)
+    starts = _SLOW_STARTS.get(contender.name, contender.starts)
+    trainings = min(SLOW_TRAININGS, contender.trainings)
+    return replace(contender, knobs=knobs, starts=starts, trainings=trainings)
+
+
+SLOW = Workload(
+    "GPT, 2 x 64",
     {
-        "model": {"kind": "nin", "dropout": 0, "width_multiplier": 0.5},
-        "data": {"kind": "custom", "factory": "target_settings:digits16"},
-        "training": {
-            "iterations": 2000,
-            "evaluate_every": 10,
-            "batch_per_worker": 8,
-            "optimizer": {"kind": "adamw", "lr": 1e-3},
-        },
+        **GPT.base,
+        "model": {"kind": "gpt", "layers": 2, "heads": 4, "width": 64},
+        "training": {**GPT.base["training"], "evaluate_every": 20},
     },
-    *("accuracy", 0.85, 200),
+    *("loss", 2.4, 280),
+    tuple(map(_over_slow_links, (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM))),
+    rounds=8,
+    codes_peer=True,
 )
-
-
-def _rarer(contender: Contender) -> Contender:
-    """The same with exchanges every MOST_LOCAL_STEPS steps, too, where it has local steps."""
-    every = contender.knobs["every"]
-    if every == (1,):
-        return contender
-    return replace(contender, knobs={**contender.knobs, "every": (*every, MOST_LOCAL_STEPS)})
-
-
 WORKLOADS = {
     "gpt": GPT,
-    "nin": NIN,
     "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE)),
-    "slow": replace(GPT, contenders=tuple(map(_rarer, CONTENDERS))),
+    "slow": SLOW,
 }
-"""By name on the command line; `slow` is the GPT over `SLOW_LINKS`."""
-PICTURED = ("gpt", "nin")
-"""The workloads that everybody competes in."""
+"""By name on the command line; `slow` goes over `SLOW_LINKS`."""

@@ -1,0 +1,101 @@
+"""DeMo, as the benchmark over slow links trains it, against its paper written out (arXiv 2411.19870)."""
+
+import importlib
+from collections import defaultdict
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.fft import dctn, idctn
+
+from taugrad.platform.models.gpt import GptNetwork
+
+demo = importlib.import_module("benchmarks.network.demo")
+settings = importlib.import_module("benchmarks.network.target_settings")
+
+WORKERS, STEPS, KEEP, DECAY, LR, WEIGHT_DECAY = 2, 3, 8, 0.9, 0.01, 0.1
+
+
+def blocks(array: np.ndarray) -> list[tuple[slice, slice]]:
+    """The largest that divide the array, of at most 64 x 64, row by row."""
+    rows, columns = (max(n for n in range(1, 65) if size % n == 0) for size in array.shape)
+    return [
+        (slice(top, top + rows), slice(left, left + columns))
+        for top in range(0, array.shape[0], rows)
+        for left in range(0, array.shape[1], columns)
+    ]
+
+
+def as_matrix(gradient: torch.Tensor) -> np.ndarray:
+    return np.atleast_2d(gradient.double().numpy())
+
+
+@pytest.mark.parametrize("shape", [(128, 192), (65, 16), (130,), (1, 7)])
+def test_coefficients_are_scipys_of_each_block(shape):
+    gradient = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    matrix = as_matrix(gradient)
+    expected = np.concatenate([dctn(matrix[block], norm="ortho").ravel() for block in blocks(matrix)])
+    transformed = demo.coefficients(gradient)
+    np.testing.assert_allclose(transformed.numpy().ravel(), expected, atol=1e-12)
+    np.testing.assert_allclose(demo.gradient_of(transformed), gradient, atol=1e-12)
+
+
+def test_it_trains_as_its_paper_says(monkeypatch):
+    gradients = defaultdict(list)
+
+    class Recorded(GptNetwork):
+        def __init__(self, *given):
+            super().__init__(*given)
+            for name, parameter in self.named_parameters():
+                parameter.register_hook(partial(self.record, name))
+
+        def record(self, name, gradient):
+            gradients[name].append(gradient.clone())
+
+    in_process = importlib.import_module("benchmarks.harness.in_process")
+    trainings = importlib.import_module("benchmarks.harness.trainings")
+    monkeypatch.setattr(demo, "GptNetwork", Recorded)
+    monkeypatch.setitem(importlib.import_module("sys").modules, "demo", demo)
+    base = settings.SLOW.base
+    model = {"kind": "gpt", "layers": 1, "heads": 2, "width": 16}
+    training = {**base["training"], "iterations": STEPS, "warmup": {}, "optimizer": {"kind": "sgd", "lr": LR}}
+    workload = settings.replace(
+        settings.SLOW, base={**base, "model": model, "training": training}, hosts=WORKERS
+    )
+    spec = workload.spec(settings.DEMO.setting((1, 1.0, KEEP, DECAY)), 0)
+    first = {}
+
+    class Listener(in_process.Following):
+        def stage(self, name):
+            if name == "first iteration":
+                parameters = self.trainer.sync.model.named_parameters()
+                first.update({name: as_matrix(weight.detach()) for name, weight in parameters})
+
+    trainings.begin()
+    try:
+        trainer = in_process.fit(spec.model_dump_json(), Listener())
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(first) == len(gradients) > 5
+    for name, parameter in trainer.sync.model.named_parameters():
+        weights, momenta = first[name], [np.zeros(parameter.numel()) for _ in range(WORKERS)]
+        places = blocks(weights)
+        for step in range(STEPS):
+            agreed = np.zeros(parameter.numel())
+            for worker, momentum in enumerate(momenta):
+                gradient = as_matrix(gradients[name][step * WORKERS + worker])
+                momentum[:] = DECAY * momentum + np.concatenate(
+                    [dctn(gradient[place], norm="ortho").ravel() for place in places]
+                )
+                for begin in range(0, momentum.size, 4096):
+                    chunk = momentum[begin : begin + 4096]
+                    largest = np.argsort(-np.abs(chunk))[:KEEP]
+                    agreed[begin + largest] += chunk[largest] / WORKERS
+                    chunk[largest] = 0
+            update = np.empty_like(weights)
+            for place, coefficients in zip(places, np.split(agreed, len(places)), strict=True):
+                update[place] = idctn(coefficients.reshape(update[place].shape), norm="ortho")
+            weights = weights - LR * (np.sign(update) + WEIGHT_DECAY * weights)
+        off = np.abs(as_matrix(parameter.detach()) - weights) > 1e-5  # signs of sums that are nearly 0
+        assert off.mean() < 0.01, name
