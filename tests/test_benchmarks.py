@@ -128,23 +128,6 @@ def test_over_slow_links_peers_have_the_same_search():
     assert {2e6, 10e6} <= rates
 
 
-def test_the_page_on_slow_links_is_what_its_records_say(monkeypatch):
-    target = importlib.import_module("benchmarks.network.network_target")
-    page = sorted(target.RESULTS.glob("*-network_target_slow.md"))[-1].read_text(encoding="utf-8")
-
-    def nothing_unknown(_, specs, **__):
-        assert not specs, "the records lack a training that the page has"
-
-    monkeypatch.setattr(target.Trainings, "train", nothing_unknown)
-    monkeypatch.delattr(importlib.import_module("benchmarks.network.network_cells"), "over_link")
-    trainings, cells = target.records(quick=False)
-    searches = target.searched(target.WORKLOADS["slow"], target.SLOW_LINKS, trainings)
-    made, _ = target.measure(searches, {}, range(target.SEEDS), trainings, cells)
-    for table in made:
-        for row in table.rows:
-            assert f"| {' | '.join(row)} |" in page, table.title
-
-
 def test_a_density_follows_a_link_that_becomes_slower_and_fast_again(tmp_path):
     needs_network()
     for attempt in range(TRIES):

@@ -141,12 +141,13 @@ class MuonOptimizer(_Moments):
 
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Muon's five quintic Newton-Schulz iterations: singular values come near 1; in bfloat16 on a GPU."""
-    result = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT) / matrix.norm().clamp(min=1e-7)
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    result: Tensor = (matrix.T if is_tall else matrix) / matrix.norm().clamp(min=1e-7)
     result = result.bfloat16() if matrix.is_cuda else result
     for _ in range(5):
-        gram = result @ result.mT
+        gram = result @ result.T
         result = 3.4445 * result + (2.0315 * gram @ gram - 4.7750 * gram) @ result
-    return (result if matrix.shape[0] <= matrix.shape[1] else result.mT).to(matrix.dtype)
+    return (result.T if is_tall else result).to(matrix.dtype)
 
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:
