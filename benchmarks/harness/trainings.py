@@ -18,8 +18,8 @@ from taugrad.platform.spec import RunSpec
 from .report import say
 from .workers import forking
 
-TOGETHER = min(2, len(os.sched_getaffinity(0)))
-"""Trainings at a time, each with a thread of its own; `taskset -c 0` leaves one."""
+TOGETHER = 2
+"""Trainings at a time, each with a thread of its own."""
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 

@@ -37,7 +37,7 @@ from .target_search import train as train_all
 from .target_settings import CODED, GPT, HALF, SPARSELOCO, STROM, WORKLOADS, Setting, Workload, coded
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
-SLOW_LINKS = ("0.5mbit,0ms", "0.5mbit,50ms", "2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
+SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
 LATE_LINK = "1gbit,0ms"
 """Where late fragments are measured, too."""
 QUICK_LINKS = ("1gbit,1ms",)
@@ -58,7 +58,6 @@ CAPTION = (
     "have had the same number of trainings each, the others a search of learning rates. taugrad has all of "
     "them. All settings:"
 )
-SEEDS = 3
 ROUNDS = 4
 """So many exchanges are timed, at least."""
 WHOLE_RUNS = 2
@@ -280,7 +279,7 @@ def whole_table(
     return Table(f"{workload.name} over {link}, whole runs", columns, rows, notes)
 
 
-def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) -> str:
+def introduced(searches: Sequence[Search], *, auto: bool) -> str:
     """What was done, in a few sentences."""
     workload = searches[0].workload
     return INTRODUCTION.format(
@@ -291,7 +290,7 @@ def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) 
         ddp=workload.ddp,
         longest=workload.longest,
         slack=SLACK,
-        seeds=len(seeds),
+        seeds=workload.seeds,
         evaluate=workload.base["training"]["evaluate_every"],
         enough=workload.rounds,
         least=workload.least_steps,
@@ -303,7 +302,6 @@ def introduced(searches: Sequence[Search], seeds: Sequence[int], *, auto: bool) 
 def measure(
     searches: Sequence[Search],
     chosen: Mapping[str, Setting],
-    seeds: Sequence[int],
     trainings: Trainings,
     cells: Cells,
 ) -> tuple[list[Table], dict[str, dict[str, float]]]:
@@ -313,6 +311,7 @@ def measure(
         The tables, and minutes to the target by link and contender.
     """
     workload, links = searches[0].workload, searches[0].links
+    seeds = range(workload.seeds)
     whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
     over = {
         link: [(setting, search.contender.name) for search in searches for setting in search.settings(link)]
@@ -359,9 +358,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
     workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
-    links_of_most, seeds = LINKS, range(SEEDS)
+    links_of_most = LINKS
     if options.quick:
-        workloads, links_of_most, seeds = {"gpt": quick(GPT)}, QUICK_LINKS, range(1)
+        workloads, links_of_most = {"gpt": quick(GPT)}, QUICK_LINKS
     trainings, cells = records(quick=options.quick)
     for name, workload in workloads.items():
         links = SLOW_LINKS if name == "slow" else links_of_most
@@ -375,8 +374,8 @@ def main(arguments: Sequence[str]) -> int:
         elif "auto" in options.parts:
             choices = Cells(kept_in("network_target_choices", quick=False))
             chosen = chosen_for(workload, links, choices)
-        tables, minutes = measure(searches, chosen, seeds, trainings, cells)
-        introduction = introduced(searches, seeds, auto=bool(chosen))
+        tables, minutes = measure(searches, chosen, trainings, cells)
+        introduction = introduced(searches, auto=bool(chosen))
         publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS and name in ("gpt", "slow"):
             measured = Measured.now(_target(workload), minutes, options)
@@ -400,7 +399,7 @@ def show(workload: Workload, measured: Measured) -> None:
 def show_slow(workload: Workload, measured: Measured) -> None:
     """Writes the table of slow links into the page."""
     most, ddp = (contender.trainings for contender in (workload.contenders[-1], workload.contenders[0]))
-    caption = SLOW_CAPTION.format(trainings=most, ddp=ddp, seeds=SEEDS)
+    caption = SLOW_CAPTION.format(trainings=most, ddp=ddp, seeds=workload.seeds)
     table = times_table({workload.name: measured}, short=False)
     SLOW_PLACE.fill(f"{table}\n\n{_said(caption, 'slow', workload, measured)}")
 
@@ -417,7 +416,9 @@ def quick(workload: Workload) -> Workload:
     training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
     contenders = (replace(HALF, trainings=2), replace(STROM, starts=STROM.starts[1:2], trainings=2))
     base = {**workload.base, "model": model, "training": training}
-    return Workload(workload.name, base, workload.metric, 5.5, 10, contenders, least_steps=20, hosts=2)
+    return Workload(
+        workload.name, base, workload.metric, 5.5, 10, contenders, least_steps=20, seeds=1, hosts=2
+    )
 
 
 if __name__ == "__main__":
