@@ -76,12 +76,13 @@ COLORS = {
     "DeMo": "#F0E442",
     "linear (ours)": "#CC79A7",
     "strom (ours)": "#D55E00",
+    "strom, Muon (ours)": "#D55E00",
     "auto --link (ours)": "#000000",
 }
 """By contender, Okabe and Ito's."""
 _LEAST_MINUTES = 20
 """If every time is shorter, the axis has seconds."""
-_MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "^", "s", "*", "h", "P", "o", "x"), strict=True))
+_MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "^", "s", "*", "h", "P", "o", "s", "x"), strict=True))
 
 
 def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dict[str, float]:

@@ -113,9 +113,11 @@ def _streaming(every: int, rate: float, outer: float, momentum: float, fragments
     return replace(plain, sync={**plain.sync, **late})
 
 
+MUON = {"kind": "muon", "betas": [0.9, 0.99], "weight_decay": 0.1}
+
+
 def _muloco(every: int, rate: float, outer: float, momentum: float, bits: int) -> Setting:
-    muon = {"kind": "muon", "betas": [0.9, 0.99], "weight_decay": 0.1}
-    return replace(_diloco(every, rate, outer, momentum, bits), optimizer=muon)
+    return replace(_diloco(every, rate, outer, momentum, bits), optimizer=MUON)
 
 
 def _demo(every: int, rate: float, keep: int, decay: float) -> Setting:
@@ -127,6 +129,10 @@ def _demo(every: int, rate: float, keep: int, decay: float) -> Setting:
 def _strom(every: int, rate: float, percent: float, unsent: float) -> Setting:
     line = f"strom(density({percent / 100:g}, every=1)) | golomb_rice"
     return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
+
+
+def _strom_by_muon(every: int, rate: float, percent: float, unsent: float) -> Setting:
+    return replace(_strom(every, rate, percent, unsent), optimizer=MUON)
 
 
 def _late(every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int) -> Setting:
@@ -208,6 +214,9 @@ STROM = Contender(
     ours=True,
 )
 """What docs/adamw.md recommends: local steps, whose sums meet a threshold."""
+STROM_BY_MUON = replace(
+    STROM, name="strom, Muon (ours)", label="`strom` with Muon, every {every}", make=_strom_by_muon
+)
 LATE = Contender(
     *("strom, late (ours)", "`strom`, every {every}, {fragments} fragments, {delay} late"),
     {**STROM.knobs, "every": EVERY[1:], "fragments": (1, 2, 4), "delay": (1, 2, 3, 5)},
@@ -359,6 +368,7 @@ _SLOW_STARTS: Mapping[str, Sequence[Point]] = {
     MULOCO.name: ((30, 2.0, 0.7, 0.8, 4), (30, 1.0, 0.7, 0.8, 4), (10, 2.0, 0.7, 0.8, 4)),
     DEMO.name: ((1, 1.0, 32, 0.999), (1, 1.0, 32, 0.95), (1, 2.0, 32, 0.95)),
     SPARSELOCO.name: ((4, 4.0, 0.0, 64, 0.95), (4, 2.0, 0.0, 64, 0.95), (10, 4.0, 0.0, 64, 0.95)),
+    STROM_BY_MUON.name: ((30, 2.0, 10, 0.25), (10, 2.0, 5, 0.25), (4, 2.0, 2, 0.25)),
     STROM.name: ((4, 4.0, 2, 0.25), (4, 2.0, 2, 0.25), (10, 4.0, 5, 0.25)),
 }
 """What was known to be good, with twice its rate and with it, and another number of local steps."""
@@ -382,7 +392,12 @@ SLOW = Workload(
         "training": {**GPT.base["training"], "evaluate_every": 20},
     },
     *("loss", 2.5, 220),
-    tuple(map(_over_slow_links, (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM))),
+    tuple(
+        map(
+            _over_slow_links,
+            (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM),
+        )
+    ),
     rounds=8,
     seeds=2,
     codes_peer=True,
