@@ -31,7 +31,7 @@ from ..harness.workers import train_by
 from . import why_not
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
-from .target_figure import Measured, best_of_kinds, credit, draw, keep, times_table
+from .target_figure import Measured, best_of_kinds, draw, times_table
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
 from .target_settings import CODED, GPT, HALF, SPARSELOCO, STROM, WORKLOADS, Setting, Workload, coded
@@ -379,7 +379,6 @@ def main(arguments: Sequence[str]) -> int:
         publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS and name in ("gpt", "slow"):
             measured = Measured.now(_target(workload), minutes, options)
-            keep(workload.name, measured)
             (show_slow if name == "slow" else show)(workload, measured)
         elif options.folder not in (None, RESULTS):
             draw(options.folder.with_suffix(".png"), {workload.name: minutes})
@@ -406,7 +405,7 @@ def show_slow(workload: Workload, measured: Measured) -> None:
 
 def _said(caption: str, key: str, workload: Workload, measured: Measured, folder: str = "") -> str:
     page = f"[{workload.name}]({folder}results/{measured.date}-network_target_{key}.md)"
-    text = f"{caption} {page}. {credit({workload.name: measured})}"
+    text = f"{caption} {page}. {measured}"
     return fill(text, 115, break_long_words=False, break_on_hyphens=False)
 
 
