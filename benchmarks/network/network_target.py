@@ -11,7 +11,7 @@ alone, with fragments and delays; `slow` is a smaller GPT over slower links, wit
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from textwrap import fill
@@ -28,13 +28,24 @@ from ..harness.in_process import Following, fit
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
 from ..harness.trainings import KEPT, Cells, Trainings, kept_in, key_of
 from ..harness.workers import train_by
-from . import why_not
+from . import Link, why_not
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_figure import Measured, best_of_kinds, draw, times_table
 from .target_search import PATIENCE, SLACK, Search, searched
 from .target_search import train as train_all
-from .target_settings import CODED, GPT, HALF, SPARSELOCO, STROM, WORKLOADS, Setting, Workload, coded
+from .target_settings import (
+    CODED,
+    GPT,
+    HALF,
+    SPARSELOCO,
+    STROM,
+    WORKLOADS,
+    Job,
+    Setting,
+    Workload,
+    coded,
+)
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
 SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
@@ -49,9 +60,23 @@ DOCS = RESULTS.parent
 PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
 """Where the picture stands with a table, and how its path begins there; in the README, a short one."""
 SLOW_PLACE = Place(DOCS / "network.md", "<!-- slow links: begin -->", "<!-- slow links: end -->")
+SLOW_INTRODUCTION = (
+    "{hosts} simulated workers train a GPT of {own:,} parameters. **A first look**: {runs}; each contender "
+    "has as many, but for 16 bits, which cannot be ahead on such links. A search begins with some settings, "
+    "the first ones of its table, and goes on with neighbours of what may be the fastest on a link of "
+    "{links}, by an estimate. These trainings have seed 0. No training takes more than {longest} steps. "
+    "Settings within {slack} times of a contender's best on one of these links have {seeds} seeds; an "
+    "evaluation every {evaluate} steps. **Times are computed, not measured**: mean steps x seconds a step "
+    "of {job:g} billion parameters that compute for {step_s:g} s and send as many bits a parameter; each "
+    "worker receives the messages of all others, 16 bits go around a ring; compressing takes no time, and "
+    "Muon no longer than AdamW. Delays are one way. Not done: more trainings, measured times, 16 workers, a "
+    "slow worker, data that differ by worker, a downstream score. The command goes on from benchmarks/kept."
+)
 SLOW_CAPTION = (
-    "Four hosts, seconds to the target over links of a rate and a delay one way, each contender at its best "
-    "on the link, after {trainings} trainings each (DDP: {ddp}); {seeds} seeds. All settings:"
+    "Seconds that a billion parameters would take to the target, computed from a small GPT's steps and "
+    "bytes: four workers, links of a rate and a delay one way, a second of computing a step; each contender "
+    "at its best of {trainings} trainings (16 bits: {ddp}), {seeds} seeds. A first look: few settings were "
+    "tried. All of them:"
 )
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
@@ -229,6 +254,33 @@ def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
     )
 
 
+def computed_table(
+    workload: Workload, job: Job, pairs: Iterable[tuple[Setting, str]], trainings: Trainings, link: str
+) -> tuple[Table, dict[str, float]]:
+    """Each setting's time to the target in a larger job, the fastest first; and seconds by setting."""
+    lines, totals, kinds = [], dict[str, float](), dict[str, str]()
+    for setting, kind in pairs:
+        results = [trainings.of(workload.spec(setting, seed)) for seed in range(workload.seeds)]
+        nbytes = fmean(result["bytes"] for result in results)
+        a_step = job.step_seconds(setting, nbytes, Link.parse(link), workload.hosts)
+        totals[setting.name] = a_step * fmean(result["steps"] for result in results)
+        kinds[setting.name] = kind
+        bits = 8 * nbytes / job.own_parameters
+        lines.append((setting.name, f"{a_step:.2f}", f"{bits:.3f}"))
+    ours = {contender.name for contender in workload.contenders if contender.ours} | {CODED}
+    half = min(totals[name] for name in totals if kinds[name] == HALF.name)
+    peer = min(totals[name] for name in totals if kinds[name] not in ours)
+    rows = [
+        (name, _minutes(totals[name]), _times(half, totals[name]), _times(peer, totals[name]), *more)
+        for name, *more in sorted(lines, key=lambda line: totals[line[0]])
+    ]
+    columns = (
+        *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
+        *("s a step", "bits a parameter and step"),
+    )
+    return Table(f"{job.parameters / 1e9:g} billion parameters over {link}, computed", columns, rows), totals
+
+
 def choices_table(
     workload: Workload, totals: Mapping[str, Mapping[str, float]], chosen: Mapping[str, Setting]
 ) -> Table:
@@ -282,10 +334,24 @@ def whole_table(
 def introduced(searches: Sequence[Search], *, auto: bool) -> str:
     """What was done, in a few sentences."""
     workload = searches[0].workload
+    runs = ", ".join(f"{search.contender.name} {len(search.results)} trainings" for search in searches)
+    if workload.job is not None:
+        return SLOW_INTRODUCTION.format(
+            hosts=workload.hosts,
+            own=workload.job.own_parameters,
+            runs=runs,
+            links=", ".join(searches[0].links),
+            longest=workload.longest,
+            slack=SLACK,
+            seeds=workload.seeds,
+            evaluate=workload.base["training"]["evaluate_every"],
+            job=workload.job.parameters / 1e9,
+            step_s=workload.job.step_s,
+        )
     return INTRODUCTION.format(
         hosts=workload.hosts,
         cores=len(os.sched_getaffinity(0)),
-        runs=", ".join(f"{search.contender.name} {len(search.results)} trainings" for search in searches),
+        runs=runs,
         patience=PATIENCE,
         ddp=workload.ddp,
         longest=workload.longest,
@@ -330,6 +396,13 @@ def measure(
     tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
     minutes: dict[str, dict[str, float]] = {}
     totals: dict[str, Mapping[str, float]] = {}
+    if workload.job is not None:
+        for link in workload.job.links:
+            every = {setting.name: (setting, kind) for pairs in over.values() for setting, kind in pairs}
+            table, seconds = computed_table(workload, workload.job, every.values(), trainings, link)
+            tables.append(table)
+            minutes[link] = best_of_kinds(seconds, kinds)
+        return tables, minutes
     for link in links:
         rows = rows_over(workload, here[link], seeds, trainings, cells, link)
         tables.append(time_table(workload, link, rows, kinds))
@@ -354,10 +427,10 @@ def records(*, quick: bool) -> tuple[Trainings, Cells]:
 def main(arguments: Sequence[str]) -> int:
     parts = (*WORKLOADS, "auto")
     options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, parts=parts)
-    if reason := why_not():
+    workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
+    if any(workload.job is None for workload in workloads.values()) and (reason := why_not()):
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
     links_of_most = LINKS
     if options.quick:
         workloads, links_of_most = {"gpt": quick(GPT)}, QUICK_LINKS

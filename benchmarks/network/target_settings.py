@@ -8,6 +8,8 @@ from typing import Any
 
 from taugrad.platform.spec import RunSpec
 
+from . import Link
+
 sys.path.append(str(Path(__file__).parent))  # kept trainings are known by specs with demo:gpt
 HOSTS = 4
 NEVER = 10**6
@@ -274,6 +276,30 @@ CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
 @dataclass(frozen=True)
+class Job:
+    """A larger training, which sends as many bits a parameter and step as a workload."""
+
+    parameters: float
+    step_s: float
+    """Seconds that a step computes."""
+    links: Sequence[str]
+    own_parameters: int
+    """The workload's."""
+
+    def step_seconds(self, setting: Setting, nbytes: float, link: Link, hosts: int) -> float:
+        """Seconds of a step of which each worker sends so many bytes, as a mean over steps.
+
+        Each worker receives the messages of all others; 16 bits go around a ring.
+        """
+        bits = 8 * nbytes * setting.every * self.parameters / self.own_parameters
+        if setting.half:
+            return self.step_s + 2 * (hosts - 1) * (bits / hosts / link.rate + link.delay)
+        fragments, late = setting.sync.get("fragments", 1), setting.sync.get("delay_steps", 0)
+        exchange = link.delay + (hosts - 1) * bits / fragments / link.rate
+        return self.step_s + max(0.0, exchange - late * self.step_s) * fragments / setting.every
+
+
+@dataclass(frozen=True)
 class Workload:
     """A model, its data, and what a run has to reach."""
 
@@ -291,6 +317,8 @@ class Workload:
     """With so many exchanges, fewer steps are enough."""
     seeds: int = 3
     """Of the settings that are measured."""
+    job: "Job | None" = None
+    """For which times are computed, where they are not measured."""
     codes_peer: bool = False
     """Whether SparseLoCo's message is also measured with positions that are entropy-coded."""
     hosts: int = HOSTS
@@ -400,6 +428,7 @@ SLOW = Workload(
     ),
     rounds=8,
     seeds=2,
+    job=Job(1e9, 1.0, ("200mbit,0ms", "200mbit,50ms", "1gbit,0ms", "1gbit,50ms"), 119_104),
     codes_peer=True,
 )
 WORKLOADS = {

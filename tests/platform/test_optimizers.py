@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from taugrad.platform.training.config import Adam, Lamb, Lars, Muon
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
 from taugrad.platform.models.config import Gpt
+from taugrad.platform.training.config import Adam, Lamb, Lars, Muon
 from taugrad.platform.training.optimizer import build_optimizer, hidden_matrices, orthogonalized
 
 STEPS = 30

@@ -1,4 +1,4 @@
-"""DeMo, as the benchmark over slow links trains it, against its paper written out (arXiv 2411.19870)."""
+"""The benchmark over slow links: DeMo against its paper written out (arXiv 2411.19870); page and records."""
 
 import importlib
 from collections import defaultdict
@@ -99,3 +99,38 @@ def test_it_trains_as_its_paper_says(monkeypatch):
             weights = weights - LR * (np.sign(update) + WEIGHT_DECAY * weights)
         off = np.abs(as_matrix(parameter.detach()) - weights) > 1e-5  # signs of sums that are nearly 0
         assert off.mean() < 0.01, name
+
+
+def test_the_page_is_what_its_records_say(monkeypatch):
+    target = importlib.import_module("benchmarks.network.network_target")
+    page = sorted(target.RESULTS.glob("*-network_target_slow.md"))[-1].read_text(encoding="utf-8")
+
+    def nothing_unknown(_, specs, **__):
+        assert not specs, "the records lack a training that the page has"
+
+    monkeypatch.setattr(target.Trainings, "train", nothing_unknown)
+    trainings, cells = target.records(quick=False)
+    searches = target.searched(settings.SLOW, target.SLOW_LINKS, trainings)
+    made, minutes = target.measure(searches, {}, trainings, cells)
+    assert len(made) > len(searches)
+    for table in made:
+        for row in table.rows:
+            assert f"| {' | '.join(row)} |" in page, table.title
+    assert target.times_table(
+        {settings.SLOW.name: target.Measured(target._target(settings.SLOW), minutes, "", "", "")}, short=False
+    ) in (target.DOCS / "network.md").read_text(encoding="utf-8")
+
+
+def test_a_job_waits_for_what_its_link_and_its_delays_say():
+    """By hand: 1e9 parameters of 4 workers, 1 s of computing, messages of 0.4 bits a parameter and step."""
+    job, link = settings.SLOW.job, importlib.import_module("benchmarks.network").Link.parse("200mbit,50ms")
+    nbytes = 0.4 / 8 * job.own_parameters
+    plain = settings.STROM.setting((10, 1.0, 2, 0.25))
+    assert job.step_seconds(plain, nbytes, link, 4) == pytest.approx(1 + (0.05 + 3 * 4e9 / 2e8) / 10)
+    late = settings.STREAMING.setting((10, 1.0, 0.7, 0.8, 2, 5))
+    assert job.step_seconds(late, nbytes, link, 4) == pytest.approx(1 + 2 * (0.05 + 30 - 5) / 10)
+    assert job.step_seconds(late, nbytes / 10, link, 4) == 1
+    half = settings.HALF.setting((1, 1.0))
+    assert job.step_seconds(half, 2 * job.own_parameters, link, 4) == pytest.approx(
+        1 + 6 * (4e9 / 2e8 + 0.05)
+    )
