@@ -65,7 +65,8 @@ SLOW_INTRODUCTION = (
     "has as many, but for 16 bits, which cannot be ahead on such links. A search begins with some settings, "
     "the first ones of its table, and goes on with neighbours of what may be the fastest on a link of "
     "{links}, by an estimate. These trainings have seed 0. No training takes more than {longest} steps. "
-    "Settings within {slack} times of a contender's best on one of these links have {seeds} seeds; an "
+    "Settings within {slack} times of a contender's best on one of these links are in the last tables, with "
+    "{seeds} seeds if they are within {near} times of the fastest of a table, else with one; there is an "
     "evaluation every {evaluate} steps. **Times are computed, not measured**: mean steps x seconds a step "
     "of {job:g} billion parameters that compute for {step_s:g} s and send as many bits a parameter; each "
     "worker receives the messages of all others, 16 bits go around a ring; compressing takes no time, and "
@@ -75,8 +76,8 @@ SLOW_INTRODUCTION = (
 SLOW_CAPTION = (
     "Seconds that a billion parameters would take to the target, computed from a small GPT's steps and "
     "bytes: four workers, links of a rate and a delay one way, a second of computing a step; each contender "
-    "at its best of {trainings} trainings (16 bits: {ddp}), {seeds} seeds. A first look: few settings were "
-    "tried. All of them:"
+    "at its best of {trainings} trainings, {seeds} seeds if near the fastest. A first look: few settings "
+    "were tried. All of them:"
 )
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
@@ -87,6 +88,8 @@ ROUNDS = 4
 """So many exchanges are timed, at least."""
 WHOLE_RUNS = 2
 """Of so many contenders, the fastest ones."""
+NEAR = 1.5
+"""Times of the fastest in a larger job, up to which a setting has all seeds."""
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
@@ -154,22 +157,27 @@ def utilization(cell: Mapping[str, Any], setting: Setting) -> float:
     return float(sum(cell["computing"][skipped:]) / seconds)
 
 
-def steps_table(
-    workload: Workload, settings: Sequence[Setting], seeds: Sequence[int], trainings: Trainings
-) -> Table:
+def results_of(workload: Workload, setting: Setting, trainings: Trainings) -> list[Mapping[str, float]]:
+    """Of a setting's seeds, those that were trained; the first one always was."""
+    results = [trainings.known(workload.spec(setting, seed)) for seed in range(workload.seeds)]
+    return [result for result in results if result is not None]
+
+
+def steps_table(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> Table:
     """How many steps each setting takes, and its bytes."""
     rows = []
     for setting in settings:
-        results = [trainings.of(workload.spec(setting, seed)) for seed in seeds]
+        results = results_of(workload, setting, trainings)
         steps = [result["steps"] for result in results]
         nbytes = [result["bytes"] for result in results if np.isfinite(result["bytes"])]
         kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
         interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
         within = f"{interval[0]:,.0f} to {interval[1]:,.0f}" if interval else ""
-        rows.append((setting.name, _steps(steps), within, *(_steps([step]) for step in steps), kilobytes))
+        by_seed = [_steps([step]) for step in steps] + [""] * (workload.seeds - len(steps))
+        rows.append((setting.name, _steps(steps), within, *by_seed, kilobytes))
     columns = (
         *("setting", "steps to the target, mean", "95% interval"),
-        *(f"seed {seed}" for seed in seeds),
+        *(f"seed {seed}" for seed in range(workload.seeds)),
         "KB a step and host",
     )
     return Table(f"{workload.name}: steps to {_target(workload)}", columns, rows)
@@ -191,7 +199,6 @@ Row = tuple[Setting, float, Spread, Mapping[str, Any]]
 def rows_over(
     workload: Workload,
     settings: Sequence[Setting],
-    seeds: Sequence[int],
     trainings: Trainings,
     cells: Cells,
     link: str,
@@ -200,7 +207,7 @@ def rows_over(
     asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
     rows = []
     for setting, cell in zip(settings, over(link, asked, cells), strict=True):
-        steps = fmean(trainings.of(workload.spec(setting, seed))["steps"] for seed in seeds)
+        steps = fmean(result["steps"] for result in results_of(workload, setting, trainings))
         rows.append((setting, steps, seconds_a_step(cell, setting), cell))
     return rows
 
@@ -254,19 +261,50 @@ def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
     )
 
 
+def train_seeds(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> None:
+    """Trains settings with the first seed; with the others, for a job, those that are near its fastest."""
+    train_all(trainings, [(workload.spec(setting, 0), workload.longest) for setting in settings])
+    near = {setting.name: setting for setting in settings}
+    if workload.job is not None:
+        totals = [
+            {name: job_seconds(workload, setting, trainings, link) for name, setting in near.items()}
+            for link in workload.job.links
+        ]
+        near = {
+            name: setting
+            for name, setting in near.items()
+            if any(seconds[name] <= NEAR * min(seconds.values()) for seconds in totals)
+        }
+    seeds = range(1, workload.seeds)
+    specs = [(workload.spec(setting, seed), workload.longest) for seed in seeds for setting in near.values()]
+    train_all(trainings, specs)
+
+
+def job_seconds(
+    workload: Workload, setting: Setting, trainings: Trainings, link: str, seeds: int | None = 1
+) -> float:
+    """Seconds to the target in the larger job, by the first seeds; None: by all that were trained."""
+    assert workload.job is not None
+    results = results_of(workload, setting, trainings)[:seeds]
+    nbytes = fmean(result["bytes"] for result in results)
+    a_step = workload.job.step_seconds(setting, nbytes, Link.parse(link), workload.hosts)
+    return a_step * fmean(result["steps"] for result in results)
+
+
 def computed_table(
     workload: Workload, job: Job, pairs: Iterable[tuple[Setting, str]], trainings: Trainings, link: str
 ) -> tuple[Table, dict[str, float]]:
     """Each setting's time to the target in a larger job, the fastest first; and seconds by setting."""
     lines, totals, kinds = [], dict[str, float](), dict[str, str]()
     for setting, kind in pairs:
-        results = [trainings.of(workload.spec(setting, seed)) for seed in range(workload.seeds)]
-        nbytes = fmean(result["bytes"] for result in results)
-        a_step = job.step_seconds(setting, nbytes, Link.parse(link), workload.hosts)
-        totals[setting.name] = a_step * fmean(result["steps"] for result in results)
+        results = results_of(workload, setting, trainings)
+        totals[setting.name] = job_seconds(workload, setting, trainings, link, None)
         kinds[setting.name] = kind
-        bits = 8 * nbytes / job.own_parameters
-        lines.append((setting.name, f"{a_step:.2f}", f"{bits:.3f}"))
+        steps, bits = (
+            fmean(result["steps"] for result in results),
+            fmean(8 * result["bytes"] / job.own_parameters for result in results),
+        )
+        lines.append((setting.name, f"{totals[setting.name] / steps:.2f}", f"{bits:.3f}", str(len(results))))
     ours = {contender.name for contender in workload.contenders if contender.ours} | {CODED}
     half = min(totals[name] for name in totals if kinds[name] == HALF.name)
     peer = min(totals[name] for name in totals if kinds[name] not in ours)
@@ -276,7 +314,7 @@ def computed_table(
     ]
     columns = (
         *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
-        *("s a step", "bits a parameter and step"),
+        *("s a step", "bits a parameter and step", "seeds"),
     )
     return Table(f"{job.parameters / 1e9:g} billion parameters over {link}, computed", columns, rows), totals
 
@@ -343,6 +381,7 @@ def introduced(searches: Sequence[Search], *, auto: bool) -> str:
             links=", ".join(searches[0].links),
             longest=workload.longest,
             slack=SLACK,
+            near=NEAR,
             seeds=workload.seeds,
             evaluate=workload.base["training"]["evaluate_every"],
             job=workload.job.parameters / 1e9,
@@ -377,7 +416,6 @@ def measure(
         The tables, and minutes to the target by link and contender.
     """
     workload, links = searches[0].workload, searches[0].links
-    seeds = range(workload.seeds)
     whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
     over = {
         link: [(setting, search.contender.name) for search in searches for setting in search.settings(link)]
@@ -390,10 +428,9 @@ def measure(
     kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
     here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
     settings = {setting.name: setting for of_link in here.values() for setting in of_link}
-    specs = [(workload.spec(s, seed), workload.longest) for seed in seeds for s in settings.values()]
-    train_all(trainings, specs)
+    train_seeds(workload, list(settings.values()), trainings)
     tables = [search.table() for search in searches]
-    tables.append(steps_table(workload, list(settings.values()), seeds, trainings))
+    tables.append(steps_table(workload, list(settings.values()), trainings))
     minutes: dict[str, dict[str, float]] = {}
     totals: dict[str, Mapping[str, float]] = {}
     if workload.job is not None:
@@ -404,7 +441,7 @@ def measure(
             minutes[link] = best_of_kinds(seconds, kinds)
         return tables, minutes
     for link in links:
-        rows = rows_over(workload, here[link], seeds, trainings, cells, link)
+        rows = rows_over(workload, here[link], trainings, cells, link)
         tables.append(time_table(workload, link, rows, kinds))
         totals[link] = totals_of(rows)
         minutes[link] = best_of_kinds(totals[link], kinds)
@@ -470,8 +507,8 @@ def show(workload: Workload, measured: Measured) -> None:
 
 def show_slow(workload: Workload, measured: Measured) -> None:
     """Writes the table of slow links into the page."""
-    most, ddp = (contender.trainings for contender in (workload.contenders[-1], workload.contenders[0]))
-    caption = SLOW_CAPTION.format(trainings=most, ddp=ddp, seeds=workload.seeds)
+    most = workload.contenders[-1].trainings
+    caption = SLOW_CAPTION.format(trainings=most, seeds=workload.seeds)
     table = times_table({workload.name: measured}, short=False)
     SLOW_PLACE.fill(f"{table}\n\n{_said(caption, 'slow', workload, measured)}")
 
