@@ -61,23 +61,23 @@ PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "ne
 """Where the picture stands with a table, and how its path begins there; in the README, a short one."""
 SLOW_PLACE = Place(DOCS / "network.md", "<!-- slow links: begin -->", "<!-- slow links: end -->")
 SLOW_INTRODUCTION = (
-    "{hosts} simulated workers train a GPT of {own:,} parameters. **A first look**: {runs}; each contender "
-    "has as many, but for 16 bits, which cannot be ahead on such links. A search begins with some settings, "
-    "the first ones of its table, and goes on with neighbours of what may be the fastest on a link of "
-    "{links}, by an estimate. These trainings have seed 0. No training takes more than {longest} steps. "
-    "Settings within {slack} times of a contender's best on one of these links are in the last tables, with "
-    "{seeds} seeds if they are within {near} times of the fastest of a table, else with one; there is an "
-    "evaluation every {evaluate} steps. **Times are computed, not measured**: mean steps x seconds a step "
-    "of {job:g} billion parameters that compute for {step_s:g} s and send as many bits a parameter; each "
-    "worker receives the messages of all others, 16 bits go around a ring; compressing takes no time, and "
-    "Muon no longer than AdamW. Delays are one way. Not done: more trainings, measured times, 16 workers, a "
-    "slow worker, data that differ by worker, a downstream score. The command goes on from benchmarks/kept."
+    "{hosts} simulated workers train a GPT of {own:,} parameters. **A first look**: {runs}; too few for a "
+    "ranking. A search begins with some settings, the first ones of its table, and goes on with neighbours "
+    "of what may be the fastest on a link of {links}, by an estimate. These trainings have seed 0. No "
+    "training takes more than {longest} steps. Settings within {slack} times of a contender's best on one "
+    "of these links are in the last tables, {seeds}; there is an evaluation every {evaluate} steps. **Times "
+    "are computed, not measured**: mean steps x seconds a step of {job:g} billion parameters that compute "
+    "for {step_s:g} s and send as many bits a parameter; each worker receives the messages of all others, "
+    "16 bits go around a ring; compressing takes no time, and Muon no longer than AdamW. Delays are one "
+    "way. SparseLoCo and DeMo send most of each norm's 64 weights, about 15% of their bytes here and next "
+    "to nothing in a large model. Not done: more trainings (MuLoCo's 2 bits among them), measured times, 16 "
+    "workers, a slow worker, data that differ by worker, a downstream score. The command goes on from "
+    "benchmarks/kept."
 )
 SLOW_CAPTION = (
     "Seconds that a billion parameters would take to the target, computed from a small GPT's steps and "
     "bytes: four workers, links of a rate and a delay one way, a second of computing a step; each contender "
-    "at its best of {trainings} trainings, {seeds} seeds if near the fastest. A first look: few settings "
-    "were tried. All of them:"
+    "at its best of {trainings} trainings, {seeds}. A first look: few settings were tried. All of them:"
 )
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
@@ -381,8 +381,7 @@ def introduced(searches: Sequence[Search], *, auto: bool) -> str:
             links=", ".join(searches[0].links),
             longest=workload.longest,
             slack=SLACK,
-            near=NEAR,
-            seeds=workload.seeds,
+            seeds=_seeds_of(workload),
             evaluate=workload.base["training"]["evaluate_every"],
             job=workload.job.parameters / 1e9,
             step_s=workload.job.step_s,
@@ -402,6 +401,12 @@ def introduced(searches: Sequence[Search], *, auto: bool) -> str:
         skipped=SKIPPED,
         auto=AUTO if auto else NO_AUTO,
     )
+
+
+def _seeds_of(workload: Workload) -> str:
+    if workload.seeds == 1:
+        return "with one seed, so that their spread is not known"
+    return f"with {workload.seeds} seeds within {NEAR} times of the fastest of a table, else with one"
 
 
 def measure(
@@ -508,7 +513,7 @@ def show(workload: Workload, measured: Measured) -> None:
 def show_slow(workload: Workload, measured: Measured) -> None:
     """Writes the table of slow links into the page."""
     most = workload.contenders[-1].trainings
-    caption = SLOW_CAPTION.format(trainings=most, seeds=workload.seeds)
+    caption = SLOW_CAPTION.format(trainings=most, seeds=_seeds_of(workload))
     table = times_table({workload.name: measured}, short=False)
     SLOW_PLACE.fill(f"{table}\n\n{_said(caption, 'slow', workload, measured)}")
 

@@ -427,7 +427,7 @@ SLOW = Workload(
         )
     ),
     rounds=8,
-    seeds=2,
+    seeds=1,
     job=Job(1e9, 1.0, ("200mbit,0ms", "200mbit,50ms", "1gbit,0ms", "1gbit,50ms"), 119_104),
     codes_peer=True,
 )
