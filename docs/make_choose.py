@@ -34,8 +34,9 @@ MEASURED = {
         "every 4 steps (`chunked_topk(keep=128, decay=0.95) | quantile(bits=2) | chunked`: more bytes, no "
         "more steps), and {network_target_gpt: DiLoCo, every 30, 8 bits: times faster than 16 bits} with "
         "DiLoCo in 8 bits. 10% every 4 steps took as many steps as 2%; the intervals are of its final loss. "
-        "For [a billion parameters over 200 Mbit/s](network.md#over-slower-links), minutes computed from a small "
-        "GPT's steps (a first look: two trainings each, one seed): {network_target_slow: `strom`, every 4: minutes to the target} with `strom`, "
+        "For [a billion parameters over 200 Mbit/s](network.md#over-slower-links), minutes computed from a "
+        "small GPT's steps (a first look: two trainings each, one seed): {network_target_slow: `strom`, "
+        "every 4: minutes to the target} with `strom`, "
         "{network_target_slow: SparseLoCo, every 4: minutes to the target} with SparseLoCo's message, "
         "{network_target_slow: MuLoCo, every 30, 4 bits: minutes to the target} with MuLoCo in 4 bits."
     ),
