@@ -27,7 +27,7 @@ from ..harness.in_process import Following, fit
 from ..harness.report import environment
 from ..harness.trainings import Cells, begin
 from ..platform.hybrid import Net
-from . import anoosheh, oland_raj, strom_speech
+from . import anoosheh, oland_raj, strom_speech, thresholds
 from .claims import RECORDS
 
 Values = Mapping[str, float]
@@ -246,6 +246,7 @@ def _anoosheh(line: str, seed: int) -> Values:
 
 
 LINES = ["none", *(f"{rule}({tau:g})" for rule, taus in RULES.items() for tau in taus)]
+_TAUS = (thresholds.UNCOMPRESSED, *thresholds.TAUS)
 PAPERS: Mapping[str, Mapping[str, Part]] = {
     "anoosheh": {
         "layers": Part({"LeNet": lambda seed: rising(digits(seed)), "NiN": lambda seed: rising(nin(seed))}),
@@ -301,6 +302,17 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
                 "rate k": partial(with_rate, 8, 8),
             }
         ),
+    },
+    "automatic": {
+        part: Part(
+            {
+                f"{model}, {data}, {tau}": partial(thresholds.train, model, data, tau)
+                for tau in taus
+                for model in thresholds.MODELS
+                for data in thresholds.DATA
+            }
+        )
+        for part, taus in (("taus", _TAUS), ("densities", thresholds.DENSITIES))
     },
 }
 """By paper, and by part."""
