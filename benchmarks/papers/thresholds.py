@@ -4,9 +4,10 @@
     python -m benchmarks.papers.thresholds --write  judges
 
 Said before it was measured: a pair's best tau is the one at which the mean accuracy of the seeds,
-interpolated over ln(tau) and made to fall, is 2 points below no compression. The law, fitted to the other pairs, holds if
-it misses this tau by a factor of 1.5 or less (root mean square of logarithms), and by less than one tau for
-all pairs does and less than a multiple of a percentile of |g| does, both outside the 95% interval over pairs.
+interpolated over ln(tau) and made to fall, is 2 points below no compression. The law, fitted to the other
+pairs, holds if it misses this tau by a factor of 1.5 or less (root mean square of logarithms), and by less
+than one tau for all pairs does and less than a multiple of a percentile of |g| does, both outside the 95%
+interval over pairs.
 """
 
 import math
