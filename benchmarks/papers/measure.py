@@ -310,7 +310,8 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
                 for tau in taus
                 for model in thresholds.MODELS
                 for data in thresholds.DATA
-            }
+            },
+            (1, 2),
         )
         for part, taus in (("taus", _TAUS), ("densities", thresholds.DENSITIES))
     },
