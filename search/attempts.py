@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 
-from .auto_specs import by_law, stricter
-from .law.fitting import FittedLaw
+from .auto_specs import at_tolerance, stricter
 from .objective import Objective, Outcome
 
 MARGIN = 2.0
-"""If a law's tau lost too much, the next one should lose the tolerance divided by this."""
+"""If the first tau lost too much, the next one should lose the tolerance divided by this."""
 LEAST_RATIO = 0.01
 """The smallest ratio of the second tau to the first."""
 
@@ -81,10 +80,9 @@ def one_after_the_other(specs: Sequence[RunSpec]) -> Proposals:
         yield spec
 
 
-def lawful(spec: RunSpec, law: FittedLaw, tolerance: float, last: RunSpec | None) -> Proposals:
-    """Proposes a law's threshold for a tolerance in percentage points, one by its loss, and `last`."""
-    first = by_law(spec, law, tolerance)
+def tightening(spec: RunSpec, tolerance: float, last: RunSpec) -> Proposals:
+    """Proposes a tau for a tolerance in percentage points, a smaller one by what that lost, and `last`."""
+    first = at_tolerance(spec, tolerance)
     points = yield first
     yield stricter(spec, first, max(tolerance / (MARGIN * points), LEAST_RATIO))
-    if last is not None:
-        yield last
+    yield last

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -21,12 +20,13 @@ from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import open_console, say
 
-from .attempts import Attempt, Proposals, attempts, lawful, missing, one_after_the_other
+from .attempts import Attempt, Proposals, attempts, missing, one_after_the_other, tightening
 from .auto_specs import (
     MODERATE,
     STEPS,
+    TauError,
     at_density,
-    by_law,
+    at_tolerance,
     local_steps,
     problems_of,
     takes_local_steps,
@@ -34,7 +34,6 @@ from .auto_specs import (
 )
 from .config import refusal
 from .costs import DENSEST, CannotEstimate, cost_of
-from .law.fitting import SHIPPED, LawError, read_law
 from .measured import MetricError, common_metric, finished
 from .momentum import momentum_correction
 from .objective import Outcome
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 DENSITIES = (0.003, 0.03)
-"""Densities to try for a tolerance, in this order, if no law applies; the last one also after a law."""
+"""Densities to try for a tolerance, in this order, where no tau is known; the last one also after taus."""
 
 Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
@@ -58,33 +57,23 @@ class Goal:
     Attributes:
         budget: MB on the wire, all workers together; None: the tolerance counts.
         tolerance: the loss that is allowed, in points of accuracy or nats; None: `Metric.margin`.
-        law: a file that `taugrad law` wrote; None: the built-in one.
         once: train once, without a comparison.
     """
 
     budget: float | None
     tolerance: float | None
-    law: Path | None = None
     once: bool = False
 
     @classmethod
-    def read(
-        cls, budget: float | None, tolerance: float | None, law: Path | None = None, *, once: bool = False
-    ) -> "Goal":
-        """Reads the arguments of a command line.
-
-        Raises:
-            SpecError: a number is not valid, or two options cannot be combined.
-        """
+    def read(cls, budget: float | None, tolerance: float | None, *, once: bool = False) -> "Goal":
+        """Reads the arguments of a command line; raises SpecError: a number is not valid."""
         if budget is not None and not 0 < budget < math.inf:
             raise refusal(f"--budget {budget:g}: must be MB, greater than 0")
         if tolerance is not None and not 0 <= tolerance < math.inf:
             raise refusal(
                 f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"
             )
-        if budget is not None and law is not None:
-            raise refusal("--law with --budget: a law needs a tolerance; leave one out")
-        return cls(budget, tolerance, law, once)
+        return cls(budget, tolerance, once)
 
 
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
@@ -125,19 +114,13 @@ def _metric(spec: RunSpec, source: str) -> Metric:
 def _proposals(
     spec: RunSpec, source: str, goal: Goal, metric: Metric, console: Console
 ) -> tuple[RunSpec, Proposals, int]:
-    """The first run for a tolerance, all runs to try, and their largest number.
-
-    A law that the user named must apply. If the built-in law does not apply, densities are tried.
-    """
+    """The first run for a tolerance, all runs to try, and their largest number."""
     try:
-        law = read_law(goal.law or SHIPPED)
         if metric != ACCURACY:
-            raise LawError(f"the law predicts lost accuracy, but this run is judged by {metric.label}")
+            raise TauError(f"this run is judged by {metric.label}, and tau is known for lost accuracy")
         points = metric.margin(1.0) if goal.tolerance is None else goal.tolerance
-        first = by_law(spec, law, points)
-    except LawError as error:
-        if goal.law is not None:
-            raise SpecError(source, [str(error)]) from None
+        first = at_tolerance(spec, points)
+    except TauError as error:
         if takes_local_steps(spec):
             kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
             say(
@@ -153,10 +136,8 @@ def _proposals(
         say(console, f"by density: {error}")
         some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
         return some[0], one_after_the_other(some), 1 + len(some)
-    last = None
-    if law.looked_for == "tau":
-        last = _possible(lambda: at_density(spec, DENSITIES[-1]), source)
-    return first, lawful(spec, law, points, last), 3 + (last is not None)
+    last = _possible(lambda: at_density(spec, DENSITIES[-1]), source)
+    return first, tightening(spec, points, last), 4
 
 
 def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:

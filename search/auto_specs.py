@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from taugrad.compressors.method import NoCompression, read_config
 from taugrad.compressors.method.policies import AllocatedTau, DensityTau
-from taugrad.compressors.method.sparse import ThresholdedMethod
+from taugrad.compressors.method.sparse import Strom, ThresholdedMethod
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
 
 from .advice import ADAPTIVE, local_rate
-from .law.fitting import FittedLaw, LawError
 from .momentum import in_compressor, in_optimizer, momentum_correction
+from .tables import rounded
 
 METHOD = "strom(0.1) | golomb_rice"
 """The rule and codec of specs that have no rule with a threshold."""
@@ -29,10 +29,18 @@ STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))
 MODERATE = 1
 """The index of the one that is used without a comparison."""
 
-_LAWFUL = {"strom": METHOD} | {kind: f"{kind}(0.1)" for kind in ("wgt", "bgt", "qgt")}
-"""The methods that replace no compression, by the kind of a law."""
+TAU = 3.7
+"""For a tolerance of one point, a batch of one example, and no momentum."""
+LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 32.0
+"""Percentage points of accuracy between which tau grows with the tolerance."""
+_DIGITS = 4
+"""Significant digits of a tau."""
 _KEPT = ("reduction", "nonfinite", "momentum", "exempt")
 """Fields that a method keeps when it is replaced by another."""
+
+
+class TauError(ValueError):
+    """No tau is known for a run; the message says why."""
 
 
 def at_density(spec: RunSpec, density: float) -> RunSpec:
@@ -46,53 +54,43 @@ def at_density(spec: RunSpec, density: float) -> RunSpec:
     return named(spec, with_method(spec, method, {"tau": tau}))
 
 
-def by_law(spec: RunSpec, law: FittedLaw, tolerance: float) -> RunSpec:
-    """The run with a law's tau, or floor, for a tolerance in percentage points of accuracy.
+def at_tolerance(spec: RunSpec, tolerance: float) -> RunSpec:
+    """The run with the tau that should lose a tolerance, in percentage points of accuracy.
 
-    Momentum moves into the compressor if it was there in the runs that the law was fitted to.
+    It is TAU sqrt(tolerance / batch) / (1 - momentum), for all layers and whatever the gradients are: in
+    docs/papers.md, statistics of gradients predict no better. SGD's momentum moves into the compressor.
 
     Raises:
-        LawError: the law does not apply to the run.
+        TauError: no such tau is known for the run.
     """
     optimizer, kind = spec.training.optimizer.kind, spec.compressor.kind
-    if optimizer not in law.optimizers:
-        known = " or ".join(law.optimizers)
-        raise LawError(f"training.optimizer.kind = {optimizer}: the law was fitted to runs with {known}")
-    if isinstance(spec.compressor, NoCompression):
-        method = _LAWFUL.get(law.kind, law.kind)
-    elif kind == law.kind:
-        method = None
-    else:
-        raise LawError(f"compressor.kind = {kind}: must be {law.kind}, which the law was fitted for, or none")
-    momentum = momentum_correction(spec.compressor)
-    if momentum and law.momentum_in == "optimizer":
-        raise LawError(
-            f"compressor.momentum = {momentum}: the law was fitted to runs where the optimizer had it"
-        )
+    if optimizer != "sgd":
+        raise TauError(f"training.optimizer.kind = {optimizer}: tau is known for sgd")
+    if real(spec.sync).is_local:
+        raise TauError("gradients are not exchanged, and tau is known for them")
+    if spec.training.loss_reduction != "mean":
+        raise TauError("training.loss_reduction = sum: tau is known for means")
+    if not isinstance(spec.compressor, NoCompression | Strom):
+        raise TauError(f"compressor.kind = {kind}: tau is known for strom")
+    method = METHOD if isinstance(spec.compressor, NoCompression) else None
     try:
-        lawful = RunSpec.model_validate(with_method(spec, method))
-        if law.momentum_in == "compressor" and not momentum:
-            lawful = _momentum_moved(lawful)
-        threshold = law.of(lawful, tolerance).model_dump(mode="json")
-        return named(spec, with_method(lawful, None, {law.looked_for: threshold}))
+        run = RunSpec.model_validate(with_method(spec, method))
+        if not momentum_correction(run.compressor):
+            run = _momentum_moved(run)
+        points = min(max(tolerance, LEAST_TOLERANCE), MOST_TOLERANCE)
+        tau = TAU * math.sqrt(points / run.training.batch_size) / (1 - momentum_correction(run.compressor))
+        return named(spec, with_method(run, None, {"tau": rounded(tau, _DIGITS)}))
     except ValidationError as error:
-        raise LawError(problems_of(error)[0]) from None
+        raise TauError(problems_of(error)[0]) from None
 
 
-def stricter(spec: RunSpec, lawful: RunSpec, ratio: float) -> RunSpec:
-    """The run `lawful`, by `by_law`, with a threshold that should lose less, by a ratio above 0.
+def stricter(spec: RunSpec, last: RunSpec, ratio: float) -> RunSpec:
+    """The run `last`, by `at_tolerance`, with a tau that should lose less, by a ratio above 0.
 
-    The loss is proportional to tau, which residuals hold back, and for a floor to the error of a symbol,
-    which a further bit halves. The law itself is not fitted to losses below 2 points.
+    The loss is taken to be proportional to tau, which residuals hold back.
     """
-    method = lawful.compressor.model_dump(mode="json")
-    if "floor" in method:
-        looked_for, moved = "floor", -math.log2(ratio)
-    else:
-        looked_for, moved = "tau", math.log(ratio)
-    threshold = method[looked_for]
-    constant = float(f"{threshold['constant'] + moved:.4g}")
-    return named(spec, with_method(lawful, None, {looked_for: threshold | {"constant": constant}}))
+    tau = last.compressor.model_dump(mode="json")["tau"]
+    return named(spec, with_method(last, None, {"tau": rounded(ratio * tau, _DIGITS)}))
 
 
 def _momentum_moved(spec: RunSpec) -> RunSpec:
@@ -100,7 +98,7 @@ def _momentum_moved(spec: RunSpec) -> RunSpec:
         return RunSpec.model_validate(in_compressor(spec))
     except ValueError as error:
         problem = problems_of(error)[0] if isinstance(error, ValidationError) else str(error)
-        raise LawError(f"momentum would go into the compressor, as in the law's runs; {problem}") from None
+        raise TauError(f"momentum would go into the compressor; {problem}") from None
 
 
 def without_compression(spec: RunSpec) -> RunSpec:

@@ -7,10 +7,9 @@ from statistics import fmean
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import ACCURACY, LOSS
-from taugrad.search.attempts import Attempt, attempts, lawful, lost, missing
+from taugrad.search.attempts import Attempt, attempts, lost, missing, tightening
 from taugrad.search.auto import DENSITIES
 from taugrad.search.auto_specs import at_density, without_compression
-from taugrad.search.law.fitting import FittedLaw
 from taugrad.search.objective import Outcome
 
 from ..harness.report import Table
@@ -20,12 +19,7 @@ TOLERANCES = (0.5, 2.0)
 """The command's default, and a larger one; percentage points."""
 
 
-def commanded(
-    specs: Sequence[RunSpec],
-    law: FittedLaw,
-    tolerance: float,
-    trainings: Trainings,
-) -> list[list[Attempt]]:
+def commanded(specs: Sequence[RunSpec], tolerance: float, trainings: Trainings) -> list[list[Attempt]]:
     """What the command trains for each of some specs.
 
     It is asked again and again: a training that is not known yet ends it, and is then trained.
@@ -44,7 +38,7 @@ def commanded(
             attempts(
                 known,
                 without_compression(spec),
-                lawful(spec, law, tolerance, at_density(spec, DENSITIES[-1])),
+                tightening(spec, tolerance, at_density(spec, DENSITIES[-1])),
                 tolerance,
                 ACCURACY,
             )[0]
@@ -80,8 +74,8 @@ def command_table(commanded: dict[tuple[str, float], list[list[Attempt]]]) -> Ta
     notes = (
         f"Within the tolerance: {within} of {total}. Interval: of the mean, over seeds (Student's t). "
         "Lost: against the same seed without compression, on the examples by which the command decides: 360 "
-        "digits, 1,000 of mnist5k: one of them is 0.28 or 0.1 points. Laws are fitted to other models "
-        "and data. Law 1: what it says of the tolerance; law 2: in the light of what that lost.",
+        "digits, 1,000 of mnist5k: one of them is 0.28 or 0.1 points. Tau 1: the "
+        "one for the tolerance; tau 2: in the light of what that lost.",
     )
     return Table("The command: trainings until one is within the tolerance", columns, rows, notes)
 
@@ -95,4 +89,4 @@ def _interval(losses: Sequence[float]) -> str:
 def _way(done: Sequence[Attempt]) -> str:
     """By what the last attempt got its threshold."""
     tau = getattr(done[-1].spec.compressor, "tau", None)
-    return "allocate" if getattr(tau, "kind", "") == "allocate" else f"law {len(done) - 1}"
+    return "allocate" if getattr(tau, "kind", "") == "allocate" else f"tau {len(done) - 1}"

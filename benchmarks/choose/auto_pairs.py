@@ -1,6 +1,6 @@
 """What choose/auto_threshold.py trains: models x data sets, and the searches of tau for them.
 
-A pair's reference is a search in its own setting; what the law is fitted to are searches in several.
+A pair's reference is a search.
 """
 
 import json
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from taugrad.compressors.method import read_config
-from taugrad.compressors.method.policies import Law
 from taugrad.platform.spec import RunSpec
 from taugrad.search.auto import DENSITIES
+from taugrad.search.auto_specs import at_tolerance
 from taugrad.search.momentum import in_compressor, momentum_correction
 
 from ..harness.report import say
@@ -39,8 +39,6 @@ class Pair:
     data: str
     fields: Mapping[str, Any]
     """Of the spec."""
-    variants: tuple[Mapping[str, Any], ...] = ()
-    """Further settings in which the best tau is looked for, for laws: dotted fields of the spec."""
 
     @property
     def name(self) -> str:
@@ -67,22 +65,13 @@ _MODELS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 }
 """With each data set's learning rate, at which the model learns well without compression."""
 _EPOCHS = {"digits": 10, "mnist5k": 4}
-_CHEAP = {("mlp", "digits"), ("tanh", "digits"), ("lenet", "digits")}
-"""Pairs that take seconds a training, and can be looked at in more settings."""
 
 
 def _pair(model: str, data: str) -> Pair:
     config, rates = _MODELS[model]
     training = {"epochs": _EPOCHS[data], "optimizer": {"kind": "sgd", "lr": rates[data]}}
     fields = {"data": {"kind": data}, "model": config, "training": training}
-    variants = (
-        {"training.batch_size": 32},
-        {"training.batch_size": 128},
-        {"training.optimizer.lr": rates[data] / 2},
-        {"workers.count": 4},
-        {"compressor.momentum": 0.5, "training.optimizer.weight_decay": 0.001},  # 0.0005 beside momentum
-    )
-    return Pair(model, data, fields, variants if (model, data) in _CHEAP else ())
+    return Pair(model, data, fields)
 
 
 PAIRS = tuple(_pair(model, data) for data in _EPOCHS for model in _MODELS)
@@ -90,21 +79,17 @@ PAIRS = tuple(_pair(model, data) for data in _EPOCHS for model in _MODELS)
 
 @dataclass(frozen=True)
 class Searched:
-    """A search of tau for a pair in one setting."""
+    """A search of tau for a pair."""
 
     pair: Pair
     method: str
     """METHOD or CORRECTED."""
-    setting: Mapping[str, Any]
-    """Empty: the pair's own."""
     trials: int
 
     @property
     def name(self) -> str:
         """Of the search and its file."""
-        corrected = ["corrected"] if self.method == CORRECTED else []
-        changed = [f"{field.rpartition('.')[2]}-{value:g}" for field, value in self.setting.items()]
-        return "-".join([self.pair.name, *corrected, *changed])
+        return self.pair.name + "-corrected" * (self.method == CORRECTED)
 
     @property
     def experiment(self) -> str:
@@ -119,21 +104,15 @@ class Searched:
         search = {"name": self.name, "objective": "front", "trials": self.trials}
         return {**tree, "compressor": {**method, "tau": TAU_RANGES[self.method]}, "search": search}
 
-    def overrides(self) -> list[str]:
-        """The setting, as `taugrad search` takes it on its command line."""
-        return [word for field, value in self.setting.items() for word in (f"--{field}", str(value))]
-
 
 def experiment(pair: Pair, method: str) -> str:
     """The MLflow experiment of a pair's searches."""
     return f"{'corrected' if method == CORRECTED else 'tau'}-{pair.name}"
 
 
-def searches(pairs: tuple[Pair, ...], trials: int, fewer: int) -> list[Searched]:
-    """All searches: two of each pair, and for laws some in other settings, with fewer trials."""
-    tried = [Searched(pair, method, {}, trials) for method in TAU_RANGES for pair in pairs]
-    more = [Searched(pair, CORRECTED, setting, fewer) for pair in pairs for setting in pair.variants]
-    return tried + more
+def searches(pairs: tuple[Pair, ...], trials: int) -> list[Searched]:
+    """Two of each pair."""
+    return [Searched(pair, method, trials) for method in TAU_RANGES for pair in pairs]
 
 
 @dataclass(frozen=True)
@@ -146,19 +125,16 @@ class Entrant:
 
 
 DEFAULT = "taugrad auto"
-"""By a law, with momentum before the threshold."""
+"""By its tau for a tolerance, with momentum before the threshold."""
 TOLERANCES = (0.5, 4.0, 32.0)
 """Points of accuracy that its three trainings may lose: the default of the command, then eight times that."""
 RIVALS = ("DL4J", "SIDCo, strom", "SIDCo, wgt")
 
 
-def entrants(laws: Mapping[float, Law]) -> list[Entrant]:
-    """All of them.
-
-    Args:
-        laws: of a pair with CORRECTED, by tolerance, as a law says that was fitted to other models and data.
-    """
-    given = tuple(CORRECTED.format(tau=str_of(laws[tolerance])) for tolerance in TOLERANCES)
+def entrants(pair: Pair) -> list[Entrant]:
+    """All of them."""
+    spec = RunSpec.model_validate(pair.tree(METHOD.format(tau=1)))
+    given = tuple(str(at_tolerance(spec, tolerance).compressor) for tolerance in TOLERANCES)
     return [
         Entrant(DEFAULT, given),
         Entrant("allocate", tuple(_strom(f"allocate({d:g})") for d in (0.001, *DENSITIES))),
@@ -179,12 +155,6 @@ def _dl4j(tau: str) -> str:
     return _strom(tau).replace("nonfinite=", "clip=clip(5), nonfinite=", 1)
 
 
-def str_of(law: Law) -> str:
-    """A law as a line has it."""
-    fields = law.model_dump(exclude={"kind"})
-    return f"law({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
-
-
 def run_searches(folder: Path, searches: Sequence[Searched]) -> None:
     """Runs searches in a folder, one after the other, or goes on with them; those that are done take seconds.
 
@@ -198,7 +168,7 @@ def run_searches(folder: Path, searches: Sequence[Searched]) -> None:
         spec = folder / f"{search.name}.yaml"
         spec.write_text(json.dumps(search.tree(), indent=2), encoding="utf-8")  # JSON is YAML
         output = folder / f"{search.name}.log"
-        command = [sys.executable, "-m", "taugrad", "search", spec.name, *search.overrides()]
+        command = [sys.executable, "-m", "taugrad", "search", spec.name]
         with output.open("w", encoding="utf-8") as log:
             ended = subprocess.run(
                 command, cwd=folder, env=environment(folder), stdout=log, stderr=log, check=False

@@ -4,11 +4,10 @@
 
 For every pair of model and data, `taugrad search` with 60 trials of one tau is the reference. Everybody else
 has three trainings at most; they and the search's front are trained with new seeds. So is the front of a
-second search, with momentum in the compressor, as `taugrad auto` has it. A law is fitted to such searches for
-the other pairs only. An interrupted benchmark goes on; what it knows is in build/auto_threshold.
+second search, with momentum in the compressor, as `taugrad auto` has it. An interrupted benchmark goes on;
+what it knows is in build/auto_threshold.
 """
 
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from time import strftime
 
 from taugrad.platform.spec import RunSpec
 from taugrad.search.attempts import Attempt
-from taugrad.search.law.command import compared, law_of, title
-from taugrad.search.law.fitting import TOLERANCES as LAW_TOLERANCES
-from taugrad.search.law.fitting import write_law
 
 from ..harness.report import RESULTS, Place, Table, publish, read_options, say
 from ..harness.trainings import Trainings
@@ -35,12 +30,10 @@ from .auto_pairs import (
     METHOD,
     PAIRS,
     RIVALS,
-    TOLERANCES,
     Entrant,
     Pair,
     Searched,
     entrants,
-    experiment,
     results_of,
     run_searches,
     searches,
@@ -55,7 +48,7 @@ PLACE = Place(
     tables=3,
 )
 SEARCHES = {METHOD: "search", CORRECTED: "search, corrected"}
-TRIALS, FEWER = 60, 15
+TRIALS = 60
 SEEDS = (1, 2, 3)
 """Of all trainings but the searches', which have seed 0."""
 CHANCE = 0.1
@@ -115,12 +108,12 @@ def main(arguments: Sequence[str]) -> int:
     pairs = PAIRS[:2] if options.quick else PAIRS
     seeds = SEEDS[:1] if options.quick else SEEDS
     folder = FOLDER.with_name(f"{FOLDER.name}_quick") if options.quick else FOLDER
-    trials, fewer = (6, 4) if options.quick else (TRIALS, FEWER)
-    everything = searches(pairs, trials, fewer)
+    trials = 6 if options.quick else TRIALS
+    everything = searches(pairs, trials)
     run_searches(folder, everything)
     os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(folder)
     trainings = trainings_in(folder)
-    judged = [_judge(pair, pairs, folder, trainings, seeds, everything) for pair in pairs]
+    judged = [_judge(pair, folder, trainings, seeds, everything) for pair in pairs]
     tables = [
         _shares_table(judged, near=False),
         _shares_table(judged, near=True),
@@ -131,7 +124,6 @@ def main(arguments: Sequence[str]) -> int:
                 for asked in ASKED
             }
         ),
-        _law_table([experiment(pair, CORRECTED) for pair in pairs], folder / "law.yaml"),
     ]
     publish("auto_threshold", options, INTRODUCTION, tables, PLACE)
     return 0
@@ -150,18 +142,14 @@ INTRODUCTION = (
 
 def _judge(
     pair: Pair,
-    pairs: Sequence[Pair],
     folder: Path,
     trainings: Trainings,
     seeds: Sequence[int],
     everything: Sequence[Searched],
 ) -> Judged:
     """Trains what is missing of a pair."""
-    others = [experiment(other, CORRECTED) for other in pairs if other != pair]
-    fitted, _, _ = law_of(others, "strom")
-    corrected = _spec(pair, CORRECTED.format(tau=1), 0)
-    taking_part = entrants({tolerance: fitted.of(corrected, tolerance) for tolerance in TOLERANCES})
-    by_method = {search.method: search for search in everything if search.pair == pair and not search.setting}
+    taking_part = entrants(pair)
+    by_method = {search.method: search for search in everything if search.pair == pair}
     searched, taus = dict[str, list[Point]](), dict[str, list[float]]()
     for method in SEARCHES:
         baseline, trials = read_search(results_of(folder, by_method[method]))
@@ -185,9 +173,7 @@ def _judge(
         settings={entrant.name: by_seed(entrant.settings) for entrant in taking_part},
         entrants=taking_part,
         commanded={
-            asked: commanded(
-                [_spec(pair, METHOD.format(tau=1), seed) for seed in seeds], fitted, asked, trainings
-            )
+            asked: commanded([_spec(pair, METHOD.format(tau=1), seed) for seed in seeds], asked, trainings)
             for asked in ASKED
         },
     )
@@ -229,21 +215,6 @@ def _shares_table(judged: Sequence[Judged], *, near: bool) -> Table:
         f"comes to; better than DL4J's and SIDCo's rules on {sum(beaten)} of {len(judged)}.",
     )
     return Table(f"Three trainings: {what}", columns, rows, notes)
-
-
-def _law_table(experiments: Sequence[str], path: Path) -> Table:
-    """What a law says of settings whose model and data it was not fitted to; the law goes into a file."""
-    law, judged, _ = law_of(experiments, "strom")
-    write_law(law, path, f"python -m benchmarks.choose.auto_threshold, {strftime('%Y-%m-%d')}")
-    rows = [(title(setting), str(len(setting.runs)), *cells) for setting, cells in compared(law, judged)]
-    columns = ("setting", "runs", *(f"{tolerance:g} points: best / said" for tolerance in LAW_TOLERANCES))
-    notes = (
-        "Best: tau of the run that sent least among those that lost no more than so many points against no "
-        "compression, accuracies smoothed over tau. Said: by the law when fitted to other models and data.",
-        f"Fitted to all {law.settings} settings: {law.describe()}. It misses what it was not fitted to by a "
-        f"factor of {math.exp(law.error):.2f} (root mean square of logarithms).",
-    )
-    return Table("The law: best tau, and tau that it says", columns, rows, notes)
 
 
 def _interval(values: Sequence[float]) -> str:

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from .base import Symbols
 from .methods import CompressedMethod
-from .quantizers import FIXED_BITS, BFloat16, Entropy, Float8, Float16, Floor, Linear, Quantile, Quantizer
+from .quantizers import FIXED_BITS, BFloat16, Entropy, Float8, Float16, Linear, Quantile, Quantizer
 
 
 class DenseMethod(CompressedMethod, Quantizer):
@@ -32,14 +32,9 @@ class _WithoutSymbols(DenseMethod):
     it."""
 
 
-class _ByLaw(_WithSymbols, Entropy):
-    floor: Floor = 6.0  # type: ignore[assignment]
-    """c, or c1 in the RMS form: bits that are always spent; -16 to 16, or law(...)."""
-
-
 def dense_method(quantizer: type[Quantizer]) -> type[DenseMethod]:
     """The method that quantizes every element of each parameter."""
-    base: Any = _ByLaw if quantizer is Entropy else _WithSymbols if quantizer.has_symbols else _WithoutSymbols
+    base: Any = _WithSymbols if quantizer.has_symbols else _WithoutSymbols
     name, bases = f"Dense{quantizer.__name__}", (base, quantizer)
     # pydantic would look for docstrings of fields in the source of a class statement.
     config = ConfigDict(use_attribute_docstrings=False)

@@ -144,39 +144,6 @@ class AllocatedTau(Policy):
     """Iterations from one allocation to the next. In between, each tau is corrected by what was sent."""
 
 
-Weight = Annotated[float, Field(ge=-100, le=100)]
-
-
-class Law(Settings):
-    """constant + sum of weights x features of all gradients of the first iteration.
-
-    The features are natural logarithms, see `tau.by_law`. `taugrad law` fits the weights to past runs.
-    """
-
-    first_field = "constant"
-
-    kind: Literal["law"] = "law"
-    constant: Weight
-    """The constant term, which covers the run's batch, learning rate and workers."""
-    rms: Weight = 0.0
-    """Weight of ln(root mean square)."""
-    p99: Weight = 0.0
-    """Weight of ln(99th percentile of magnitudes / root mean square)."""
-    p999: Weight = 0.0
-    """Weight of ln(99.9th percentile / root mean square)."""
-    layer: Weight = 0.0
-    """Weight of ln(elements of a layer)."""
-
-
-class LawTau(Law, Policy):
-    """The natural logarithm of tau by a law; one tau for all layers."""
-
-    decides = "taugrad.compressors.tau.by_law:ByLaw"
-
-    rms: Weight = 1.0
-    """Weight of ln(root mean square): with 1, tau is a multiple of it."""
-
-
 def threshold_of(policies: Mapping[str, Any]) -> Any:
     """The type of a field that takes a number, one of these policies (by kind), or a registered one."""
     tagged = [Annotated[policy, Tag(kind)] for kind, policy in policies.items()]
@@ -225,4 +192,4 @@ class LayeredTau(Policy):
         return chosen
 
 
-POLICIES.add_builtin(ScheduledTau, DensityTau, FittedTau, Dl4jTau, AllocatedTau, LawTau, LayeredTau)
+POLICIES.add_builtin(ScheduledTau, DensityTau, FittedTau, Dl4jTau, AllocatedTau, LayeredTau)

@@ -1,17 +1,14 @@
 """The fields of quantizers. Each is a link after a sparse rule, and a rule by itself (`dense.py`)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Field
 
 from .base import Form, Settings
-from .calls import expand
-from .policies import Law
 from .registry import QUANTIZERS
 
 Bits = Annotated[int, Field(ge=1, le=16)]
-LOWEST_FLOOR, HIGHEST_FLOOR = -16.0, 16.0
 FIXED_BITS = "taugrad.compressors.quantizers.base:FixedBits"
 
 
@@ -33,11 +30,6 @@ class Quantizer(Settings):
     def value_bits(self) -> float:
         """Bits of a value, to plan by; exact where a symbol's bits are fixed."""
         return 8.0
-
-    @property
-    def law(self) -> Law | None:
-        """The law that decides a number for each parameter, if there is one."""
-        return None
 
     @classmethod
     def problem(cls) -> str:
@@ -121,10 +113,6 @@ class BFloat16(Half):
     kind: Literal["bf16"] = "bf16"
 
 
-class LawFloor(Law):
-    """Oland-Raj's floor c by a law, at least -16 and at most 16."""
-
-
 class Entropy(Quantizer):
     """Oland-Raj, sections 3.2 to 4: as many bins of equal width as a sample's entropy or its RMS asks for."""
 
@@ -135,7 +123,7 @@ class Entropy(Quantizer):
     kind: Literal["entropy"] = "entropy"
     form: Literal["entropy", "rms"] = "entropy"
     """b = H + floor with the entropy H (section 3.4), or b = log2(G + c0) + floor (section 3.2)."""
-    floor: float = Field(default=6.0, ge=LOWEST_FLOOR, le=HIGHEST_FLOOR)
+    floor: float = Field(default=6.0, ge=-16, le=16)
     """c, or c1 in the RMS form: bits that are always spent."""
     fraction: float = Field(default=0.03, gt=0, le=1)
     """F: the share of a layer's values from which its entropy is estimated."""
@@ -144,21 +132,5 @@ class Entropy(Quantizer):
     c0: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Keeps the logarithm of the RMS form above zero."""
 
-    @property
-    def law(self) -> Law | None:
-        floor: object = self.floor
-        return floor if isinstance(floor, Law) else None
-
-
-def _kind(value: Any) -> str:
-    return "law" if isinstance(value, dict | Law) else "number"
-
-
-_Number = Annotated[float, Field(ge=LOWEST_FLOOR, le=HIGHEST_FLOOR), Tag("number")]
-Floor = Annotated[
-    Annotated[_Number | Annotated[LawFloor, Tag("law")], Discriminator(_kind)],
-    BeforeValidator(lambda value: expand(value, {"law": LawFloor})),
-]
-"""A number, or a law: of whole parameters, which have a gradient to look at."""
 
 QUANTIZERS.add_builtin(Linear, Quantile, Entropy, Float16, BFloat16, Float8)

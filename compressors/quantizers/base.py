@@ -25,8 +25,6 @@ class Given(NamedTuple):
     """Receives results. A quantizer may fetch it to go on; it is fetched again later."""
     rms: Sequence[float | None] = ()
     """Of the loss's gradients, where something else is quantized in their place."""
-    numbers: Sequence[float | None] = ()
-    """The law's numbers, if the method has a law."""
 
     def room(self, form: Form, bits: int, block: int) -> Quantizing:
         """A pass over the parameters, with room for symbols of at most so many bits, and for tables."""

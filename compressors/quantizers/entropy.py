@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..method.quantizers import HIGHEST_FLOOR, LOWEST_FLOOR, Entropy
+from ..method.quantizers import Entropy
 from ..ops.cpu.by_range import count_symbols
 from ..ops.cpu.entropy_bits import bits_of_sample, rms_bits, sample_size
 from ..ops.interface import Batch, Extremes, Kept
@@ -14,13 +14,6 @@ class EntropyBins(Quantization):
     """Oland-Raj, sections 3.2 to 4: bits by layer, from a sample's entropy or the RMS gradient."""
 
     config: Entropy
-
-    def _floors(self, given: Given) -> list[float]:
-        """The floors of parameters: the law's numbers, or the one of all."""
-        return [
-            self.config.floor if number is None else min(max(number, LOWEST_FLOOR), HIGHEST_FLOOR)
-            for number in given.numbers or [None] * len(given.batch)
-        ]
 
     def apply(self, given: Given) -> Quantized:
         """Oland-Raj, Algorithm 1: the bits of a layer first, then uniform bins over the layer."""
@@ -41,10 +34,9 @@ class EntropyBins(Quantization):
             with np.errstate(invalid="ignore"):  # of what is not finite
                 measured = np.sqrt(squares() / given.batch.sizes).tolist()
             rms = [both[0] if both[1] is None else both[1] for both in zip(measured, rms, strict=True)]
-        columns = zip(rms, self._floors(given), ranges().nonfinite.tolist(), strict=True)
         return [
-            1 if broken else rms_bits(value or 0.0, c0=self.config.c0, c1=floor)
-            for value, floor, broken in columns
+            1 if broken else rms_bits(value or 0.0, c0=self.config.c0, c1=self.config.floor)
+            for value, broken in zip(rms, ranges().nonfinite.tolist(), strict=True)
         ]
 
     def _bits_by_entropy(self, given: Given, ranges: Pending[Extremes]) -> list[int]:
@@ -54,8 +46,7 @@ class EntropyBins(Quantization):
         sums = [gradient if residual is None else residual for residual, gradient in batch.pairs()]
         samples = given.ops.samples(Batch.of([None] * len(sums), sums), sizes, given.readback)
         given.readback.fetch()
-        columns = zip(samples(), self._floors(given), *ranges(), strict=True)
         return [
-            1 if broken else bits_of_sample(count_symbols(values, bits, low, high), floor)
-            for values, floor, low, high, broken in columns
+            1 if broken else bits_of_sample(count_symbols(values, bits, low, high), self.config.floor)
+            for values, low, high, broken in zip(samples(), *ranges(), strict=True)
         ]

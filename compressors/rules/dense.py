@@ -1,15 +1,10 @@
 """Rules that send every element in fewer bits: linear, quantile, entropy, fp16, bf16, fp8."""
 
-from typing import cast
-
 import numpy as np
 
-from ..bucket.layout import Part
 from ..method.dense import DenseMethod
 from ..ops.interface import Batch
 from ..quantizers.base import Given, quantization_of
-from ..tau.base import PolicyMemory, with_magnitudes
-from ..tau.by_law import ByLaw, LawMemory
 from ..wire.update import Update
 from .base import BucketInput, Rule, RuleOutput
 
@@ -21,21 +16,17 @@ class DenseRule(Rule):
         super().__init__(config)
         self.form = config.makes
         self.quantization = quantization_of(config)
-        self.law = None if config.law is None else ByLaw(config.law, config)
-
-    def memory_of(self, name: str) -> type[PolicyMemory]:
-        return PolicyMemory if self.law is None else LawMemory
 
     def run(self, given: BucketInput) -> RuleOutput:
         segments, numbers, tallies = given.segments, given.numbers, given.tallies
         whole, parts = given.batch(), given.parts.of(segments)
         batch, rows = whole.select(numbers), np.arange(numbers.size)
         active = parts if batch is whole else [parts[number] for number in numbers]
-        laws, rms = self._numbers(active, batch, given), [part.rms for part in active]
+        rms = [part.rms for part in active]
         batch = _side_by_side(batch, whole)
         if given.context.readback is not None:
             batch, rows = whole.without_residuals(~given.active[segments.places]), numbers
-        quantized = self.quantization.apply(Given(batch, given.ops, given.readback, rms, laws))
+        quantized = self.quantization.apply(Given(batch, given.ops, given.readback, rms))
         bits, counts = np.zeros(len(segments), np.int64), np.zeros(len(segments), np.int64)
         bits[numbers], counts[numbers] = np.array(quantized.bits, np.int64)[rows], segments.sizes[numbers]
         ordinals = segments.places
@@ -52,18 +43,6 @@ class DenseRule(Rule):
         values, block, tables = quantized.values, quantized.block, quantized.tables
         update = Update(self.form, segments, None, counts, values, bits=bits, block=block, tables=tables)
         return RuleOutput(update, finish)
-
-    def _numbers(self, parts: list[Part], batch: Batch, given: BucketInput) -> list[float | None]:
-        if self.law is None:
-            return [None] * len(parts)
-        context, iteration = given.context, given.context.iteration
-        memories = [context.memories.setdefault(part.name, LawMemory()) for part in parts]
-        known = [memory for memory in memories if isinstance(memory, LawMemory)]  # all of them
-        wanted = self.law.need_samples(parts, iteration, known)
-        self.law.decide(known, iteration, cast("dict[str, LawMemory]", context.memories))
-        pairs = zip(with_magnitudes(parts, wanted, batch, given.ops), known, strict=True)
-        numbers = [self.law.number(part, iteration, memory) for part, memory in pairs]
-        return [self.law.config.constant if number is None else number for number in numbers]
 
 
 def _side_by_side(batch: Batch, whole: Batch) -> Batch:

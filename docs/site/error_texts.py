@@ -37,7 +37,6 @@ GROUPS = {
     ),
     "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/spec/allowing"),
     "data": ("DataError", "SpeechError", "platform/data/"),
-    "law": ("LawError", "search/law/"),
     "plan": ("CannotPlan", "CalibrationError", "ProbeError", "search/plan/", "search/auto"),
     "checkpoint": (
         "CheckpointError",

@@ -12,7 +12,6 @@ from taugrad.compressors.exchange.sites import check_site_ranks
 from taugrad.compressors.method import Method, PowerSGD
 from taugrad.compressors.method.local import local_refusals
 from taugrad.compressors.method.methods import NoCompression
-from taugrad.compressors.method.policies import Law
 
 from ..training.config import Lamb, Lars, Muon, Sgd, Stages, TrainingConfig
 from .config import (
@@ -135,19 +134,7 @@ def _back(asked: Asked) -> Iterator[str]:
         yield f"{where}.back.momentum = {back.momentum_correction}: the sum already contains momentum"
 
 
-def _law(asked: Asked) -> Iterator[str]:
-    """A law needs the loss's gradients."""
-    back: Method | None = getattr(asked.mode, "back", None)
-    for field, method in (("compressor", asked.method), (f"{asked.where}.back", back)):
-        for name in ("tau", "floor"):
-            if isinstance(getattr(method, name, None), Law) and asked.mode.is_local:
-                yield (
-                    f"{field}.{name} = law with {asked.where}.mode = weights: a law needs gradients, but "
-                    "weights or their differences are exchanged here; give a number or another policy"
-                )
-
-
-_METHODS: tuple[Problems, ...] = (_powersgd, _weights, _momentum, _back, _law)
+_METHODS: tuple[Problems, ...] = (_powersgd, _weights, _momentum, _back)
 """What a method cannot do in a mode."""
 
 

@@ -183,7 +183,7 @@ LayerQuantity = Literal[
 ]
 """What is recorded of a layer: at intervals, and in each of the first iterations."""
 FIRST_ITERATIONS: Final = 10
-"""The number of these first iterations, from which a law (search/law) computes tau."""
+"""The number of these first iterations."""
 
 _WHOLE = 1e4  # from here all digits before the point are more than four
 _LONG_NUMBER = re.compile(r"(?<![\w.])\d+\.\d{3,}(?:e[+-]?\d+)?|(?<![\w.])\d\.?\d*e[+-]?\d+", re.IGNORECASE)

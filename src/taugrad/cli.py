@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from taugrad import __version__
 from taugrad.commands.auto import add_auto
 from taugrad.commands.doctor import add_doctor
-from taugrad.commands.plan import add_law, add_plan
+from taugrad.commands.plan import add_plan
 from taugrad.commands.search import add_search
 from taugrad.commands.stored import add_dashboard, add_deliver, add_report
 from taugrad.commands.submit import SUBMITTED, add_submit
@@ -46,7 +46,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_search(commands)
     add_auto(commands)
     add_plan(commands)
-    add_law(commands)
     add_dashboard(commands)
     add_report(commands)
     add_doctor(commands)

@@ -242,7 +242,7 @@ def check_state(line: str, state: dict[str, Any]) -> None:
     }
     for memory in state["memories"].values():
         assert {type(value) for value in memory.values()} <= {int, float, bool, list, type(None)}
-    remembers = any(policy in line for policy in ("density(", "sidco(", "dl4j(", "allocate(", "law("))
+    remembers = any(policy in line for policy in ("density(", "sidco(", "dl4j(", "allocate("))
     assert any(state["memories"].values()) == remembers
     assert all(type(value) is int for value in state["totals"].values())
 

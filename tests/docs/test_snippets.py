@@ -152,7 +152,7 @@ def check(variables: dict[str, str], arguments: list[str], files: set[str]) -> N
 def test_commands_can_be_read(capsys, subtests):
     files = {block.file for block in blocks("yaml") if block.file} | {"theirs.yaml", "train.py"}
     result = list(commands())
-    every = {"train", "search", "auto", "plan", "law", "submit", "dashboard", "report", "doctor"}
+    every = {"train", "search", "auto", "plan", "submit", "dashboard", "report", "doctor"}
     assert {arguments[0] for _, _, arguments in result} >= {*every, "deliver"}
     calls = (
         (f"{where}: {' '.join(arguments)[:80]}", lambda v=variables, a=arguments: check(v, a, files))

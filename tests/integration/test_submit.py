@@ -252,8 +252,17 @@ def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started):
         (["search", "find.yaml", "--search.trials=3"], "search find.yaml --search.trials=3"),
         (["search", "find.yaml", "--pick", "2"], "search find.yaml --pick 2"),
         (
-            ["auto", "{here}/submitted.yaml", "--law", "{here}/law.yaml", "--tolerance", "2", "--once"],
-            "auto submitted.yaml --law law.yaml --tolerance 2 --once",
+            [
+                "auto",
+                "{here}/submitted.yaml",
+                "--calibration",
+                "{here}/calibration.yaml",
+                "--target",
+                "loss=1",
+                "--link",
+                "1gbit",
+            ],
+            "auto submitted.yaml --calibration calibration.yaml --target loss=1 --link 1gbit",
         ),
     ],
 )

@@ -32,7 +32,6 @@ COMMANDS = [
     "train --resume nosuchrun",
     "search search.yaml",
     "auto spec.yaml",
-    "law digits -o law.yaml",
     "report digits -o report",
     "dashboard digits",
     "deliver left.jsonl --run 1",
@@ -100,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_named(command, own_folder, said, mon
     assert "the default, as MLFLOW_TRACKING_URI is not set; change to a folder that can be written" in line
 
 
-@pytest.mark.parametrize("command", ["report x -o r", "dashboard x", "law x -o l", "train --resume x"])
+@pytest.mark.parametrize("command", ["report x -o r", "dashboard x", "train --resume x"])
 def test_where_nothing_was_trained_nothing_is_made(command, own_folder, said):
     assert said(command).startswith(f"taugrad: tracking store: there is no {own_folder}/mlflow.db, the def")
 
@@ -108,7 +107,7 @@ def test_where_nothing_was_trained_nothing_is_made(command, own_folder, said):
 def test_an_unknown_run_and_an_unknown_experiment_are_named(own_folder, new_store, said):
     new_store(own_folder)
     open_client().create_experiment("here")
-    for command in ("report there -o r", "dashboard there", "law there -o l"):
+    for command in ("report there -o r", "dashboard there"):
         line = said(command)
         assert "EXPERIMENT 'there': not in sqlite:///" in line
         assert "there is: Default, here" in line

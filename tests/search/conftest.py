@@ -3,7 +3,6 @@
 import pytest
 
 from taugrad.search.journal import Journal
-from taugrad.search.law.fitting import SHIPPED, FittedLaw, read_law
 from taugrad.search.progress import Progress
 from taugrad.search.reading import read_search
 
@@ -13,18 +12,6 @@ model: {kind: mlp}
 training: {epochs: 2}
 compressor: {kind: {choice: [wgt, bgt]}, tau: {log: [1e-5, 1e-1]}}
 """
-
-
-@pytest.fixture(scope="session")
-def a_law():
-    """The law that ships, as if it were for another method, optimizer or place of momentum."""
-
-    def build(kind: str, optimizer: str = "sgd", momentum_in: str = "optimizer") -> FittedLaw:
-        looked_for = "floor" if kind == "entropy" else "tau"
-        fields = read_law(SHIPPED).model_dump() | {"kind": kind, "looked_for": looked_for}
-        return FittedLaw.model_validate(fields | {"optimizers": [optimizer], "momentum_in": momentum_in})
-
-    return build
 
 
 @pytest.fixture

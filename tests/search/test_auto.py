@@ -1,48 +1,42 @@
 """`taugrad auto`: its specs, refusals, the way to a tolerance, a budget."""
 
-import math
-
 import pytest
 from finished import StandIn, leave
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import digits
 
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
-from taugrad.search.attempts import MARGIN, lawful
+from taugrad.search.attempts import MARGIN, tightening
 from taugrad.search.auto import DENSITIES, FAILED, OK, Goal, run_auto
-from taugrad.search.auto_specs import at_density, by_law, without_compression
+from taugrad.search.auto_specs import at_density, at_tolerance, without_compression
 from taugrad.search.costs import cost_of
-from taugrad.search.law.fitting import write_law
 from taugrad.search.measured import finished
 
 
 @settings(max_examples=50)
 @given(tolerance=st.floats(0.1, 20), lost=st.floats(0.1, 90))
-def test_the_next_threshold_should_lose_half_of_the_tolerance(a_law, tolerance, lost):
-    """Where what is lost is proportional to tau, and a bit more of a floor halves it."""
+def test_the_next_tau_should_lose_half_of_the_tolerance(tolerance, lost):
+    """Where what is lost is proportional to tau."""
     last = at_density(digits(), 0.03)
-    for kind, field, base in (("strom", "tau", math.e), ("entropy", "floor", 0.5)):
-        law = a_law(kind)
-        further = lawful(digits(), law, tolerance, last)
-        first, again = next(further), further.send(lost)
-        assert first == by_law(digits(), law, tolerance)
-        assert further.send(lost) is last
-        assert next(further, None) is None
-        before, after = (getattr(one.compressor, field) for one in (first, again))
-        assert after == before.model_copy(update={"constant": after.constant})
-        due = max(tolerance / MARGIN, 0.01 * lost)
-        assert lost * base ** (after.constant - before.constant) == pytest.approx(due, rel=0.01)
+    further = tightening(digits(), tolerance, last)
+    first, again = next(further), further.send(lost)
+    assert first == at_tolerance(digits(), tolerance)
+    assert further.send(lost) is last
+    assert next(further, None) is None
+    before, after = first.compressor.tau, again.compressor.tau
+    assert again.compressor == first.compressor.model_copy(update={"tau": after})
+    assert lost * after / before == pytest.approx(max(tolerance / MARGIN, 0.01 * lost), rel=0.01)
 
 
 def threshold_of(one: RunSpec) -> float | str:
-    """What a run's threshold is: none, by a law, or a density."""
-    tau = getattr(one.compressor, "tau", getattr(one.compressor, "floor", None))
-    kind = getattr(tau, "kind", "none")
+    """What a run's threshold is: none, a tau, or a density."""
+    tau = getattr(one.compressor, "tau", None)
+    kind = "tau" if isinstance(tau, float) else getattr(tau, "kind", "none")
     return {"allocate": getattr(tau, "density", kind), "density": getattr(tau, "target", kind)}.get(
         kind, kind
     )
@@ -69,32 +63,32 @@ WEIGHTS = {"mode": "simulated", "of": {"mode": "weights"}}
 
 
 def test_a_tolerance_takes_what_is_trained_already(uri, capsys):
-    train = Trainer(uri, {"none": 0.9, "law": 0.8, HIGH: 0.896})
+    train = Trainer(uri, {"none": 0.9, "tau": 0.8, HIGH: 0.896})
     assert run_auto(digits(), "spec.yaml", Goal(None, 0.5), train) == OK
-    assert train.trained == ["none", "law", "law", HIGH]
-    first, second = (one.compressor.tau.constant for one in train.specs[1:3])
+    assert train.trained == ["none", "tau", "tau", HIGH]
+    first, second = (one.compressor.tau for one in train.specs[1:3])
     assert second < first  # a stricter tau
     said = capsys.readouterr().out
     assert "within 0.5 points" in said
     told = [line for line in said.splitlines() if line.startswith("training ")]
     assert told == [f"training {i} of at most 4: {one.title}" for i, one in enumerate(train.specs, start=1)]
     assert run_auto(digits(), "spec.yaml", Goal(None, 0.5), train) == OK
-    assert train.trained == ["none", "law", "law", HIGH]
+    assert train.trained == ["none", "tau", "tau", HIGH]
     assert capsys.readouterr().out.count("finished before") == 4
-    # Another tolerance is other taus by the law; the other two runs are known.
+    # Another tolerance is other taus; the other two runs are known.
     assert run_auto(digits(), "spec.yaml", Goal(None, 1.0), train) == OK
-    assert train.trained[4:] == ["law", "law"]
+    assert train.trained[4:] == ["tau", "tau"]
     assert run_auto(digits(seed=1), "spec.yaml", Goal(None, 20.0), train) == OK
-    assert train.trained[6:] == ["none", "law"]
+    assert train.trained[6:] == ["none", "tau"]
 
 
 @pytest.mark.parametrize(
-    ("law", "allocate", "nearest", "over"), [(0.8, 0.85, 3, "4.50"), (0.87, 0.8, 1, "2.50")]
+    ("tau", "allocate", "nearest", "over"), [(0.8, 0.85, 3, "4.50"), (0.87, 0.8, 1, "2.50")]
 )
-def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, law, allocate, nearest, over):
-    train = Trainer(uri, {"none": 0.9, "law": law, HIGH: allocate})
+def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, tau, allocate, nearest, over):
+    train = Trainer(uri, {"none": 0.9, "tau": tau, HIGH: allocate})
     assert run_auto(digits(compressor="strom(0.3)"), "spec.yaml", Goal(None, 0.5), train) == FAILED
-    assert train.trained == ["none", "law", "law", HIGH]
+    assert train.trained == ["none", "tau", "tau", HIGH]
     title = train.specs[nearest].title
     said = f"no training lost 0.5 points or less: {title} comes nearest, {over} points beyond that"
     assert said in capsys.readouterr().out
@@ -105,17 +99,17 @@ def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, la
     [
         (
             {"training": ADAM, "sync": {"mode": "sharded"}},
-            "by density: training.optimizer.kind = adam: the law was fitted to runs with sgd",
+            "by density: training.optimizer.kind = adam: tau is known for sgd",
             "strom",
         ),
-        ({"compressor": "wgt(0.1)"}, "by density: compressor.kind = wgt: must be strom", "wgt"),
-        ({"sync": WEIGHTS}, "by density: compressor.tau = law with sync.of.mode = weights", "strom"),
+        ({"compressor": "wgt(0.1)"}, "by density: compressor.kind = wgt: tau is known for strom", "wgt"),
+        ({"sync": WEIGHTS}, "by density: gradients are not exchanged", "strom"),
         # Where local steps cannot be:
         ({"training": ADAM, "workers": {"count": 1}}, "by density: ", "strom"),
         ({"training": ADAM, "compressor": "strom(0.1, nonfinite='skip')"}, "by density: ", "strom"),
     ],
 )
-def test_where_the_law_that_ships_does_not_hold_densities_are_tried(uri, capsys, fields, reason, kind):
+def test_where_no_tau_is_known_densities_are_tried(uri, capsys, fields, reason, kind):
     train = Trainer(uri, {"none": 0.9, LOW: 0.7, HIGH: 0.9})
     assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", LOW, HIGH]
@@ -145,11 +139,11 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
         assert one.training.optimizer.lr == pytest.approx(2 * given_spec.training.optimizer.lr)
         assert one.compressor.kind == ("strom" if line == "none" else "wgt")
     said = capsys.readouterr().out
-    assert "by local steps: training.optimizer.kind = adam: the law was fitted to runs with sgd" in said
+    assert "by local steps: training.optimizer.kind = adam: tau is known for sgd" in said
     assert "at 2 times the learning rate" in said
 
 
-@pytest.mark.parametrize(("fields", "threshold"), [({}, "law"), ({"training": ADAM}, 0.1)])
+@pytest.mark.parametrize(("fields", "threshold"), [({}, "tau"), ({"training": ADAM}, 0.1)])
 def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, fields, threshold):
     monkeypatch.setattr("taugrad.search.auto.finished", lambda *_: pytest.fail("asked MLflow"))
     train = Trainer(uri, {})
@@ -157,17 +151,6 @@ def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, 
     assert train.trained == [threshold]
     train.status = "FAILED"
     assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == FAILED
-
-
-def test_a_law_that_the_user_named_and_that_does_not_hold_is_an_error(a_law, uri, tmp_path):
-    path = tmp_path / "law.yaml"
-    write_law(a_law("bgt"), path, "")
-    train = Trainer(uri, {})
-    for fields in ({"compressor": "strom(0.1)"}, {"training": ADAM}, {"sync": WEIGHTS}):
-        with pytest.raises(SpecError, match="law") as refused:
-            run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, path), train)
-        assert refused.value.source == "spec.yaml"
-    assert train.trained == []
 
 
 def test_a_budget_is_one_training(uri, capsys):
@@ -208,30 +191,29 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
     assert bare.name.startswith("mine: none")
 
 
-@pytest.mark.parametrize("kind", ["wgt", "bgt", "qgt", "strom", "entropy"])
-def test_a_law_replaces_the_number_and_nothing_else_of_its_own_method(a_law, kind):
-    law, line = a_law(kind), {"kind": kind, "decay": 0.5, "reduction": "sum"}
-    given_spec = digits(compressor=line | ({} if kind == "entropy" else {"tau": 0.1}), name="mine")
-    result = by_law(given_spec, law, 2.0)
-    assert getattr(result.compressor, law.looked_for) == law.of(given_spec, 2.0)
-    kept = result.compressor.model_dump(exclude={law.looked_for})
-    assert kept == given_spec.compressor.model_dump(exclude={law.looked_for})
-    assert result.training == given_spec.training
-    assert result.name.startswith(f"mine: {kind}(")
-    assert by_law(digits(), law, 2.0).compressor.kind == kind  # in place of none
+def test_tau_grows_with_the_tolerance_and_replaces_nothing_else():
+    given_spec = digits(compressor="strom(0.1, momentum=0.5, decay=0.5) | raw", name="mine")
+    one, four = (at_tolerance(given_spec, points) for points in (1.0, 4.0))
+    assert four.compressor.tau == pytest.approx(2 * one.compressor.tau, rel=1e-3)
+    assert one.compressor == given_spec.compressor.model_copy(update={"tau": one.compressor.tau})
+    assert one.training == given_spec.training
+    assert one.name.startswith("mine: strom(")
+    assert at_tolerance(digits(), 2.0).compressor.kind == "strom"  # in place of none
+    assert at_tolerance(given_spec, 0.0) == at_tolerance(given_spec, 0.1)
 
 
-def test_where_the_laws_runs_had_momentum_in_the_compressor_it_goes_there(a_law):
-    moving = a_law("strom", momentum_in="compressor")
+def test_momentum_goes_before_the_threshold():
     optimizer = {"kind": "sgd", "lr": 0.05, "momentum": 0.8, "weight_decay": 0.001}
     given_spec = digits(compressor="strom(0.1)", training={"optimizer": optimizer}, name="mine")
-    result = by_law(given_spec, moving, 2.0)
+    result = at_tolerance(given_spec, 2.0)
     assert result.compressor.momentum == 0.8
     changed = result.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
     assert changed == given_spec.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
     assert (result.training.optimizer.momentum, result.training.optimizer.weight_decay) == (0, 0.005)
-    assert result.name.startswith("mine: strom(tau=law(")
-    still = moving.of(given_spec, 2.0).constant  # of a run whose compressor has none
-    assert result.compressor.tau.constant == pytest.approx(still - math.log(0.2), rel=1e-3)
-    assert by_law(result, moving, 2.0) == result.model_copy(update={"name": by_law(result, moving, 2.0).name})
+    still = at_tolerance(digits(training={"optimizer": optimizer | {"momentum": 0.0}}), 2.0).compressor.tau
+    assert result.compressor.tau == pytest.approx(
+        still / 0.2, rel=1e-3
+    )  # a steady gradient is as much larger
+    again = at_tolerance(result, 2.0)
+    assert again == result.model_copy(update={"name": again.name})
     assert without_compression(result).fingerprint() == without_compression(given_spec).fingerprint()

@@ -23,7 +23,7 @@ def add_auto(commands: "Commands") -> None:
         run_auto,
         "find a threshold for a byte budget or a tolerated loss of accuracy, and train with it; or find the "
         "fastest way to a target over a link",
-        "SPEC [--budget MB | --tolerance AMOUNT | --target METRIC=NUMBER --link LINK] [--law FILE] [--once] "
+        "SPEC [--budget MB | --tolerance AMOUNT | --target METRIC=NUMBER --link LINK] [--once] "
         "[--plan-only] [-o FILE] [--FIELD VALUE ...]",
     )
     parser.add_argument("spec", type=Path, metavar="SPEC", help=SPEC_HELP)
@@ -40,9 +40,6 @@ def add_auto(commands: "Commands") -> None:
         metavar="AMOUNT",
         help="how much worse than without compression the result may be: percentage points of accuracy, nats "
         "of a loss (default: 0.5 points, 0.02 nats, 1%% for other metrics)",
-    )
-    parser.add_argument(
-        "--law", type=Path, metavar="FILE", help="a law that `taugrad law` wrote (default: the built-in one)"
     )
     parser.add_argument(
         "--once", action="store_true", help="train once only, with no uncompressed run to compare with"
@@ -137,14 +134,14 @@ def read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSp
     given = [name for name, default in _TARGET_DEFAULTS.items() if getattr(options, name) != default]
     if options.target is not None or given:
         return read_spec(options.spec, overrides), _read_target(options, given)
-    goal = Goal.read(options.budget, options.tolerance, options.law, once=options.once)
+    goal = Goal.read(options.budget, options.tolerance, once=options.once)
     return read_spec(options.spec, overrides), goal
 
 
 def _read_target(options: argparse.Namespace, given: list[str]) -> "TargetRequest":
     from taugrad.search.auto_link.request import PROBE_SECONDS, TargetRequest  # noqa: PLC0415
 
-    others = [f"--{name}" for name in ("budget", "tolerance", "law") if getattr(options, name) is not None]
+    others = [f"--{name}" for name in ("budget", "tolerance") if getattr(options, name) is not None]
     others += ["--once"] * options.once
     if others and options.target is None:
         option = f"--{given[0].replace('_', '-')}"

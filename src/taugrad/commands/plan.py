@@ -1,4 +1,4 @@
-"""`taugrad plan` and `taugrad law`: what can be said before a training."""
+"""`taugrad plan`: what can be said before a training."""
 
 import argparse
 from collections.abc import Sequence
@@ -136,28 +136,3 @@ def draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
     ]
     with as_written():
         save(planned_steps(steps), path)
-
-
-def add_law(commands: "Commands") -> None:
-    """Adds the command `law`."""
-    parser = commands.add_parser(
-        "law",
-        help="learn from past runs which tau (or floor) a new run needs, given its first gradients",
-        allow_abbrev=False,
-    )
-    parser.add_argument("experiments", nargs="+", metavar="EXPERIMENT", help="an MLflow experiment's name")
-    add_output(parser, "FILE", "the file to write the law to (YAML)", required=True)
-    parser.add_argument(
-        "--of",
-        default="strom",
-        choices=("wgt", "bgt", "qgt", "strom", "entropy"),
-        help="the method whose tau (with entropy: whose floor) to learn (default: strom)",
-    )
-    parser.set_defaults(handler=run_law)
-
-
-def run_law(options: argparse.Namespace, _: list[str]) -> int:
-    """Fits a law to the runs of experiments."""
-    from taugrad.search.law.command import run_law as run  # noqa: PLC0415
-
-    return run(options.experiments, options.of, options.output)

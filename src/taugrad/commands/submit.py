@@ -55,5 +55,6 @@ def run_submit(parser: argparse.ArgumentParser, options: argparse.Namespace, ove
         (read_search if job_options.pick is None else name_search)(job_options.spec, fields)
     from taugrad.platform.launching.submit import submit  # noqa: PLC0415
 
-    files = [path for name in ("law", "calibration") if (path := getattr(job_options, name, None))]
+    calibration = getattr(job_options, "calibration", None)
+    files = [] if calibration is None else [calibration]
     return submit(command, [Path(word) for word in words], overrides, options.address, files)
