@@ -141,8 +141,6 @@ class Place:
     page: Path
     begin: str
     end: str
-    tables: int | None = None
-    """How many of the tables, the first ones, stand there; None: all."""
 
     def fill(self, text: str) -> None:
         """Puts the text instead of what stands there."""
@@ -183,7 +181,7 @@ def publish(
         print(f"written: {path}")
         if place is not None and options.folder == RESULTS:
             lines = [credit(options), "", introduction]
-            for table in tables[: place.tables]:
+            for table in tables:
                 title = ["", f"**{table.title}**"] if len(tables) > 1 else []
                 lines += [*title, *_table_lines(table)]
             place.fill("\n".join(lines))

@@ -124,7 +124,7 @@ class Entropy(Quantizer):
     form: Literal["entropy", "rms"] = "entropy"
     """b = H + floor with the entropy H (section 3.4), or b = log2(G + c0) + floor (section 3.2)."""
     floor: float = Field(default=6.0, ge=-16, le=16)
-    """c, or c1 in the RMS form: bits that are always spent."""
+    """c, or c1 in the RMS form: bits that are always spent; -16 to 16."""
     fraction: float = Field(default=0.03, gt=0, le=1)
     """F: the share of a layer's values from which its entropy is estimated."""
     sample_bits: int = Field(default=4, ge=1, le=12)
