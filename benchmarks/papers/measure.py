@@ -310,6 +310,7 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
                 for tau in taus
                 for model in thresholds.MODELS
                 for data in thresholds.DATA
+                if tau != thresholds.TAUS[-1] or f"{model}, {data}" in thresholds.LARGEST
             },
             (1, 2),
         )

@@ -192,7 +192,9 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
 
 
 def test_tau_grows_with_the_tolerance_and_replaces_nothing_else():
-    given_spec = digits(compressor="strom(0.1, momentum=0.5, decay=0.5) | raw", name="mine")
+    training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
+    line = "strom(0.1, momentum=0.5, decay=0.5) | raw"
+    given_spec = digits(compressor=line, training=training, name="mine")
     one, four = (at_tolerance(given_spec, points) for points in (1.0, 4.0))
     assert four.compressor.tau == pytest.approx(2 * one.compressor.tau, rel=1e-3)
     assert one.compressor == given_spec.compressor.model_copy(update={"tau": one.compressor.tau})
