@@ -66,10 +66,10 @@ MEASURED = {
         "skipped steps bit for bit."
     ),
     "unknown threshold": (
-        "LeNet on 5,000 MNIST digits, tolerance 2 points: {auto_threshold: lenet-mnist5k / 2: points "
-        "lost} points lost, {auto_threshold: lenet-mnist5k / 2: times smaller} times fewer bytes; "
-        "tolerance 0.5: {auto_threshold: lenet-mnist5k / 0.5: points lost} points lost, {auto_threshold: "
-        "lenet-mnist5k / 0.5: within} trainings within it."
+        "Points of accuracy more than no compression, and times fewer bytes, with the first density that it "
+        "tries: LeNet on small digits {thresholds: lenet, digits: allocate(0.003)}, ResNet-8 "
+        "{thresholds: resnet, digits: allocate(0.003)}; on speech {thresholds: lenet, speech: "
+        "allocate(0.003)} and {thresholds: resnet, speech: allocate(0.003)}."
     ),
     "every step": (
         "7.6 million elements, 4 hosts, 100 Mbit/s. A step is as many times faster than with 16 bits: "

@@ -17,16 +17,13 @@ from taugrad.platform.launching.cluster import is_local
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.claims import difference
-from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say
 
-from .attempts import Attempt, Proposals, attempts, missing, one_after_the_other, tightening
 from .auto_specs import (
     MODERATE,
     STEPS,
-    TauError,
     at_density,
-    at_tolerance,
     local_steps,
     problems_of,
     takes_local_steps,
@@ -36,7 +33,7 @@ from .config import refusal
 from .costs import DENSEST, CannotEstimate, cost_of
 from .measured import MetricError, common_metric, finished
 from .momentum import momentum_correction
-from .objective import Outcome
+from .objective import Objective, Outcome
 from .progress import times_smaller
 from .tables import printed, rounded_down
 
@@ -44,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 DENSITIES = (0.003, 0.03)
-"""Densities to try for a tolerance, in this order, where no tau is known; the last one also after taus."""
+"""Densities to try for a tolerance, in this order."""
 
 Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
@@ -76,6 +73,14 @@ class Goal:
         return cls(budget, tolerance, once)
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A training with its result."""
+
+    spec: RunSpec
+    outcome: Outcome
+
+
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     """Trains a spec with a threshold that meets a goal.
 
@@ -93,14 +98,14 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
     metric = _metric(spec, source)
-    first, further, most = _proposals(spec, source, goal, metric, console)
+    first, further = _proposals(spec, source, console)
     _announce(spec, first, console)
     check(first, source, local=is_local())
     if goal.once:
         return train(first)
     bare = _possible(lambda: without_compression(spec), source)
     check(bare, source, local=is_local())
-    return _approach(bare, further, most, goal.tolerance, metric, train, client, console)
+    return _approach(bare, further, goal.tolerance, metric, train, client, console)
 
 
 def _metric(spec: RunSpec, source: str) -> Metric:
@@ -111,33 +116,19 @@ def _metric(spec: RunSpec, source: str) -> Metric:
         raise SpecError(source, [str(error)]) from None
 
 
-def _proposals(
-    spec: RunSpec, source: str, goal: Goal, metric: Metric, console: Console
-) -> tuple[RunSpec, Proposals, int]:
-    """The first run for a tolerance, all runs to try, and their largest number."""
-    try:
-        if metric != ACCURACY:
-            raise TauError(f"this run is judged by {metric.label}, and tau is known for lost accuracy")
-        points = metric.margin(1.0) if goal.tolerance is None else goal.tolerance
-        first = at_tolerance(spec, points)
-    except TauError as error:
-        if takes_local_steps(spec):
-            kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
-            say(
-                console,
-                f"by local steps: {error}; thresholds on gradients mislead {kind}, so each worker takes "
-                f"local steps at {times:.3g} times the learning rate, and their result meets the threshold",
-            )
-            local = [
-                _possible(lambda s=step: local_steps(spec, *s), source)  # type: ignore[misc]
-                for step in STEPS
-            ]
-            return local[MODERATE], one_after_the_other(local), 1 + len(local)
-        say(console, f"by density: {error}")
-        some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
-        return some[0], one_after_the_other(some), 1 + len(some)
-    last = _possible(lambda: at_density(spec, DENSITIES[-1]), source)
-    return first, tightening(spec, points, last), 4
+def _proposals(spec: RunSpec, source: str, console: Console) -> tuple[RunSpec, list[RunSpec]]:
+    """The run to train once, without a comparison, and the runs to try for a tolerance."""
+    if takes_local_steps(spec):
+        kind, times = spec.training.optimizer.kind, spec.workers.count**0.5
+        say(
+            console,
+            f"by local steps: thresholds on gradients mislead {kind}, so each worker takes local steps at "
+            f"{times:.3g} times the learning rate, and their result meets the threshold",
+        )
+        local = [_possible(lambda s=step: local_steps(spec, *s), source) for step in STEPS]  # type: ignore[misc]
+        return local[MODERATE], local
+    some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
+    return some[0], some
 
 
 def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
@@ -197,16 +188,15 @@ def spent_line(wire_mb: float, budget: float) -> str:
 
 def _approach(
     bare: RunSpec,
-    further: Proposals,
-    most: int,
+    further: Sequence[RunSpec],
     tolerance: float | None,
     metric: Metric,
     train: Train,
     client: "MlflowClient",
     console: Console,
 ) -> int:
-    """Trains until one training is within the tolerance, up to a number of trainings."""
-    counted = itertools.count(1)
+    """Trains until one training is within the tolerance."""
+    counted, most = itertools.count(1), 1 + len(further)
 
     def outcome_of(wanted: RunSpec) -> Outcome | None:
         known = finished(client, wanted, metric)
@@ -218,15 +208,20 @@ def _approach(
                 say(console, f"{wanted.title}: MLflow has no result of this run")
         return known
 
-    done, completed = attempts(outcome_of, bare, further, tolerance, metric)
-    if not completed:
-        return FAILED  # a training failed, and has printed why
+    done = list[Attempt]()
+    for spec in (bare, *further):
+        outcome = outcome_of(spec)
+        if outcome is None:
+            return FAILED  # a training failed, and has printed why
+        done.append(Attempt(spec, outcome))
+        if len(done) > 1 and _missing(done, tolerance, metric) <= 0:
+            break
     console.print(_table(done, metric))
     base = done[0].outcome
     amount = metric.amount(metric.margin(base.value) if tolerance is None else tolerance)
-    if not missing(done, tolerance, metric) <= 0:
+    if not _missing(done, tolerance, metric) <= 0:
         nearest = min(done[1:], key=lambda attempt: _order(metric.lost(attempt.outcome.value, base.value)))
-        over = missing([done[0], nearest], tolerance, metric)
+        over = _missing([done[0], nearest], tolerance, metric)
         beyond = f"{over:.{metric.digits}f} {metric.difference_unit}".rstrip()
         say(
             console,
@@ -237,6 +232,11 @@ def _approach(
     say(console, f"within {amount}: {done[-1].spec.title}")
     say(console, sureness(done[-1].outcome, base, metric))
     return OK
+
+
+def _missing(done: Sequence[Attempt], tolerance: float | None, metric: Metric) -> float:
+    """The loss of the last attempt beyond the tolerance; 0 or less if it is within."""
+    return Objective("constraint", metric, tolerance, done[0].outcome).missing(done[-1].outcome)
 
 
 def _order(lost: float) -> float:

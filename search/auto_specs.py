@@ -5,7 +5,6 @@ moment grows, and its steps shrink. With local steps and a threshold on their re
 without compression (docs/adamw.md).
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +12,12 @@ from pydantic import ValidationError
 
 from taugrad.compressors.method import NoCompression, read_config
 from taugrad.compressors.method.policies import AllocatedTau, DensityTau
-from taugrad.compressors.method.sparse import Strom, ThresholdedMethod
+from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
 
 from .advice import ADAPTIVE, local_rate
-from .momentum import in_compressor, in_optimizer, momentum_correction
-from .tables import rounded
+from .momentum import in_optimizer, momentum_first
 
 METHOD = "strom(0.1) | golomb_rice"
 """The rule and codec of specs that have no rule with a threshold."""
@@ -28,77 +26,20 @@ STEPS = ((10, 0.02), (4, 0.1), (2, 0.2))
 """Local steps between exchanges and the density of an exchange, the fewest bytes first."""
 MODERATE = 1
 """The index of the one that is used without a comparison."""
-
-TAU = 3.7
-"""For a tolerance of one point, a batch of one example, and no momentum."""
-LEAST_TOLERANCE, MOST_TOLERANCE = 0.1, 32.0
-"""Percentage points of accuracy between which tau grows with the tolerance."""
-_DIGITS = 4
-"""Significant digits of a tau."""
 _KEPT = ("reduction", "nonfinite", "momentum", "exempt")
 """Fields that a method keeps when it is replaced by another."""
 
 
-class TauError(ValueError):
-    """No tau is known for a run; the message says why."""
-
-
 def at_density(spec: RunSpec, density: float) -> RunSpec:
-    """The run with a threshold for a density.
+    """The run with a threshold for a density, and momentum before it where that is possible.
 
     Raises:
         ValidationError: the method cannot work in the run's mode of synchronization.
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
     tau = AllocatedTau(density=density).model_dump(mode="json")
-    return named(spec, with_method(spec, method, {"tau": tau}))
-
-
-def at_tolerance(spec: RunSpec, tolerance: float) -> RunSpec:
-    """The run with the tau that should lose a tolerance, in percentage points of accuracy.
-
-    It is TAU sqrt(tolerance / batch) / (1 - momentum), for all layers and whatever the gradients are: in
-    docs/papers.md, statistics of gradients predict no better. SGD's momentum moves into the compressor.
-
-    Raises:
-        TauError: no such tau is known for the run.
-    """
-    optimizer, kind = spec.training.optimizer.kind, spec.compressor.kind
-    if optimizer != "sgd":
-        raise TauError(f"training.optimizer.kind = {optimizer}: tau is known for sgd")
-    if real(spec.sync).is_local:
-        raise TauError("gradients are not exchanged, and tau is known for them")
-    if spec.training.loss_reduction != "mean":
-        raise TauError("training.loss_reduction = sum: tau is known for means")
-    if not isinstance(spec.compressor, NoCompression | Strom):
-        raise TauError(f"compressor.kind = {kind}: tau is known for strom")
-    method = METHOD if isinstance(spec.compressor, NoCompression) else None
-    try:
-        run = RunSpec.model_validate(with_method(spec, method))
-        if not momentum_correction(run.compressor):
-            run = _momentum_moved(run)
-        points = min(max(tolerance, LEAST_TOLERANCE), MOST_TOLERANCE)
-        tau = TAU * math.sqrt(points / run.training.batch_size) / (1 - momentum_correction(run.compressor))
-        return named(spec, with_method(run, None, {"tau": rounded(tau, _DIGITS)}))
-    except ValidationError as error:
-        raise TauError(problems_of(error)[0]) from None
-
-
-def stricter(spec: RunSpec, last: RunSpec, ratio: float) -> RunSpec:
-    """The run `last`, by `at_tolerance`, with a tau that should lose less, by a ratio above 0.
-
-    The loss is taken to be proportional to tau, which residuals hold back.
-    """
-    tau = last.compressor.model_dump(mode="json")["tau"]
-    return named(spec, with_method(last, None, {"tau": rounded(ratio * tau, _DIGITS)}))
-
-
-def _momentum_moved(spec: RunSpec) -> RunSpec:
-    try:
-        return RunSpec.model_validate(in_compressor(spec))
-    except ValueError as error:
-        problem = problems_of(error)[0] if isinstance(error, ValidationError) else str(error)
-        raise TauError(f"momentum would go into the compressor; {problem}") from None
+    run = momentum_first(RunSpec.model_validate(with_method(spec, method, {"tau": tau})))
+    return named(spec, run.model_dump(mode="json"))
 
 
 def without_compression(spec: RunSpec) -> RunSpec:

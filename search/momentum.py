@@ -53,6 +53,14 @@ def in_compressor(spec: RunSpec) -> dict[str, Any]:
     return tree
 
 
+def momentum_first(spec: RunSpec) -> RunSpec:
+    """The run with momentum in the compressor, before the threshold; as it is where that is not possible."""
+    try:
+        return RunSpec.model_validate(in_compressor(spec))
+    except ValueError:
+        return spec
+
+
 def decay_beside(momentum: float, decay: float, optimizer: str) -> float:
     """The weight decay with momentum in the optimizer that equals `decay` with momentum in the compressor."""
     return rounded(decay * (1 - momentum), 12) if optimizer in _CARRIES_DECAY else decay

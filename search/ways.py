@@ -19,7 +19,7 @@ from .advice import (
     value_like,
 )
 from .auto_specs import with_method
-from .momentum import in_compressor, in_optimizer
+from .momentum import in_optimizer, momentum_first
 from .plan.candidate import Candidate
 
 OWN = "own"
@@ -203,9 +203,4 @@ def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, fast
     run = RunSpec.model_validate({**with_method(base, setting.line), "sync": sync})
     if setting.family in ("local", "sparseloco") and faster and base.training.optimizer.kind in ADAPTIVE:
         return with_rate(run, local_rate(base.training.optimizer.lr, workers))
-    if setting.is_per_step_sparse:
-        try:
-            return RunSpec.model_validate(in_compressor(run))
-        except ValueError:
-            return run
-    return run
+    return momentum_first(run) if setting.is_per_step_sparse else run

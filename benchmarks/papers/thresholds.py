@@ -31,7 +31,6 @@ from taugrad.platform.data.frames import load_frames
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
-from taugrad.search.auto_specs import TAU
 
 from ..harness.in_process import Following, fit
 from ..harness.pages import results_of
@@ -158,6 +157,8 @@ EARLIER_LAW = {"rms": 0.09726, "p99": -0.0592, "p999": -0.06923, "layer": -0.056
 EARLIER_CONSTANT = 2.3488 - 0.5255 * math.log(BATCH) + 0.0641 * math.log(WORKERS) - math.log(1 - MOMENTUM)
 EARLIER_TOLERANCE = 0.5344
 EARLIER_TOLERANCES = (2, 4, 8, 16)
+FORMULA = 3.71
+"""C of `earlier_table`, for all of its settings."""
 
 Floats = NDArray[np.float64]
 
@@ -308,8 +309,8 @@ def earlier_law(_: Sequence[Pair], pair: Pair, tolerance: float) -> float:
 
 
 def formula(_: Sequence[Pair], __: Pair, tolerance: float) -> float:
-    """What `taugrad auto` says of a tolerance and a batch, whatever the gradients are."""
-    return math.log(TAU * math.sqrt(tolerance / BATCH) / (1 - MOMENTUM))
+    """What the same trainings say of a tolerance and a batch, whatever the gradients are."""
+    return math.log(FORMULA * math.sqrt(tolerance / BATCH) / (1 - MOMENTUM))
 
 
 def one_density(known: Sequence[Pair], pair: Pair, tolerance: float) -> float:
@@ -349,7 +350,7 @@ RULES: Mapping[str, Rule] = {
     "one tau": one_tau,
     "multiple of p99": of_percentile,
     "earlier law": earlier_law,
-    "formula of auto": formula,
+    "formula": formula,
     "one density": one_density,
 }
 SIMPLE = ("one tau", "multiple of p99")
@@ -456,16 +457,17 @@ def best_table(pairs: Sequence[Pair]) -> Table:
 
 
 def curve_table(pairs: Sequence[Pair]) -> Table:
-    """Points below no compression."""
-    cases = (*TAUS, *DENSITIES)
-    rows = [
-        (
-            pair.name,
-            *(interval(differences(pair.runs, case), 2) if case in pair.runs else "" for case in cases),
-        )
-        for pair in pairs
-    ]
-    return Table("Points of accuracy more than no compression", ("pair", *cases), rows)
+    """What was measured: points, and bytes."""
+    cases, rows = (*TAUS, *DENSITIES), []
+    for pair in pairs:
+        cells = [""] * len(cases)
+        for i, case in enumerate(cases):
+            if case in pair.runs:
+                bare, sent = (fmean(run["MB"] for run in pair.runs[line]) for line in (UNCOMPRESSED, case))
+                cells[i] = f"{interval(differences(pair.runs, case), 2)}, {number(bare / sent)}x"
+        rows.append((pair.name, *cells))
+    title = "Points of accuracy more than no compression (95%), and times smaller than float32"
+    return Table(title, ("pair", *cases), rows)
 
 
 def missed_table(pairs: Sequence[Pair]) -> Table:
@@ -544,7 +546,7 @@ INTRODUCTION = (
     "multiple of a percentile of |g| do, both outside the 95% interval over pairs. Added after the first "
     "settings were seen: the best tau is the largest that loses no more than 2 points, or the one that loses "
     "least where all lose more, since small taus lose, too. `earlier law`: that of `taugrad auto`, fitted on "
-    "2026-11-22 to other trainings. `formula of auto`: {tau:g} sqrt(tolerance / batch) / (1 - momentum), of "
+    "2026-11-22 to other trainings. `formula`: {formula:g} sqrt(tolerance / batch) / (1 - momentum), of "
     "the same ones. `one density`: `allocate(d)`. The trainings are in benchmarks/papers/records; `python -m "
     "benchmarks.papers automatic` makes them."
 )
@@ -561,7 +563,7 @@ def main(arguments: Sequence[str]) -> int:
     """Publishes what the records say."""
     options = read_options("papers.thresholds", __doc__.partition("\n")[0], arguments)
     seeds = {line["seed"] for line in records("automatic.jsonl")}
-    introduction = INTRODUCTION.format(models=len(MODELS), data=len(DATA), seeds=len(seeds), tau=TAU)
+    introduction = INTRODUCTION.format(models=len(MODELS), data=len(DATA), seeds=len(seeds), formula=FORMULA)
     publish("thresholds", options, introduction, tables())
     return 0
 

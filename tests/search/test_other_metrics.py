@@ -98,7 +98,6 @@ def test_auto_goes_by_densities_where_a_loss_counts(capsys, uri):
     spec = digits(task=BY_LOSS)
     assert run_auto(spec, "spec.yaml", Goal(None, None), trained) == OK
     text = capsys.readouterr().out
-    assert "by density: this run is judged by test loss, and tau is known for lost accuracy" in text
     assert "within 0.02 nats: strom(tau=allocate(density=0.03))" in text
     assert "measured: 0.0100 nats lost, and no interval: seeds were not repeated" in text
     assert "nats" in text
