@@ -40,8 +40,9 @@ from .tables import printed, rounded_down
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-DENSITIES = (0.003, 0.03)
-"""Densities to try for a tolerance, in this order."""
+DENSITIES = {0.003: True, 0.03: False}
+"""Densities to try for a tolerance, in this order, and whether momentum comes before the threshold. It helps
+the more, the fewer the bytes (docs/search.md)."""
 
 Train = Callable[[RunSpec], int]
 """Trains a spec as `taugrad train` does; returns 0 if it finished."""
@@ -93,7 +94,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     console = open_console()
     client = usable_store()
     if goal.budget is not None:
-        chosen = _possible(lambda: at_density(spec, DENSITIES[0]), source)
+        chosen = _possible(lambda: at_density(spec, DENSEST), source)
         _announce(spec, chosen, console)
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
@@ -127,7 +128,10 @@ def _proposals(spec: RunSpec, source: str, console: Console) -> tuple[RunSpec, l
         )
         local = [_possible(lambda s=step: local_steps(spec, *s), source) for step in STEPS]  # type: ignore[misc]
         return local[MODERATE], local
-    some = [_possible(lambda d=d: at_density(spec, d), source) for d in DENSITIES]  # type: ignore[misc]
+    some = [
+        _possible(lambda d=density, e=early: at_density(spec, d, early_momentum=e), source)  # type: ignore[misc]
+        for density, early in DENSITIES.items()
+    ]
     return some[0], some
 
 
@@ -155,7 +159,7 @@ def _spend(
 ) -> int:
     """Trains once by a budget, MB."""
     try:
-        cost = cost_of(at_density(spec, DENSITIES[0]))
+        cost = cost_of(at_density(spec, DENSEST))
     except CannotEstimate as error:
         raise SpecError(source, [f"{error}; give --tolerance instead of --budget"]) from None
     try:

@@ -30,16 +30,16 @@ _KEPT = ("reduction", "nonfinite", "momentum", "exempt")
 """Fields that a method keeps when it is replaced by another."""
 
 
-def at_density(spec: RunSpec, density: float) -> RunSpec:
-    """The run with a threshold for a density, and momentum before it where that is possible.
+def at_density(spec: RunSpec, density: float, *, early_momentum: bool = False) -> RunSpec:
+    """The run with a threshold for a density; with early momentum, it comes before the threshold if it can.
 
     Raises:
         ValidationError: the method cannot work in the run's mode of synchronization.
     """
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
     tau = AllocatedTau(density=density).model_dump(mode="json")
-    run = momentum_first(RunSpec.model_validate(with_method(spec, method, {"tau": tau})))
-    return named(spec, run.model_dump(mode="json"))
+    run = RunSpec.model_validate(with_method(spec, method, {"tau": tau}))
+    return named(spec, (momentum_first(run) if early_momentum else run).model_dump(mode="json"))
 
 
 def without_compression(spec: RunSpec) -> RunSpec:

@@ -3,9 +3,10 @@
 import re
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 from benchmarks.harness import pages
-from benchmarks.papers import claims, measure
+from benchmarks.papers import claims, measure, thresholds
 
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 """Of 95%, by degrees of freedom."""
@@ -23,6 +24,35 @@ def test_a_sample_of_figures_is_that_of_the_results():
     assert claims.figure("strom_speech", "Thresholds: 4: than float32").mean == 2366
     assert claims.figure("anoosheh", "QGT: 0.01: paper GB").mean == 0.0742  # other tables have such rows
     assert claims.figure("anoosheh", "WGT: 0.01: paper GB").mean == 0.269
+
+
+def test_the_page_of_thresholds_is_what_its_records_make():
+    page = pages.results_of("thresholds").read_text(encoding="utf-8")
+    for table in thresholds.tables():
+        for cells in table.rows:
+            assert f"| {' | '.join(cells)} |" in page
+
+
+def test_a_law_is_told_from_chance():
+    """Where best taus are a power of the gradients' size, it is; where they are not, one tau is as good."""
+    rng = np.random.default_rng(1)
+
+    def pairs(slope):
+        for model in thresholds.MODELS:
+            for data in thresholds.DATA:
+                features = rng.normal(size=len(thresholds.FEATURES))
+                best = 1 + slope * features[0] + 0.05 * rng.normal()
+                taus = np.log([0.01, 0.1, 1, 10, 100])[::-1]
+                curve = thresholds.Curve(taus, 2 * np.exp(taus - best), -taus)
+                yield thresholds.Pair(model, data, features, curve, curve, {})
+
+    for slope, holds in ((1.0, True), (0.0, False)):
+        some = list(pairs(slope))
+        law, one = (
+            [abs(judged.missed) for judged in thresholds.judge(some, rule, "other pairs", 2.0)]
+            for rule in ("law", "one tau")
+        )
+        assert (fmean(law) < 0.5 * fmean(one)) == holds
 
 
 @pytest.mark.parametrize(
