@@ -15,7 +15,7 @@ from ..method.base import LARGEST_TAU, SMALLEST_TAU
 from ..method.policies import Policy
 from ..method.registry import implementation_of
 from ..method.sparse import ThresholdedMethod
-from ..ops.cpu.topk import magnitude_at, rank_at
+from ..ops.cpu.ranking import magnitude_at, rank_at
 from ..ops.interface import Batch, Ops
 from ..ops.readback import Readback
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from oracles import F32, MAX, Floats, Quantized, Sent
 
 from taugrad.compressors.method.base import ThresholdRule
-from taugrad.compressors.ops.cpu import blockwise, topk
+from taugrad.compressors.ops.cpu import blockwise, ranking, topk
 from taugrad.compressors.ops.cpu.by_range import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
@@ -648,10 +648,10 @@ def test_a_sample_gives_a_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.abs(np.random.default_rng(15).standard_normal(1000).astype(F32))
     ordered = np.sort(values)[::-1]
     for density, rank in ((0, 1), (0.001, 1), (0.07, 70), (0.5, 500), (1, 1000)):
-        assert topk.magnitude_at(values, density) == ordered[rank - 1]
+        assert ranking.magnitude_at(values, density) == ordered[rank - 1]
     for extreme, due in ((np.full(9, MAX, F32), 2.0**119), (np.zeros(9, F32), 2.0**-126)):
-        assert topk.magnitude_at(extreme, 0.5) == due
-    assert topk.magnitude_at(np.empty(0, F32), 0.5) == F32(2.0**-126)
+        assert ranking.magnitude_at(extreme, 0.5) == due
+    assert ranking.magnitude_at(np.empty(0, F32), 0.5) == F32(2.0**-126)
     close = (1 + np.arange(3000) * np.finfo(F32).eps).astype(F32)
     for rank in (1, 2, 1500, 3000):
-        assert topk.rank_of(close, rank) == np.sort(close)[-rank]
+        assert ranking.rank_of(close, rank) == np.sort(close)[-rank]

@@ -14,7 +14,7 @@ from ..array import Flags, Floats32, Floats64, host, readonly
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
 from ..readback import Pending, Readback
 from ..segments import Numbers
-from . import avx512, by_range, chunked, looking, quantile, summing, topk
+from . import avx512, by_range, chunked, looking, quantile, ranking, summing, topk
 from .blockwise import Shares
 from .threads import portions, run_all
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
@@ -128,7 +128,7 @@ class CpuOps(Ops):
         ends, kept = np.cumsum(counts), np.array(ranks, np.int64)
         values = np.concatenate(self.samples(batch, counts, Readback(self))())
         magnitudes, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
-        topk.ranked(values, ends, kept, magnitudes, broken)
+        ranking.ranked(values, ends, kept, magnitudes, broken)
         return magnitudes, broken
 
     # Sparse passes
