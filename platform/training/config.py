@@ -116,10 +116,7 @@ class Lamb(Config):
 
 
 class Muon(Config):
-    """Momentum, made orthogonal, for matrices of hidden layers (Jordan 2024); AdamW for other parameters.
-
-    A matrix's step has a root mean square of about 0.2 lr, so that AdamW's rates fit (arXiv 2502.16982).
-    """
+    """Orthogonal momentum for matrices of hidden layers, scaled to AdamW's rates; AdamW for the rest."""
 
     kind: Literal["muon"] = "muon"
     lr: Rate = 1e-3

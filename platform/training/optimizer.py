@@ -117,26 +117,21 @@ class FrozenAdam(_Moments):
         weights.addcdiv_(mean, root, value=-group["lr"] / (1 - group["betas"][0] ** state["step"]))
 
 
-class MuonOptimizer(_Moments):
-    """Muon with Nesterov momentum for matrices, AdamW for the parameters of groups without `momentum`.
+class MuonOptimizer(FrozenAdam):
+    """Muon with Nesterov momentum m for matrices; AdamW for the parameters of groups without `momentum`.
 
-    A step of a matrix w of r rows and c columns, with gradient g; tensors of more dimensions are matrices of
-    their first one:
-
-        m = momentum m + (1 - momentum) g
-        w = w - lr weight_decay w - lr 0.2 sqrt(max(r, c)) orthogonalized((1 - momentum) g + momentum m)
+    m = momentum m + (1 - momentum) g; w = w - lr weight_decay w - lr 0.2 sqrt(max(rows, columns)) times
+    orthogonalized((1 - momentum) g + momentum m). Tensors of more dimensions are matrices of their first one.
     """
 
     def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
-        weights.mul_(1 - group["lr"] * group["weight_decay"])
-        if "momentum" in group:
-            mean = state["exp_avg"].lerp_(gradient, 1 - group["momentum"])
-            update = orthogonalized(gradient.lerp(mean, group["momentum"]).flatten(1))
-            rate = group["lr"] * 0.2 * math.sqrt(max(update.shape))
-            weights.sub_(update.view_as(weights), alpha=rate)
+        if "momentum" not in group:
+            super()._change(weights, gradient, state, group)
             return
-        mean, root = _take_in(gradient, state, group, math.inf)
-        weights.addcdiv_(mean, root, value=-group["lr"] / (1 - group["betas"][0] ** state["step"]))
+        mean = state["exp_avg"].lerp_(gradient, 1 - group["momentum"])
+        update = orthogonalized(gradient.lerp(mean, group["momentum"]).flatten(1))
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        weights.sub_(update.view_as(weights), alpha=group["lr"] * 0.2 * math.sqrt(max(update.shape)))
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
@@ -152,12 +147,10 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:
     """The parameters that Muon is for: of two dimensions or more, but embeddings' and the last layer's."""
-    layers = [
-        layer for layer in model.modules() if any(own.ndim > 1 for own in layer.parameters(recurse=False))
-    ]
-    others = {own for layer in layers if isinstance(layer, nn.Embedding) for own in layer.parameters()}
-    others.update(layers[-1].parameters(recurse=False) if layers else ())
-    return [own for own in model.parameters() if own.ndim > 1 and own not in others]
+    by_layer = [[p for p in layer.parameters(recurse=False) if p.ndim > 1] for layer in model.modules()]
+    others = {p for layer in model.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
+    others.update(next(filter(None, reversed(by_layer)), ()))
+    return [parameter for parameter in model.parameters() if parameter.ndim > 1 and parameter not in others]
 
 
 def build_optimizer(
@@ -179,9 +172,8 @@ def build_optimizer(
         case config.Lamb():
             return LambOptimizer(parameters, betas=(0.9, 0.999), eps=1e-6, largest_norm=10.0, **given)
         case config.Muon():
-            momentum, matrices = given.pop("momentum"), set(hidden)
-            others = [parameter for parameter in parameters if parameter not in matrices]
-            groups = [{"params": list(hidden), "momentum": momentum}, {"params": others}]
-            return MuonOptimizer([group for group in groups if group["params"]], eps=1e-8, **given)
+            others = [parameter for parameter in parameters if parameter not in set(hidden)]
+            groups = [{"params": list(hidden), "momentum": given.pop("momentum")}, {"params": others}]
+            return MuonOptimizer(groups, eps=1e-8, decoupled=True, freeze=math.inf, **given)
         case _:
             assert_never(settings)
