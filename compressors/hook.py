@@ -1,4 +1,4 @@
-"""The front door for DistributedDataParallel: one line in your training script.
+"""Gradient compression for DistributedDataParallel by a communication hook.
 
     state = compress_gradients(model, "wgt(density(0.01)) | golomb_rice")
 

@@ -1,4 +1,4 @@
-"""The front door for local steps: an object in any training loop, for torchrun or whatever starts processes.
+"""Local steps as an object in any training loop, for torchrun or whatever starts processes.
 
     local = LocalSteps(model, optimizer, every=4, compressor="strom(density(0.1, every=1)) | golomb_rice")
     for batch in data:

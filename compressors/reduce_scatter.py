@@ -1,4 +1,4 @@
-"""The front door for FSDP2 inside an island: its reduce-scatter, in fewer bits.
+"""FSDP2's reduce-scatter inside an island, in fewer bits.
 
     state = compress_reduce_scatter(model, "linear(8, block=256)")
 
@@ -21,8 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
@@ -42,6 +40,15 @@ from .ops.interface import ops_for
 from .ops.readback import Readback
 from .optimizer_steps import StepTracker
 from .rules.base import Context
+
+try:
+    from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+except ImportError as problem:
+    raise ImportError(
+        "compress_reduce_scatter needs a torch whose FSDPModule has set_custom_reduce_scatter; this is "
+        f"{torch.__version__}"
+    ) from problem
 
 _MARK_BYTES = 16
 """Behind a message: four times 0, or NaN where a gradient is not finite. Messages then begin at multiples of
@@ -68,13 +75,8 @@ def compress_reduce_scatter(
         pydantic.ValidationError: the method is not valid; the message names the field.
         TypeError: the model is not FSDP2's.
         ValueError: the method cannot be used, or a pattern matches no parameter.
-        RuntimeError: a module has a reduce-scatter of its own already, or torch is too old for one.
+        RuntimeError: a module has a custom reduce-scatter already.
     """
-    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
-        raise RuntimeError(
-            "compress_reduce_scatter needs a torch whose FSDPModule has set_custom_reduce_scatter; this is "
-            f"{torch.__version__}"
-        )
     return ReduceScatterState(model, _without_residuals(read_config(method)))
 
 

@@ -1,4 +1,4 @@
-"""The front door for FSDP2: whole gradients inside islands of fast links, compressed ones between islands.
+"""FSDP2's gradients: whole inside islands of fast links, compressed between islands.
 
     mesh = init_device_mesh("cuda", (islands, workers), mesh_dim_names=("replicate", "shard"))
     for block in model.blocks:

@@ -1,4 +1,4 @@
-"""What one worker keeps and counts, whatever front door its gradients came through.
+"""What one worker keeps and counts, for DDP, FSDP2 and local steps.
 
 Before their first exchange, workers check that all of them have the same settings (`exchange/agreement.py`).
 """

@@ -59,7 +59,7 @@ def test_what_is_advised_is_a_valid_spec(name):
 
 
 def test_each_method_has_a_call_for_ones_own_loop(make_choose):
-    doors = {door.__name__: door for door in (LocalSteps, compress_gradients)}
+    functions = {function.__name__: function for function in (LocalSteps, compress_gradients)}
     calls = {name: make_choose.in_a_loop(method) for name, method in ADVICE.items()}
     assert {"adaptive optimizer", "sgd", "every step"} <= {name for name, text in calls.items() if text}
     for name, text in calls.items():
@@ -69,7 +69,7 @@ def test_each_method_has_a_call_for_ones_own_loop(make_choose):
             line = given.get("compressor") or ast.literal_eval(called.value.args[-1])
             spec = RunSpec.model_validate(yaml.safe_load("\n".join(ADVICE[name].use)))
             assert spec.compressor == read_config(line)
-            inspect.signature(doors[called.value.func.id]).bind(*called.value.args, **given)
+            inspect.signature(functions[called.value.func.id]).bind(*called.value.args, **given)
             assert {
                 gradients: getattr(spec.sync, gradients) for gradients in given if gradients != "compressor"
             } == {name: value for name, value in given.items() if name != "compressor"}
