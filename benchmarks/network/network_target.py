@@ -61,18 +61,18 @@ PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "ne
 """Where the picture stands with a table, and how its path begins there; in the README, a short one."""
 SLOW_PLACE = Place(DOCS / "network.md", "<!-- slow links: begin -->", "<!-- slow links: end -->")
 SLOW_INTRODUCTION = (
-    "{hosts} simulated workers train a GPT of {own:,} parameters. **A first look**: {runs}; too few for a "
-    "ranking. A search begins with some settings, the first ones of its table, and goes on with neighbours "
-    "of what may be the fastest on a link of {links}, by an estimate. These trainings have seed 0. No "
-    "training takes more than {longest} steps. Settings within {slack} times of a contender's best on one "
-    "of these links are in the last tables, {seeds}; there is an evaluation every {evaluate} steps. **Times "
-    "are computed, not measured**: mean steps x seconds a step of {job:g} billion parameters that compute "
-    "for {step_s:g} s and send as many bits a parameter; each worker receives the messages of all others, "
-    "16 bits go around a ring; compressing takes no time, and Muon no longer than AdamW. Delays are one "
-    "way. SparseLoCo and DeMo send most of each norm's 64 weights, about 15% of their bytes here and next "
-    "to nothing in a large model. Not done: more trainings (MuLoCo's 2 bits among them), measured times, 16 "
-    "workers, a slow worker, data that differ by worker, a downstream score. The command goes on from "
-    "benchmarks/kept."
+    "{hosts} simulated workers train a GPT of {parameters:,} parameters. **A first look**: {runs}; too few "
+    "for a ranking. A search begins with some settings, the first ones of its table, and goes on with "
+    "neighbours of what may be the fastest on a link of {links}, by an estimate. These trainings have seed "
+    "0. No training takes more than {longest} steps. Settings within {slack} times of a contender's best on "
+    "one of these links are in the last tables, {seeds}; there is an evaluation every {evaluate} steps. "
+    "**Times are computed, not measured**: mean steps x seconds a step of {job:g} billion parameters that "
+    "compute for {step_s:g} s and send as many bits a parameter; each worker receives the messages of all "
+    "others, 16 bits go around a ring; compressing takes no time, and Muon no longer than AdamW. Delays are "
+    "one way. SparseLoCo and DeMo send most of each norm's 64 weights, about 15% of their bytes here and "
+    "next to nothing in a large model. Not done: more trainings (MuLoCo's 2 bits among them), measured "
+    "times, 16 workers, a slow worker, data that differ by worker, a downstream score. The command goes on "
+    "from benchmarks/kept."
 )
 SLOW_CAPTION = (
     "Seconds that a billion parameters would take to the target, computed from a small GPT's steps and "
@@ -376,7 +376,7 @@ def introduced(searches: Sequence[Search], *, auto: bool) -> str:
     if workload.job is not None:
         return SLOW_INTRODUCTION.format(
             hosts=workload.hosts,
-            own=workload.job.own_parameters,
+            parameters=workload.job.own_parameters,
             runs=runs,
             links=", ".join(searches[0].links),
             longest=workload.longest,

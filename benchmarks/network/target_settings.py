@@ -344,8 +344,8 @@ class Workload:
 
     def _spec(self, setting: Setting, sync: Mapping[str, Any], seed: int, more: Mapping[str, Any]) -> RunSpec:
         training = {**self.base["training"], **more}
-        own = training["optimizer"]
-        optimizer = {"lr": own["lr"], **(setting.optimizer or own)}
+        usual = training["optimizer"]
+        optimizer = {"lr": usual["lr"], **(setting.optimizer or usual)}
         training["optimizer"] = {**optimizer, "lr": setting.rate * optimizer["lr"]}
         model = self.base["model"]
         if setting.factory:

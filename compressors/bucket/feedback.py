@@ -209,7 +209,7 @@ class FeedbackCompressor:
         rms: Mapping[str, float] | None = None,
         *,
         copies: bool = False,
-        own: Sequence[Tensor] | None = None,
+        terms: Sequence[Tensor] | None = None,
     ) -> Outgoing:
         """What the worker sends of gradients [numel], in the order of the names; see `Compressor.compress`.
 
@@ -219,7 +219,7 @@ class FeedbackCompressor:
             rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
             copies: whether `put_back` restores copies of residuals and velocities: a step that overflows has
                 gradients that are far off.
-            own: the worker's part of gradients that are sums; `put_back` restores copies that have gained it.
+            terms: the worker's part of gradients that are sums; it is added to what `put_back` restores.
         """
         self._context.iteration = iteration
         feedback, shard = self.feedback, self._shard
@@ -233,9 +233,9 @@ class FeedbackCompressor:
         parts = feedback.parts(named, self.layout, self.compressor, self._slices)
         if rms is not None:
             parts = [replace(part, rms=rms[part.name]) for part in parts]
-        copies = copies or own is not None
+        copies = copies or terms is not None
         before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
-        for kept, gradient in zip(before or (), own or (), strict=False):
+        for kept, gradient in zip(before or (), terms or (), strict=False):
             for residual in kept[:1]:
                 _gain(residual, gradient)
         with feedback.lock:

@@ -151,7 +151,7 @@ def a_gradient_that_is_not_finite_is_refused_or_skipped_in_the_island() -> None:
         model = sharded(island())
         state = compress_reduce_scatter(model, line)
         whole = compress_reduce_scatter(other := sharded(island()), line)
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other)]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (model, other)]
         for step in range(3):
             with_a_nan(model, step) if step == 1 else passed(model, step)
             assert state.last_step.skipped == (step == 1)

@@ -251,14 +251,14 @@ class Pattern(ABC):
         iteration: int,
         record: ExchangeRecord,
         *,
-        own: Sequence[Tensor] | None = None,
+        terms: Sequence[Tensor] | None = None,
     ) -> Outgoing:
         """What this worker sends of a shard's pieces, counted."""
         began, ordinals = perf_counter(), part.shard.ordinals
         is_sum = part.compressor.feedback is self.back
         # In a step that is skipped, workers take back their part of a sum.
-        copies, own = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else own
-        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=copies, own=own)
+        copies, terms = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else terms
+        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=copies, terms=terms)
         record.compressing.append((began, perf_counter()))
         record.traffic.sums.paper_bits += int(outgoing.tallies.paper_bits.sum())
         if not is_sum:

@@ -77,18 +77,18 @@ class Ring(Pattern):
     ) -> Payload:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         part, workers = self._chunks[chunk], self.setting.workers
-        tensors = own = part.shard.of(gradients)
+        tensors = terms = part.shard.of(gradients)
         if partial is not None:
             if self._is_refusal(partial):
                 if not self.copies:
-                    part.compressor.keep(own)
+                    part.compressor.keep(terms)
                 return partial
             began = perf_counter()
             sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
-            tensors = [received + gradient for received, gradient in zip(sums, own, strict=True)]
+            tensors = [received + gradient for received, gradient in zip(sums, terms, strict=True)]
             record.decoding.append((began, perf_counter()))
         has_sums = partial is not None and self.nonfinite == "skip"
-        outgoing = self._compress(part, tensors, iteration, record, own=own if has_sums else None)
+        outgoing = self._compress(part, tensors, iteration, record, terms=terms if has_sums else None)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload

@@ -295,18 +295,18 @@ class CudaOps(Device, Ops):
         written = symbols, *tables, *[0] * (2 - len(tables))
         if tables and (form == "quantile" or not whole):
             ranges, reports = self._find_ranges(grid, offsets.all_blocks, readback)
-            found = ranges.array
+            bounds = ranges.array
         else:
-            found, reports = 0, Reports(grid, readback)
+            bounds, reports = 0, Reports(grid, readback)
         if form != "quantile":
-            self._pass(source, f"{name}_quantize", grid, found, bits, 0, *written, *reports.arrays)
-            if isinstance(found, int):
+            self._pass(source, f"{name}_quantize", grid, bounds, bits, 0, *written, *reports.arrays)
+            if isinstance(bounds, int):
                 self._add(form, grid, [(symbols, tables)], 0, 0, reports.arrays[0])
         elif whole:
             padded = 1 << (longest - 1).bit_length()
-            self._pass(source, f"{name}_blocks", grid, found, padded, bits, *written, *reports.arrays)
+            self._pass(source, f"{name}_blocks", grid, bounds, padded, bits, *written, *reports.arrays)
         else:
-            keys = self._find_means(grid, work, found, reports)
+            keys = self._find_means(grid, work, bounds, reports)
             self._pass(source, f"{name}_pieces", grid, keys, bits, *written, *reports.arrays)
         return reports.kept
 
