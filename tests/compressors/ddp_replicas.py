@@ -193,15 +193,17 @@ def poisoned(
     now = [0]
     for unit in state._units:
 
-        def hook(flat: Tensor, unit: Any = unit, then: Any = unit.group._all_reduce_hook) -> None:
+        def hook(flat: Tensor, unit: Any = unit, then: Any = unit.named.group._all_reduce_hook) -> None:
             if now[0] in by_step and unit is state._units[0]:
                 flat[0] = by_step[now[0]]
             elif seen is not None:
                 for parameter, shard in zip(*unit.shards(flat), strict=True):
-                    seen[unit.names[parameter]] = seen.get(unit.names[parameter], 0) + shard.double()
+                    seen[unit.named.names[parameter]] = (
+                        seen.get(unit.named.names[parameter], 0) + shard.double()
+                    )
             then(flat)
 
-        unit.group._all_reduce_hook = hook
+        unit.named.group._all_reduce_hook = hook
     return lambda step: now.__setitem__(0, step)
 
 

@@ -120,7 +120,7 @@ def by_default_the_workers_of_a_host_are_a_site() -> None:
     socket.gethostname = lambda: f"host-{dist.get_rank() // 2}"
     run = Run(WGT, pattern="hierarchical").steps()
     socket.gethostname = gethostname
-    assert str(run.state._reducer.sites) == "[[0, 1], [2, 3]]"
+    assert str(run.state._reducer._sites) == "[[0, 1], [2, 3]]"
     assert_alike(run.digests)
 
 

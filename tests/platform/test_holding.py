@@ -154,12 +154,14 @@ def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
     with Hold(client, run_id, new=True, beat_s=0.05) as hold:
         first = tag(client, run_id)["beat"]
         until(lambda: tag(client, run_id)["beat"] != first, timeout_s=60)
+
         # This process slept for minutes, and another machine took the run.
-        theirs = elsewhere(client, run_id, time.time())
-        time.sleep(0.3)
-        theirs = elsewhere(client, run_id, time.time())  # over a sign of life that was under way
-        time.sleep(0.3)
-        assert tag(client, run_id) == theirs
+        def stands():
+            theirs = elsewhere(client, run_id, time.time())  # again over a sign of life that was under way
+            time.sleep(0.3)
+            return tag(client, run_id) == theirs
+
+        until(stands, timeout_s=60)
         assert not hold.is_ours()
         client.delete_tag(run_id, names.TAG_HOLDER)  # and ended it
         assert not hold.is_ours()
