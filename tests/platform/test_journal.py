@@ -211,6 +211,7 @@ def test_an_outage_loses_nothing_and_gives_two_notices(fake):
             journal.log(step, {"a": step, "b": -step})
         assert not journal.flush(0.5)
         assert len(journal.unshipped()) == 50
+        until(lambda n=2 * outage + 1: len(told) == n)  # type: ignore[misc]
         fake.before = lambda _: None
         assert journal.flush(LONG_S)
         until(lambda n=2 * outage + 2: len(told) == n)  # type: ignore[misc]
