@@ -66,9 +66,9 @@ def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[...
         ({"qs": None}, "without qs"),
         ({"iteration": -1}, "iteration -1"),
         ({"elements_after": 0.5}, "elements_after 0.5"),
-        ({"errors": {"tail": torch.zeros(3)}}, "error of 'tail'"),
-        ({"qs": {"tail": torch.zeros(3, 2)}}, "Q of 'tail'"),
-        ({"qs": {"bias": torch.zeros(1, 1)}}, "Q of 'bias'"),
+        ({"errors": {"tail": torch.zeros(3)}}, "error for 'tail'"),
+        ({"qs": {"tail": torch.zeros(3, 2)}}, "Q for 'tail'"),
+        ({"qs": {"bias": torch.zeros(1, 1)}}, "Q for 'bias'"),
         ({"errors": {"weight": torch.zeros(12, 10)}}, "error of 'weight' is torch.float32 (12, 10)"),
         ({"errors": {"bias": torch.zeros(12).double()}}, "error of 'bias' is torch.float64 (12,)"),
         ({"qs": {"weight": torch.zeros(10, 3)}}, "Q of 'weight' is torch.float32 (10, 3)"),
@@ -84,7 +84,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
     assert_same(power.state_dict(), a_state(iteration=7))
 
 
-@in_turn(("option", "words"), [("feedback", "error of 'weight'"), ("warm_start", "Q of 'weight'")])
+@in_turn(("option", "words"), [("feedback", "error for 'weight'"), ("warm_start", "Q for 'weight'")])
 def test_memory_that_a_run_does_not_keep_is_refused(
     option: str, words: str, make: Callable[..., PowerSGDReducer]
 ) -> None:
