@@ -1,9 +1,12 @@
 """`compress_reduce_scatter`: FSDP2's reduce-scatter in fewer bits, beside native HSDP; see ddp.py."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -13,10 +16,14 @@ from ddp_replicas import CELLS, EVERYTHING, islands, local, network, passed, sha
 from oracles import Floats, fp8, half, linear, quantile
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import NonFiniteGradient, compress_reduce_scatter, compress_replicas
+from taugrad.compressors import (
+    NonFiniteGradient,
+    ReduceScatterState,
+    compress_reduce_scatter,
+    compress_replicas,
+)
 
 WHOLE = "fp16(exempt={'smaller_than': 2147483647})"
 """A method of fixed size that sends everything."""
@@ -195,14 +202,13 @@ def what_a_reduce_scatter_cannot_be_is_refused() -> None:
         model = sharded(island()) if model is None else model
         return refusal(lambda: compress_reduce_scatter(model, method))
 
-    setter = FSDPModule.set_custom_reduce_scatter
-    del FSDPModule.set_custom_reduce_scatter
-    old = made()
-    FSDPModule.set_custom_reduce_scatter = setter  # type: ignore[method-assign]
+    with patch.dict(sys.modules, {"torch.distributed.fsdp._fully_shard._fsdp_api": None}):  # as before 2.13
+        del sys.modules[ReduceScatterState.__module__]
+        old = refusal(lambda: import_module(ReduceScatterState.__module__))
     disagreeing = sharded(island())
     compress_reduce_scatter(disagreeing, f"linear({(4, 8)[dist.get_rank()]})")
     for said, words in (
-        (old, "RuntimeError: compress_reduce_scatter needs a torch whose FSDPModule has set_custom_reduce_"),
+        (old, "ImportError: compress_reduce_scatter needs a torch whose FSDPModule has set_custom_reduce_"),
         (
             made(model=DistributedDataParallel(network())),
             "TypeError: model is of DistributedDataParallel: it",
