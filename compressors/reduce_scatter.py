@@ -4,8 +4,8 @@
 
 In place of FSDP2's own reduce-scatter (`FSDPModule.set_custom_reduce_scatter`), each worker quantizes its
 gradients shard by shard. One all-to-all brings each shard to the worker that has it, which adds up what
-arrived in rank order, in float32 (as ZeRO++'s qgZ, section 3.3, without its second hop). Nothing is copied to
-the host.
+arrived in rank order, in float32 (as ZeRO++'s qgZ, section 3.3, without its second hop). No gradient is
+copied to the host.
 
 There are no residuals: one would be of the size of the whole gradient, 4 bytes for each parameter of the
 model on each worker, which is the memory that FSDP2 saves. An element's error is that of one rounding.
@@ -72,6 +72,7 @@ def compress_reduce_scatter(
         The state: what was sent (`last_step`, `totals`). Nothing of it belongs into a checkpoint.
 
     Raises:
+        ImportError: this torch has no custom reduce-scatters (of the import, too).
         pydantic.ValidationError: the method is not valid; the message names the field.
         TypeError: the model is not FSDP2's.
         ValueError: the method cannot be used, or a pattern matches no parameter.

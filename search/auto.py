@@ -55,7 +55,7 @@ class Goal:
     Attributes:
         budget: MB on the wire, all workers together; None: the tolerance counts.
         tolerance: the loss that is allowed, in points of accuracy or nats; None: `Metric.margin`.
-        once: train once, without a comparison.
+        once: train once, without a comparison, so without a tolerance.
     """
 
     budget: float | None
@@ -71,6 +71,8 @@ class Goal:
             raise refusal(
                 f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"
             )
+        if once and tolerance is not None:
+            raise refusal(f"--tolerance {tolerance:g} with --once: nothing is compared; leave one out")
         return cls(budget, tolerance, once)
 
 
@@ -143,7 +145,8 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
         say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} is used instead")
     momentum = momentum_correction(chosen.compressor)
     if momentum and not momentum_correction(spec.compressor):
-        say(console, f"momentum {momentum:g} is applied before the threshold, instead of in the optimizer")
+        where = f"momentum {momentum:g} is applied before the threshold, not in the optimizer"
+        say(console, f"at the first density, {where}")
 
 
 def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:

@@ -7,12 +7,11 @@ momentum) times the effect. With momentum in the compressor, the decay must be l
 from typing import Any
 
 from taugrad.compressors.method import Method
+from taugrad.compressors.method.methods import Exempt
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.config import real
 
 from .tables import rounded
-
-_CARRIES_DECAY = ("sgd",)
-"""Optimizers' kinds. LARS scales gradient and decay together, by a norm of both."""
 
 
 def momentum_correction(method: Method) -> float:
@@ -27,40 +26,34 @@ def in_optimizer(spec: RunSpec) -> dict[str, Any]:
     if momentum and "nesterov" in optimizer:
         tree["compressor"]["momentum"] = 0.0
         optimizer["momentum"] = momentum
-        optimizer["weight_decay"] = decay_beside(momentum, optimizer["weight_decay"], optimizer["kind"])
-    return tree
-
-
-def in_compressor(spec: RunSpec) -> dict[str, Any]:
-    """A spec's tree with momentum in the compressor, whose method must be sparse.
-
-    Raises:
-        ValueError: the optimizer has a form of momentum that the compressor does not have.
-    """
-    tree = spec.model_dump(mode="json")
-    optimizer = tree["training"]["optimizer"]
-    momentum = optimizer.get("momentum", 0.0)
-    if momentum:
-        if optimizer.get("nesterov", True):  # Muon's is of that form
-            raise ValueError(
-                "training.optimizer.nesterov = True: the compressor's momentum has no Nesterov form"
-            )
-        tree["compressor"]["momentum"] = momentum
-        optimizer["momentum"] = 0.0
-        if optimizer["kind"] in _CARRIES_DECAY:
-            # Without a quotient's rounding error: there and back, below, is the same number.
-            optimizer["weight_decay"] = rounded(optimizer["weight_decay"] / (1 - momentum), 15)
+        if optimizer["kind"] == "sgd":  # LARS scales gradient and decay together, by a norm of both
+            optimizer["weight_decay"] = rounded(optimizer["weight_decay"] * (1 - momentum), 12)
     return tree
 
 
 def momentum_first(spec: RunSpec) -> RunSpec:
-    """The run with momentum in the compressor, before the threshold; as it is where that is not possible."""
-    try:
-        return RunSpec.model_validate(in_compressor(spec))
-    except ValueError:
+    """The run with momentum in the compressor, before the threshold.
+
+    The run as it is where that would be another algorithm: LARS divides by a norm of the gradient, Nesterov's
+    and Muon's momentum are of another form, local steps keep theirs, and what does not meet the threshold
+    (exempt parameters, layers that `hybrid` does not exchange) would have none.
+    """
+    tree = spec.model_dump(mode="json")
+    optimizer, mode = tree["training"]["optimizer"], real(spec.sync)
+    momentum = optimizer.get("momentum", 0.0)
+    if (
+        not momentum
+        or optimizer["kind"] != "sgd"
+        or optimizer["nesterov"]
+        or mode.is_local
+        or mode.mode == "hybrid"
+        or getattr(spec.compressor, "exempt", Exempt()) != Exempt()
+    ):
         return spec
-
-
-def decay_beside(momentum: float, decay: float, optimizer: str) -> float:
-    """The weight decay with momentum in the optimizer that equals `decay` with momentum in the compressor."""
-    return rounded(decay * (1 - momentum), 12) if optimizer in _CARRIES_DECAY else decay
+    tree["compressor"]["momentum"], optimizer["momentum"] = momentum, 0.0
+    # Without a quotient's rounding error: there and back is the same number.
+    optimizer["weight_decay"] = rounded(optimizer["weight_decay"] / (1 - momentum), 15)
+    try:
+        return RunSpec.model_validate(tree)
+    except ValueError:  # a method or a mode without momentum of its own
+        return spec

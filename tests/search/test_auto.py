@@ -118,10 +118,10 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
 def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, fields, threshold):
     monkeypatch.setattr("taugrad.search.auto.finished", lambda *_: pytest.fail("asked MLflow"))
     train = Trainer(uri, {})
-    assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == OK
+    assert run_auto(digits(**fields), "spec.yaml", Goal(None, None, once=True), train) == OK
     assert train.trained == [threshold]
     train.status = "FAILED"
-    assert run_auto(digits(**fields), "spec.yaml", Goal(None, 0.5, once=True), train) == FAILED
+    assert run_auto(digits(**fields), "spec.yaml", Goal(None, None, once=True), train) == FAILED
 
 
 def test_a_budget_is_one_training(uri, capsys):

@@ -23,7 +23,7 @@ def add_auto(commands: "Commands") -> None:
         run_auto,
         "find a threshold for a byte budget or a tolerated loss of accuracy, and train with it; or find the "
         "fastest way to a target over a link",
-        "SPEC [--budget MB | --tolerance AMOUNT | --target METRIC=NUMBER --link LINK] [--once] "
+        "SPEC [--budget MB | --tolerance AMOUNT | --once | --target METRIC=NUMBER --link LINK] "
         "[--plan-only] [-o FILE] [--FIELD VALUE ...]",
     )
     parser.add_argument("spec", type=Path, metavar="SPEC", help=SPEC_HELP)
@@ -42,7 +42,9 @@ def add_auto(commands: "Commands") -> None:
         "of a loss (default: 0.5 points, 0.02 nats, 1%% for other metrics)",
     )
     parser.add_argument(
-        "--once", action="store_true", help="train once only, with no uncompressed run to compare with"
+        "--once",
+        action="store_true",
+        help="train once only, with no uncompressed run to compare with",
     )
     goal.add_argument(
         "--target",
