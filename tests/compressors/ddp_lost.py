@@ -15,7 +15,8 @@ from ddp_local_steps import SPARSE
 from ddp_replicas import WIDTH, passed, sharded
 from torch.distributed.device_mesh import DeviceMesh
 
-from taugrad.compressors import LocalSteps, PeerLost, compress_reduce_scatter, compress_replicas
+from taugrad import compressors
+from taugrad.compressors import LocalSteps, PeerLost, compress_replicas
 
 PATIENCE_S = 8
 """What the workers ask of their process groups."""
@@ -80,7 +81,7 @@ def workers_that_are_killed_are_named() -> None:
     steps.step()
     pairs = DeviceMesh("cpu", torch.tensor([0, 1]), mesh_dim_names=("shard",))
     inside = sharded(pairs, reshard_after_forward=False)  # then a backward pass only reduces
-    compress_reduce_scatter(inside, "linear(8)")
+    compressors.compress_reduce_scatter(inside, "linear(8)")
     passed(inside, 0)
     loss = inside(torch.ones(2, WIDTH)).sum()
     if rank == 1:

@@ -18,7 +18,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from workbench import Worker
 
-from taugrad.compressors import CompressionState, compress_reduce_scatter, compressed_allgather
+from taugrad import compressors
+from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.method import read_config
 
@@ -155,7 +156,7 @@ def scattered(place: str, line: str, gradients: torch.Tensor) -> list[bytes]:
     """
     model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 7)).to(place)
     fully_shard(model, mesh=init_device_mesh(place, (1,)))
-    state = compress_reduce_scatter(model, line)
+    state = compressors.compress_reduce_scatter(model, line)
     (named,) = state._groups
     given, results = gradients.to(place), []
 
