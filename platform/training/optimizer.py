@@ -146,11 +146,19 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 def hidden_matrices(model: nn.Module) -> list[Parameter]:
-    """The parameters that Muon is for: of two dimensions or more, but embeddings' and the last layer's."""
+    """The parameters that Muon is for: matrices, but embeddings' and the last layer's.
+
+    What is one row or one column, as a matrix of its first dimension, is a vector, such as a class token
+    [1, 1, D], embeddings of positions [1, N, D], or channels' factors [C, 1, 1].
+    """
     by_layer = [[p for p in layer.parameters(recurse=False) if p.ndim > 1] for layer in model.modules()]
     others = {p for layer in model.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
     others.update(next(filter(None, reversed(by_layer)), ()))
-    return [parameter for parameter in model.parameters() if parameter.ndim > 1 and parameter not in others]
+    return [p for p in model.parameters() if _is_matrix(p) and p not in others]
+
+
+def _is_matrix(parameter: Parameter) -> bool:
+    return parameter.ndim > 1 and 1 < parameter.shape[0] < parameter.numel()
 
 
 def build_optimizer(

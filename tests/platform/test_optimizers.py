@@ -152,3 +152,11 @@ def test_muon_is_for_a_gpts_blocks_alone(tied):
     hidden = {names[id(parameter)] for parameter in hidden_matrices(model)}
     layers = ("attention.qkv", "attention.out", "mlp.fc", "mlp.out")
     assert hidden == {f"blocks.{block}.{layer}.weight" for block in range(2) for layer in layers}
+
+
+def test_muon_is_for_no_vectors_and_not_for_the_last_layer():
+    """Such as a vision transformer has: parameters of several dimensions that are one row or one column."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Conv2d(4, 5, 1), torch.nn.Linear(4, 1))
+    for name, shape in (("token", (1, 1, 4)), ("positions", (1, 7, 4)), ("factors", (4, 1, 1))):
+        model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
+    assert {id(p) for p in hidden_matrices(model)} == {id(model[0].weight), id(model[1].weight)}
