@@ -24,7 +24,8 @@ from .method import Method
 from .method.sparse import SparseMethod
 
 _ADAPTIVE = ("adam", "lamb")
-"""Parts of the names of such optimizers, or of their base classes."""
+"""Parts of the names of such optimizers, or of their base classes. torch's Muon is not one: it takes matrices
+only; what steps the other parameters, mostly AdamW, is seen by itself."""
 
 
 class SparseUnderAdam(UserWarning):
