@@ -202,7 +202,7 @@ def what_a_reduce_scatter_cannot_be_is_refused() -> None:
         model = sharded(island()) if model is None else model
         return refusal(lambda: compress_reduce_scatter(model, method))
 
-    with patch.dict(sys.modules, {"torch.distributed.fsdp._fully_shard._fsdp_api": None}):  # as before 2.13
+    with patch.dict(sys.modules, {"torch.distributed.fsdp._fully_shard._fsdp_api": None}):  # as before 2.9
         del sys.modules[ReduceScatterState.__module__]
         old = refusal(lambda: import_module(ReduceScatterState.__module__))
     disagreeing = sharded(island())
