@@ -49,6 +49,8 @@ GROUPS = {
         "compressors/hook",
         "compressors/worker_state",
         "compressors/replicas",
+        "compressors/reduce_scatter",
+        "compressors/fsdp_groups",
         "compressors/bucket/feedback",
         "compressors/integrations/rank_files",
         "compressors/peers/powersgd",
