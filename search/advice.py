@@ -24,7 +24,7 @@ LONG_S = 0.005
 MANY = 8
 """Workers. From here on, messages from each worker to all others are most of the bytes."""
 ADAPTIVE = ("adam", "adamw", "lamb", "muon")
-"""Kinds of optimizers that divide by the size of past gradients."""
+"""Kinds of optimizers that divide by the size of past gradients; Muon does for what is no matrix."""
 PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
 CLEARLY = 1.25
 """How much faster to a target than the usual way another must be to be advised: worths were measured with
@@ -198,9 +198,10 @@ METHODS = (
     ),
     Advice(
         "adaptive optimizer",
-        "The optimizer is Adam, AdamW or LAMB",
-        "these optimizers divide by the size of past gradients, which a threshold on gradients "
-        "distorts; so let each worker step with its own gradients, and compress what its weights change",
+        "The optimizer is Adam, AdamW, LAMB or Muon",
+        "these optimizers divide by the size of past gradients (Muon for embeddings, the last layer and "
+        "vectors), which a threshold on gradients distorts; so let each worker step with its own gradients, "
+        "and compress what its weights change",
         _LOCAL,
         {**_UNSENT, "training": f"{LR:g}, your lr, x sqrt(workers.count)"},
     ),
@@ -259,8 +260,9 @@ WORTH_KNOWING = (
     Advice(
         "unknown threshold",
         "You do not know which threshold keeps your accuracy",
-        "it trains with several thresholds until one is within the tolerance of no compression",
-        command="taugrad auto SPEC --tolerance 0.5",
+        "it trains without compression, then with two densities, or with local steps if the optimizer is "
+        "adaptive, until one is within the tolerance; if none is, it says how far off the nearest is",
+        command="taugrad auto SPEC --tolerance 2",
     ),
     Advice(
         "target",
