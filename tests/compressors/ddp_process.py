@@ -16,7 +16,7 @@ from ddp import KILLED, SCENARIOS, clean_up
 from torch.distributed.fsdp import FSDPModule
 
 LEFT_OUT = {"ddp_process"}
-if not hasattr(FSDPModule, "set_custom_reduce_scatter"):  # before torch 2.13
+if not hasattr(FSDPModule, "set_custom_reduce_scatter"):  # before torch 2.9
     LEFT_OUT.add("ddp_reduce_scatter")
 for path in sorted(Path(__file__).parent.glob("ddp_*.py")):  # which list scenarios
     if path.stem not in LEFT_OUT:
