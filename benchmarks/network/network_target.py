@@ -6,13 +6,14 @@ Hosts are network namespaces (benchmarks/network), which needs root. How many st
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
 each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
 stopped and continued: benchmarks/kept has what is known, and a page is made from that. `late` has local steps
-alone, with fragments and delays; `slow` is a smaller GPT over slower links, with more contenders.
+alone, with fragments and delays; `slow` is over slower links, with more contenders.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from statistics import fmean
 from textwrap import fill
 from typing import Any
@@ -28,7 +29,8 @@ from ..harness.in_process import Following, fit
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
 from ..harness.trainings import KEPT, Cells, Trainings, kept_in, key_of
 from ..harness.workers import train_by
-from . import Link, why_not
+from . import why_not
+from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_figure import Measured, best_of_kinds, draw, times_table
@@ -38,10 +40,10 @@ from .target_settings import (
     CODED,
     GPT,
     HALF,
+    SLOW,
     SPARSELOCO,
     STROM,
     WORKLOADS,
-    Job,
     Setting,
     Workload,
     coded,
@@ -60,24 +62,9 @@ DOCS = RESULTS.parent
 PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
 """Where the picture stands with a table, and how its path begins there; in the README, a short one."""
 SLOW_PLACE = Place(DOCS / "network.md", "<!-- slow links: begin -->", "<!-- slow links: end -->")
-SLOW_INTRODUCTION = (
-    "{hosts} simulated workers train a GPT of {parameters:,} parameters. **A first look**: {runs}; too few "
-    "for a ranking. A search begins with some settings, the first ones of its table, and goes on with "
-    "neighbours of what may be the fastest on a link of {links}, by an estimate. These trainings have seed "
-    "0. No training takes more than {longest} steps. Settings within {slack} times of a contender's best on "
-    "one of these links are in the last tables, {seeds}; there is an evaluation every {evaluate} steps. "
-    "**Times are computed, not measured**: mean steps x seconds a step of {job:g} billion parameters that "
-    "compute for {step_s:g} s and send as many bits a parameter; each worker receives the messages of all "
-    "others, 16 bits go around a ring; compressing takes no time, and Muon no longer than AdamW. Delays are "
-    "one way. SparseLoCo and DeMo send most of each norm's 64 weights, about 15% of their bytes here and "
-    "next to nothing in a large model. Not done: more trainings (MuLoCo's 2 bits among them), measured "
-    "times, 16 workers, a slow worker, data that differ by worker, a downstream score. The command goes on "
-    "from benchmarks/kept."
-)
 SLOW_CAPTION = (
-    "Seconds that a billion parameters would take to the target, computed from a small GPT's steps and "
-    "bytes: four workers, links of a rate and a delay one way, a second of computing a step; each contender "
-    "at its best of {trainings} trainings, {seeds}. A first look: few settings were tried. All of them:"
+    "Four hosts, seconds to the target, each contender at its best of "
+    f"{SLOW.contenders[-1].trainings} trainings, with {SLOW.seeds} seeds. All settings:"
 )
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
@@ -88,8 +75,6 @@ ROUNDS = 4
 """So many exchanges are timed, at least."""
 WHOLE_RUNS = 2
 """Of so many contenders, the fastest ones."""
-NEAR = 1.5
-"""Times of the fastest in a larger job, up to which a setting has all seeds."""
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
@@ -103,21 +88,32 @@ INTRODUCTION = (
     "more than {longest} steps. DDP, PowerSGD and `linear` have a search of learning rates alone. Not every "
     "knob was changed: the tables have all that was tried. Settings within {slack} times of a contender's "
     "best on a link, by the estimate, are measured there. Their steps to the target come from {seeds} "
-    "seeds, with simulated workers (PowerSGD: processes), and an evaluation every {evaluate} steps. Seconds "
+    "seeds, with simulated workers (PowerSGD: processes), and an evaluation every {evaluate} steps. "
+    "'Continuations' scores the models that came to the target: how many second halves of held-out texts are "
+    "likelier after their own first half than after three others (25% by chance; the least and the most of "
+    "the seeds). Seconds "
     "per step come from the platform's trainer over gloo on the link, {enough} exchanges or {least} steps "
     "after {skipped} steps; the peak rate is of what host 0 sent in a tenth of a second. **Times are steps "
     "x seconds per step**; the last table has complete runs with their real times. Delays are one way. "
-    "{auto}"
+    "{more}"
 )
 AUTO = (
     "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
     "workload's own learning rate. The time of its probe is not included."
 )
 NO_AUTO = "What `auto --link` chooses is not measured here."
+SLOW_NOTES = (
+    "**What the links stand for**: a billion parameters that compute for a second a step can send, over 200 "
+    "Mbit/s or 1 Gbit/s, about as many bits a parameter while a step computes as this GPT (0.8 million "
+    "parameters, about 80 ms a step) over 2 or 10 Mbit/s; 50 ms lie between continents. "
+    f"{NO_AUTO} 'SparseLoCo, coded' is SparseLoCo's message with positions that are entropy-coded: the same "
+    "training, bit for bit. SparseLoCo and DeMo send most of each norm's 128 weights, next to nothing in a "
+    "large model. Not done here: 16 workers, a slow worker, data that differ by worker, a downstream score."
+)
 
 
 def train(text: str) -> dict[str, float]:
-    """How many steps a training takes to its target; infinity where it does not come there, or diverges."""
+    """Steps to the target, infinity where it is not reached; bytes a step and worker; the model's score."""
     return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
 
 
@@ -125,11 +121,12 @@ def _trained(text: str) -> dict[str, float]:
     try:
         trainer = fit(text, Following())
     except Diverged:
-        return {"steps": float("inf"), "bytes": float("nan")}
+        return {"steps": float("inf"), "bytes": float("nan"), "score": float("nan")}
     totals = trainer.sync.totals
     return {
         "steps": float(trainer.done) if trainer.reached else float("inf"),
         "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
+        "score": continuation_score(trainer.model, trainer.data.test),
     }
 
 
@@ -171,14 +168,16 @@ def steps_table(workload: Workload, settings: Sequence[Setting], trainings: Trai
         steps = [result["steps"] for result in results]
         nbytes = [result["bytes"] for result in results if np.isfinite(result["bytes"])]
         kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
+        scores = [100 * result["score"] for result, count in zip(results, steps, strict=True) if count < inf]
         interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
         within = f"{interval[0]:,.0f} to {interval[1]:,.0f}" if interval else ""
         by_seed = [_steps([step]) for step in steps] + [""] * (workload.seeds - len(steps))
-        rows.append((setting.name, _steps(steps), within, *by_seed, kilobytes))
+        score = f"{fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})" if scores else ""
+        rows.append((setting.name, _steps(steps), within, *by_seed, kilobytes, score))
     columns = (
         *("setting", "steps to the target, mean", "95% interval"),
         *(f"seed {seed}" for seed in range(workload.seeds)),
-        "KB a step and host",
+        *("KB a step and host", "continuations, %"),
     )
     return Table(f"{workload.name}: steps to {_target(workload)}", columns, rows)
 
@@ -262,61 +261,10 @@ def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
 
 
 def train_seeds(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> None:
-    """Trains settings with the first seed; with the others, for a job, those that are near its fastest."""
-    train_all(trainings, [(workload.spec(setting, 0), workload.longest) for setting in settings])
-    near = {setting.name: setting for setting in settings}
-    if workload.job is not None:
-        totals = [
-            {name: job_seconds(workload, setting, trainings, link) for name, setting in near.items()}
-            for link in workload.job.links
-        ]
-        near = {
-            name: setting
-            for name, setting in near.items()
-            if any(seconds[name] <= NEAR * min(seconds.values()) for seconds in totals)
-        }
-    seeds = range(1, workload.seeds)
-    specs = [(workload.spec(setting, seed), workload.longest) for seed in seeds for setting in near.values()]
+    """Trains settings with all seeds."""
+    seeds = range(workload.seeds)
+    specs = [(workload.spec(setting, seed), workload.longest) for seed in seeds for setting in settings]
     train_all(trainings, specs)
-
-
-def job_seconds(
-    workload: Workload, setting: Setting, trainings: Trainings, link: str, seeds: int | None = 1
-) -> float:
-    """Seconds to the target in the larger job, by the first seeds; None: by all that were trained."""
-    assert workload.job is not None
-    results = results_of(workload, setting, trainings)[:seeds]
-    nbytes = fmean(result["bytes"] for result in results)
-    a_step = workload.job.step_seconds(setting, nbytes, Link.parse(link), workload.hosts)
-    return a_step * fmean(result["steps"] for result in results)
-
-
-def computed_table(
-    workload: Workload, job: Job, pairs: Iterable[tuple[Setting, str]], trainings: Trainings, link: str
-) -> tuple[Table, dict[str, float]]:
-    """Each setting's time to the target in a larger job, the fastest first; and seconds by setting."""
-    lines, totals, kinds = [], dict[str, float](), dict[str, str]()
-    for setting, kind in pairs:
-        results = results_of(workload, setting, trainings)
-        totals[setting.name] = job_seconds(workload, setting, trainings, link, None)
-        kinds[setting.name] = kind
-        steps, bits = (
-            fmean(result["steps"] for result in results),
-            fmean(8 * result["bytes"] / job.own_parameters for result in results),
-        )
-        lines.append((setting.name, f"{totals[setting.name] / steps:.2f}", f"{bits:.3f}", str(len(results))))
-    ours = {contender.name for contender in workload.contenders if contender.ours} | {CODED}
-    half = min(totals[name] for name in totals if kinds[name] == HALF.name)
-    peer = min(totals[name] for name in totals if kinds[name] not in ours)
-    rows = [
-        (name, _minutes(totals[name]), _times(half, totals[name]), _times(peer, totals[name]), *more)
-        for name, *more in sorted(lines, key=lambda line: totals[line[0]])
-    ]
-    columns = (
-        *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
-        *("s a step", "bits a parameter and step", "seeds"),
-    )
-    return Table(f"{job.parameters / 1e9:g} billion parameters over {link}, computed", columns, rows), totals
 
 
 def choices_table(
@@ -369,23 +317,10 @@ def whole_table(
     return Table(f"{workload.name} over {link}, whole runs", columns, rows, notes)
 
 
-def introduced(searches: Sequence[Search], *, auto: bool) -> str:
-    """What was done, in a few sentences."""
+def introduced(searches: Sequence[Search], more: str) -> str:
+    """What was done, in a few sentences, and more that is true of these links."""
     workload = searches[0].workload
     runs = ", ".join(f"{search.contender.name} {len(search.results)} trainings" for search in searches)
-    if workload.job is not None:
-        return SLOW_INTRODUCTION.format(
-            hosts=workload.hosts,
-            parameters=workload.job.own_parameters,
-            runs=runs,
-            links=", ".join(searches[0].links),
-            longest=workload.longest,
-            slack=SLACK,
-            seeds=_seeds_of(workload),
-            evaluate=workload.base["training"]["evaluate_every"],
-            job=workload.job.parameters / 1e9,
-            step_s=workload.job.step_s,
-        )
     return INTRODUCTION.format(
         hosts=workload.hosts,
         cores=len(os.sched_getaffinity(0)),
@@ -399,14 +334,8 @@ def introduced(searches: Sequence[Search], *, auto: bool) -> str:
         enough=workload.rounds,
         least=workload.least_steps,
         skipped=SKIPPED,
-        auto=AUTO if auto else NO_AUTO,
+        more=more,
     )
-
-
-def _seeds_of(workload: Workload) -> str:
-    if workload.seeds == 1:
-        return "with one seed, so that their spread is not known"
-    return f"with {workload.seeds} seeds within {NEAR} times of the fastest of a table, else with one"
 
 
 def measure(
@@ -438,13 +367,6 @@ def measure(
     tables.append(steps_table(workload, list(settings.values()), trainings))
     minutes: dict[str, dict[str, float]] = {}
     totals: dict[str, Mapping[str, float]] = {}
-    if workload.job is not None:
-        for link in workload.job.links:
-            every = {setting.name: (setting, kind) for pairs in over.values() for setting, kind in pairs}
-            table, seconds = computed_table(workload, workload.job, every.values(), trainings, link)
-            tables.append(table)
-            minutes[link] = best_of_kinds(seconds, kinds)
-        return tables, minutes
     for link in links:
         rows = rows_over(workload, here[link], trainings, cells, link)
         tables.append(time_table(workload, link, rows, kinds))
@@ -470,7 +392,7 @@ def main(arguments: Sequence[str]) -> int:
     parts = (*WORKLOADS, "auto")
     options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, parts=parts)
     workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
-    if any(workload.job is None for workload in workloads.values()) and (reason := why_not()):
+    if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
     links_of_most = LINKS
@@ -490,7 +412,7 @@ def main(arguments: Sequence[str]) -> int:
             choices = Cells(kept_in("network_target_choices", quick=False))
             chosen = chosen_for(workload, links, choices)
         tables, minutes = measure(searches, chosen, trainings, cells)
-        introduction = introduced(searches, auto=bool(chosen))
+        introduction = introduced(searches, AUTO if chosen else SLOW_NOTES if name == "slow" else NO_AUTO)
         publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS and name in ("gpt", "slow"):
             measured = Measured.now(_target(workload), minutes, options)
@@ -512,10 +434,8 @@ def show(workload: Workload, measured: Measured) -> None:
 
 def show_slow(workload: Workload, measured: Measured) -> None:
     """Writes the table of slow links into the page."""
-    most = workload.contenders[-1].trainings
-    caption = SLOW_CAPTION.format(trainings=most, seeds=_seeds_of(workload))
     table = times_table({workload.name: measured}, short=False)
-    SLOW_PLACE.fill(f"{table}\n\n{_said(caption, 'slow', workload, measured)}")
+    SLOW_PLACE.fill(f"{table}\n\n{_said(SLOW_CAPTION, 'slow', workload, measured)}")
 
 
 def _said(caption: str, key: str, workload: Workload, measured: Measured, folder: str = "") -> str:

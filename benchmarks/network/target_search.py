@@ -16,7 +16,7 @@ PATIENCE = 1.1
 """A training ends where it would take so many times as long as the best, were bytes free, on each link."""
 SLACK = 1.15
 """A setting is measured on a link where it may take so many times what the contender's best may take."""
-STEP_S, EXCHANGE_S = 0.042, 0.040
+STEP_S, EXCHANGE_S = 0.078, 0.050
 """Seconds of a step's computing and of an exchange of nothing, about: they only say what to try next."""
 Found = Mapping[str, float]
 

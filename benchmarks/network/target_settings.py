@@ -8,8 +8,6 @@ from typing import Any
 
 from taugrad.platform.spec import RunSpec
 
-from . import Link
-
 sys.path.append(str(Path(__file__).parent))  # kept trainings are known by specs with demo:gpt
 HOSTS = 4
 NEVER = 10**6
@@ -276,30 +274,6 @@ CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A larger training, which sends as many bits a parameter and step as a workload."""
-
-    parameters: float
-    step_s: float
-    """Seconds that a step computes."""
-    links: Sequence[str]
-    own_parameters: int
-    """The workload's."""
-
-    def step_seconds(self, setting: Setting, nbytes: float, link: Link, hosts: int) -> float:
-        """Seconds of a step of which each worker sends so many bytes, as a mean over steps.
-
-        Each worker receives the messages of all others; 16 bits go around a ring.
-        """
-        bits = 8 * nbytes * setting.every * self.parameters / self.own_parameters
-        if setting.half:
-            return self.step_s + 2 * (hosts - 1) * (bits / hosts / link.rate + link.delay)
-        fragments, late = setting.sync.get("fragments", 1), setting.sync.get("delay_steps", 0)
-        exchange = link.delay + (hosts - 1) * bits / fragments / link.rate
-        return self.step_s + max(0.0, exchange - late * self.step_s) * fragments / setting.every
-
-
-@dataclass(frozen=True)
 class Workload:
     """A model, its data, and what a run has to reach."""
 
@@ -317,8 +291,6 @@ class Workload:
     """With so many exchanges, fewer steps are enough."""
     seeds: int = 3
     """Of the settings that are measured."""
-    job: "Job | None" = None
-    """For which times are computed, where they are not measured."""
     codes_peer: bool = False
     """Whether SparseLoCo's message is also measured with positions that are entropy-coded."""
     hosts: int = HOSTS
@@ -382,24 +354,35 @@ GPT = Workload(
     },
     *("loss", 2.2, 425),
 )
-SLOW_TRAININGS = 2
+SLOW_TRAININGS = 10
 """Of each contender, over slow links."""
 _SLOW_KNOBS: Mapping[str, Sequence[float]] = {
-    "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 100),
+    "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 60, 100),
     "percent": (0.2, 0.5, 1, 2, 5, 10, 20),
     "keep": (4, 8, 16, 32, 64, 128, 256),
     "bits": (2, 3, 4, 8),
 }
 _SLOW_STARTS: Mapping[str, Sequence[Point]] = {
-    DILOCO.name: ((30, 2.0, 0.7, 0.8, 8), (30, 1.0, 0.7, 0.8, 8), (10, 2.0, 0.7, 0.8, 4)),
-    STREAMING.name: ((30, 2.0, 0.7, 0.8, 2, 1), (30, 1.0, 0.7, 0.8, 2, 1), (10, 2.0, 0.7, 0.8, 2, 1)),
-    MULOCO.name: ((30, 2.0, 0.7, 0.8, 4), (30, 1.0, 0.7, 0.8, 4), (10, 2.0, 0.7, 0.8, 4)),
-    DEMO.name: ((1, 1.0, 32, 0.999), (1, 1.0, 32, 0.95), (1, 2.0, 32, 0.95)),
-    SPARSELOCO.name: ((4, 4.0, 0.0, 64, 0.95), (4, 2.0, 0.0, 64, 0.95), (10, 4.0, 0.0, 64, 0.95)),
-    STROM_BY_MUON.name: ((30, 2.0, 10, 0.25), (10, 2.0, 5, 0.25), (4, 2.0, 2, 0.25)),
-    STROM.name: ((4, 4.0, 2, 0.25), (4, 2.0, 2, 0.25), (10, 4.0, 5, 0.25)),
+    DILOCO.name: (
+        *((30, rate, 0.7, 0.8, 4) for rate in (0.5, 1.0)),
+        *((every, 0.5, 0.7, 0.8, 4) for every in (10, 60)),
+        (30, 0.5, 0.7, 0.8, 8),
+    ),
+    SPARSELOCO.name: (
+        *((every, 2.0, 0.0, 64, 0.95) for every in (4, 6, 10)),
+        (4, 2.0, 0.0, 128, 0.95),
+        (30, 1.0, 0.0, 64, 0.95),
+    ),
+    STROM_BY_MUON.name: (
+        *((10, rate, 5, 0.25) for rate in (1.0, 2.0)),
+        *((4, 1.0, 2, 0.25), (30, 1.0, 10, 0.25), (10, 1.0, 2, 0.25)),
+    ),
+    STROM.name: (
+        *((every, 2.0, 2, 0.25) for every in (4, 6, 10)),
+        *((4, 2.0, 1, 0.25), (30, 1.0, 5, 0.25)),
+    ),
 }
-"""What was known to be good, with twice its rate and with it, and another number of local steps."""
+"""What was the best over faster links, and other numbers of local steps."""
 
 
 def _over_slow_links(contender: Contender) -> Contender:
@@ -408,27 +391,21 @@ def _over_slow_links(contender: Contender) -> Contender:
     if contender.knobs["every"] == (1,):
         knobs["every"] = (1,)
     starts = _SLOW_STARTS.get(contender.name, contender.starts)
-    trainings = SLOW_TRAININGS if contender is not HALF else 2
+    trainings = SLOW_TRAININGS if contender is not HALF else contender.trainings
     return replace(contender, knobs=knobs, starts=starts, trainings=trainings)
 
 
-SLOW = Workload(
-    "GPT, 2 x 64",
-    {
-        **GPT.base,
-        "model": {"kind": "gpt", "layers": 2, "heads": 4, "width": 64},
-        "training": {**GPT.base["training"], "evaluate_every": 20},
-    },
-    *("loss", 2.5, 220),
-    tuple(
+SLOW = replace(
+    GPT,
+    base={**GPT.base, "data": {**GPT.base["data"], "test_examples": 250}},
+    contenders=tuple(
         map(
             _over_slow_links,
             (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM),
         )
     ),
+    least_steps=20,
     rounds=8,
-    seeds=1,
-    job=Job(1e9, 1.0, ("200mbit,0ms", "200mbit,50ms", "1gbit,0ms", "1gbit,50ms"), 119_104),
     codes_peer=True,
 )
 WORKLOADS = {
