@@ -354,7 +354,7 @@ GPT = Workload(
     },
     *("loss", 2.2, 425),
 )
-SLOW_TRAININGS = 8
+SLOW_TRAININGS = 5
 """Of each contender, over slow links."""
 _SLOW_KNOBS: Mapping[str, Sequence[float]] = {
     "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 60, 100),
