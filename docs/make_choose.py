@@ -34,11 +34,11 @@ MEASURED = {
         "every 4 steps (`chunked_topk(keep=128, decay=0.95) | quantile(bits=2) | chunked`: more bytes, no "
         "more steps), and {network_target_gpt: DiLoCo, every 30, 8 bits: times faster than 16 bits} with "
         "DiLoCo in 8 bits. 10% every 4 steps took as many steps as 2%; the intervals are of its final loss. "
-        "For [a billion parameters over 200 Mbit/s](network.md#over-slower-links), minutes computed from a "
-        "small GPT's steps (a first look: two trainings each, one seed): {network_target_slow: `strom`, "
-        "every 4: minutes to the target} with `strom`, "
-        "{network_target_slow: SparseLoCo, every 4: minutes to the target} with SparseLoCo's message, "
-        "{network_target_slow: MuLoCo, every 30, 4 bits: minutes to the target} with MuLoCo in 4 bits."
+        "Over [2 Mbit/s](network.md#over-slower-links), about what 200 Mbit/s are to a billion parameters, "
+        "the same for each kind at its best of five trainings: {network_target_slow: `strom`, every 4: times "
+        "faster than 16 bits} with `strom` at 1% every 4 steps, {network_target_slow: SparseLoCo, every 6: "
+        "times faster than 16 bits} with SparseLoCo's message every 6 steps, {network_target_slow: MuLoCo, "
+        "every 30, 4 bits: times faster than 16 bits} with MuLoCo in 4 bits."
     ),
     "sgd": (
         "LeNet by SGD, 4 hosts, 50 Mbit/s. Times faster to 96% accuracy than with 16 bits: "

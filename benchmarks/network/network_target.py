@@ -51,11 +51,13 @@ from .target_settings import (
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
 SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
+MEASURED_SLOW_LINKS = ("2mbit,0ms", "10mbit,0ms", "10mbit,50ms")
+"""2 Mbit/s with 50 ms is only searched for: to measure there takes another quarter of an hour."""
 LATE_LINK = "1gbit,0ms"
 """Where late fragments are measured, too."""
 QUICK_LINKS = ("1gbit,1ms",)
-WHOLE_LINK = "50mbit,0ms"
-"""Where each setting is also run whole, by the clock."""
+WHOLE_LINKS = ("50mbit,0ms", "10mbit,0ms")
+"""On the first of these the fastest settings are also run whole, by the clock."""
 PICTURE = RESULTS.parent / "images" / "time_to_target.png"
 _BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
@@ -84,18 +86,17 @@ INTRODUCTION = (
     "setting that may be the fastest on a link (of those below, in turn) and changes one knob to the next "
     "value: what is the contender's own, the learning rate, the number of local steps. These trainings have "
     "seed 0. What would be slower than {patience} times the contender's best on each link, were bytes free, "
-    "ends there, and is not begun where it would be so with the {ddp} steps of DDP in float32; none takes "
-    "more than {longest} steps. DDP, PowerSGD and `linear` have a search of learning rates alone. Not every "
-    "knob was changed: the tables have all that was tried. Settings within {slack} times of a contender's "
-    "best on a link, by the estimate, are measured there. Their steps to the target come from {seeds} "
-    "seeds, with simulated workers (PowerSGD: processes), and an evaluation every {evaluate} steps. "
-    "'Continuations' scores the models that came to the target: how many second halves of held-out texts are "
-    "likelier after their own first half than after three others (25% by chance; the least and the most of "
-    "the seeds). Seconds "
-    "per step come from the platform's trainer over gloo on the link, {enough} exchanges or {least} steps "
-    "after {skipped} steps; the peak rate is of what host 0 sent in a tenth of a second. **Times are steps "
-    "x seconds per step**; the last table has complete runs with their real times. Delays are one way. "
-    "{more}"
+    "ends there, and is not begun where it would be so with {ddp} steps, about those of DDP; none takes "
+    "more than {longest} steps (with other seeds, twice as many). DDP, PowerSGD and `linear` have a search "
+    "of learning rates alone. Not every knob was changed: the tables have all that was tried. Settings "
+    "within {slack} times of a contender's best on a link, by the estimate, are measured there. Their steps "
+    "to the target come from {seeds} seeds, with simulated workers (PowerSGD: processes), and an evaluation "
+    "every {evaluate} steps. 'Continuations' scores the models that came to the target: how many second "
+    "halves of held-out texts are likelier after their own first half than after three others (25% by "
+    "chance; the least and the most of the seeds). Seconds per step come from the platform's trainer over "
+    "gloo on the link, {enough} exchanges or {least} steps after {skipped} steps; the peak rate is of what "
+    "host 0 sent in a tenth of a second. **Times are steps x seconds per step**; the last table has "
+    "complete runs with their real times. Delays are one way. {more}"
 )
 AUTO = (
     "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
@@ -106,9 +107,10 @@ SLOW_NOTES = (
     "**What the links stand for**: a billion parameters that compute for a second a step can send, over 200 "
     "Mbit/s or 1 Gbit/s, about as many bits a parameter while a step computes as this GPT (0.8 million "
     "parameters, about 80 ms a step) over 2 or 10 Mbit/s; 50 ms lie between continents. "
+    "The search was for 2 Mbit/s and 50 ms, too, where nothing was measured. "
     f"{NO_AUTO} 'SparseLoCo, coded' is SparseLoCo's message with positions that are entropy-coded: the same "
     "training, bit for bit. SparseLoCo and DeMo send most of each norm's 128 weights, next to nothing in a "
-    "large model. Not done here: 16 workers, a slow worker, data that differ by worker, a downstream score."
+    "large model. Not done here: 16 workers, a slow worker, data that differ by worker."
 )
 
 
@@ -169,11 +171,9 @@ def steps_table(workload: Workload, settings: Sequence[Setting], trainings: Trai
         nbytes = [result["bytes"] for result in results if np.isfinite(result["bytes"])]
         kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
         scores = [100 * result["score"] for result, count in zip(results, steps, strict=True) if count < inf]
-        interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
-        within = f"{interval[0]:,.0f} to {interval[1]:,.0f}" if interval else ""
         by_seed = [_steps([step]) for step in steps] + [""] * (workload.seeds - len(steps))
         score = f"{fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})" if scores else ""
-        rows.append((setting.name, _steps(steps), within, *by_seed, kilobytes, score))
+        rows.append((setting.name, _steps(steps), _within(steps), *by_seed, kilobytes, score))
     columns = (
         *("setting", "steps to the target, mean", "95% interval"),
         *(f"seed {seed}" for seed in range(workload.seeds)),
@@ -186,13 +186,19 @@ def _target(workload: Workload) -> str:
     return f"{workload.metric} {'at most' if workload.metric == 'loss' else 'at least'} {workload.target:g}"
 
 
+def _within(steps: Sequence[float], factor: float = 1) -> str:
+    """The 95% interval of the seeds' mean, times a factor."""
+    interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
+    return " to ".join(number(factor * end) for end in interval) if interval else ""
+
+
 def _steps(values: Sequence[float]) -> str:
     mean = fmean(values)
     return f"{mean:,.0f}" if np.isfinite(mean) else "not reached"
 
 
-Row = tuple[Setting, float, Spread, Mapping[str, Any]]
-"""A setting, its steps to the target, seconds of one, and what was measured over a link."""
+Row = tuple[Setting, Sequence[float], Spread, Mapping[str, Any]]
+"""A setting, its steps to the target by seed, seconds of one, and what was measured over a link."""
 
 
 def rows_over(
@@ -206,14 +212,14 @@ def rows_over(
     asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
     rows = []
     for setting, cell in zip(settings, over(link, asked, cells), strict=True):
-        steps = fmean(result["steps"] for result in results_of(workload, setting, trainings))
+        steps = [result["steps"] for result in results_of(workload, setting, trainings)]
         rows.append((setting, steps, seconds_a_step(cell, setting), cell))
     return rows
 
 
 def totals_of(rows: Sequence[Row]) -> dict[str, float]:
     """Seconds to the target, by setting."""
-    return {setting.name: steps * spread.middle for setting, steps, spread, _ in rows}
+    return {setting.name: fmean(steps) * spread.middle for setting, steps, spread, _ in rows}
 
 
 def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mapping[str, str]) -> Table:
@@ -226,17 +232,18 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
         (
             setting.name,
             _minutes(totals[setting.name]),
+            _within(steps, spread.middle / 60),
             _times(half, totals[setting.name]),
             _times(peer, totals[setting.name]),
             str(Spread(1000 * spread.low, 1000 * spread.middle, 1000 * spread.high)),
             f"{100 * utilization(cell, setting):.0f}",
             number(cell["peak"] / 1e6) if "peak" in cell else "",
         )
-        for setting, _, spread, cell in sorted(rows, key=lambda row: totals[row[0].name])
+        for setting, steps, spread, cell in sorted(rows, key=lambda row: totals[row[0].name])
     ]
     columns = (
-        *("setting", "minutes to the target", "times faster than 16 bits", "than the best peer"),
-        *("ms a step", "computing, %", "peak Mbit/s"),
+        *("setting", "minutes to the target", "95% interval, by seeds", "times faster than 16 bits"),
+        *("than the best peer", "ms a step", "computing, %", "peak Mbit/s"),
     )
     notes = list(_limit(rows, half, peer))
     fixed = min(totals[name] for name in totals if kinds[name] != AUTO_KIND)
@@ -248,9 +255,9 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
 def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
     """How much could be gained, by the part of its time that DDP with 16 bits computes."""
     computing = [
-        steps * spread.middle * utilization(cell, setting)
-        for setting, steps, spread, cell in rows
-        if setting.half and steps * spread.middle == half
+        totals_of([row])[row[0].name] * utilization(row[3], row[0])
+        for row in rows
+        if row[0].half and totals_of([row])[row[0].name] == half
     ]
     return tuple(
         f"DDP in 16 bits computes for {number(seconds / 60)} of its minutes. An exchange that takes no time, "
@@ -261,9 +268,9 @@ def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
 
 
 def train_seeds(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> None:
-    """Trains settings with all seeds."""
-    seeds = range(workload.seeds)
-    specs = [(workload.spec(setting, seed), workload.longest) for seed in seeds for setting in settings]
+    """Trains settings with all seeds; these may take longer than those of a search."""
+    seeds, most = range(workload.seeds), 2 * workload.longest
+    specs = [(workload.spec(setting, seed), most) for seed in seeds for setting in settings]
     train_all(trainings, specs)
 
 
@@ -340,6 +347,7 @@ def introduced(searches: Sequence[Search], more: str) -> str:
 
 def measure(
     searches: Sequence[Search],
+    links: Sequence[str],
     chosen: Mapping[str, Setting],
     trainings: Trainings,
     cells: Cells,
@@ -349,8 +357,8 @@ def measure(
     Returns:
         The tables, and minutes to the target by link and contender.
     """
-    workload, links = searches[0].workload, searches[0].links
-    whole = WHOLE_LINK if WHOLE_LINK in links else links[0]
+    workload = searches[0].workload
+    whole = next((link for link in WHOLE_LINKS if link in links), links[0])
     over = {
         link: [(setting, search.contender.name) for search in searches for setting in search.settings(link)]
         for link in links
@@ -402,16 +410,14 @@ def main(arguments: Sequence[str]) -> int:
     for name, workload in workloads.items():
         links = SLOW_LINKS if name == "slow" else links_of_most
         searches = searched(workload, links, trainings)
-        if name == "late":
-            for search in searches:
-                search.links = (*LINKS, LATE_LINK)
+        measured_links = {"late": (*LINKS, LATE_LINK), "slow": MEASURED_SLOW_LINKS}.get(name, links)
         chosen: Mapping[str, Setting] = {}
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
         elif "auto" in options.parts:
             choices = Cells(kept_in("network_target_choices", quick=False))
             chosen = chosen_for(workload, links, choices)
-        tables, minutes = measure(searches, chosen, trainings, cells)
+        tables, minutes = measure(searches, measured_links, chosen, trainings, cells)
         introduction = introduced(searches, AUTO if chosen else SLOW_NOTES if name == "slow" else NO_AUTO)
         publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS and name in ("gpt", "slow"):
