@@ -135,6 +135,24 @@ def _strom_by_muon(every: int, rate: float, percent: float, unsent: float) -> Se
     return replace(_strom(every, rate, percent, unsent), optimizer=MUON)
 
 
+def _strom_outer(
+    every: int, rate: float, percent: float, unsent: float, outer: float, momentum: float
+) -> Setting:
+    plain = _strom(every, rate, percent, unsent)
+    optimizer = {"lr": outer, "momentum": momentum, "nesterov": momentum > 0}
+    return replace(plain, sync={**plain.sync, "outer": optimizer})
+
+
+def _strom_decaying(every: int, rate: float, percent: float, unsent: float, decay: float) -> Setting:
+    line = f"strom(density({percent / 100:g}, every=1), decay={decay}) | golomb_rice"
+    return replace(_strom(every, rate, percent, unsent), line=line)
+
+
+def _two_bits(every: int, rate: float, percent: float, unsent: float) -> Setting:
+    line = f"wgt(density({percent / 100:g}, every=1)) | quantile(bits=2) | golomb_rice"
+    return replace(_strom(every, rate, percent, unsent), line=line)
+
+
 def _late(every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int) -> Setting:
     plain = _strom(every, rate, percent, unsent)
     late = {"fragments": min(fragments, every), "delay_steps": min(delay, every - 1)}
@@ -217,6 +235,44 @@ STROM = Contender(
 STROM_BY_MUON = replace(
     STROM, name="strom, Muon (ours)", label="`strom` with Muon, every {every}", make=_strom_by_muon
 )
+STROM_OUTER = Contender(
+    *("strom, outer momentum (ours)", "`strom` with outer momentum {momentum}, every {every}"),
+    {**STROM.knobs, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.3, 0.5, 0.8, 0.9)},
+    _strom_outer,
+    (
+        *((6, 2.0, 2, 0.25, 1.0, momentum) for momentum in (0.3, 0.5)),
+        *((every, 1.0, percent, 0.25, 0.7, 0.8) for every, percent in ((6, 2), (10, 5))),
+        (10, 2.0, 5, 0.25, 1.0, 0.5),
+    ),
+    TRAININGS,
+    ours=True,
+)
+"""The first of three attempts to need fewer steps over slow links: DiLoCo's outer optimizer."""
+STROM_DECAYING = Contender(
+    *(
+        "strom, residual's weight (ours)",
+        "`strom`, {unsent:g} of the residual, decay {decay:g}, every {every}",
+    ),
+    {**STROM.knobs, "unsent": (0.0, 0.25, 0.5, 1.0), "decay": (0.9, 0.95, 0.99, 1.0)},
+    _strom_decaying,
+    (
+        *((6, 2.0, 2, unsent, 1.0) for unsent in (0.0, 0.5, 1.0)),
+        (6, 2.0, 2, 0.25, 0.95),
+        (10, 2.0, 5, 0.5, 1.0),
+    ),
+    TRAININGS,
+    ours=True,
+)
+"""The second: other parts of the residual in a worker's weights, and residuals that fade."""
+TWO_BITS = Contender(
+    *("wgt, 2 bits (ours)", "`wgt` in 2 bits, every {every}"),
+    STROM.knobs,
+    _two_bits,
+    (*((every, 2.0, percent, 0.25) for every, percent in ((4, 1), (4, 2), (6, 2), (6, 5), (10, 5))),),
+    TRAININGS,
+    ours=True,
+)
+"""The third: values in two bits in place of plus or minus tau."""
 LATE = Contender(
     *("strom, late (ours)", "`strom`, every {every}, {fragments} fragments, {delay} late"),
     {**STROM.knobs, "every": EVERY[1:], "fragments": (1, 2, 4), "delay": (1, 2, 3, 5)},
@@ -354,7 +410,7 @@ GPT = Workload(
     },
     *("loss", 2.2, 425),
 )
-SLOW_TRAININGS = 5
+SLOW_TRAININGS = 8
 """Of each contender, over slow links."""
 _SLOW_KNOBS: Mapping[str, Sequence[float]] = {
     "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 60, 100),
@@ -401,7 +457,10 @@ SLOW = replace(
     contenders=tuple(
         map(
             _over_slow_links,
-            (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM),
+            (
+                *(HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM),
+                *(STROM_OUTER, STROM_DECAYING, TWO_BITS),
+            ),
         )
     ),
     least_steps=20,
