@@ -20,11 +20,16 @@ class Asked:
     spec: RunSpec
     half: str = ""
     """What its all-reduces are in, where it has any: `fp16` or `bf16`; empty: float32."""
+    time: int = 1
+    """The first time that it is measured, or a later one."""
+    slept: float = 0.0
+    """Seconds that worker 0 sleeps in each step, as if it computed as much longer."""
 
     @property
     def key(self) -> str:
-        """Of what is computed."""
-        return key_of(self.spec) + self.half
+        """Of what is computed; however long worker 0 sleeps."""
+        again = f" {self.time}" if self.time > 1 else ""
+        return key_of(self.spec) + self.half + again + (" slowed" if self.slept else "")
 
 
 AT_ONCE = 6
@@ -49,10 +54,10 @@ def over_link(link: str, asked: Sequence[Asked]) -> list[dict[str, Any]]:
     """Trainings by a host for each worker on one network, and what its probe found."""
     (hosts,) = {cell.spec.workers.count for cell in asked}
     say(f"{len(asked)} trainings over {link}")
-    trainings = [(cell.spec.model_dump_json(), cell.half) for cell in asked]
+    trainings = [(cell.spec.model_dump_json(), cell.half, cell.slept) for cell in asked]
     with Network(uniform(hosts, Link.parse(link))) as network:
         probe = str(network.probe())
         results = found_by(network, "train", trainings=trainings)
     said = {"probe": probe, "date": datetime.now().astimezone().date().isoformat(), "machine": environment()}
-    lines = [{"line": cell.half or str(cell.spec.compressor)} for cell in asked]
+    lines = [{"line": cell.half or str(cell.spec.compressor), "slept": cell.slept} for cell in asked]
     return [{**line, **said, **result} for line, result in zip(lines, results, strict=True)]

@@ -16,26 +16,23 @@ from dataclasses import replace
 from math import inf
 from statistics import fmean
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 
 from taugrad.compressors.errors import Diverged
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tasks import claims
-from taugrad.platform.tasks.metric import LOSS
 
 from ..harness.in_process import Following, fit
-from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
+from ..harness.report import RESULTS, Place, Table, number, publish, read_options
 from ..harness.trainings import KEPT, Cells, Trainings, kept_in, key_of
 from ..harness.workers import train_by
 from . import why_not
 from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
+from .target_conditions import condition_tables
 from .target_figure import Measured, best_of_kinds, draw, times_table
-from .target_search import PATIENCE, SLACK, Search, searched
-from .target_search import train as train_all
+from .target_search import PATIENCE, SLACK, Search, searched, train_seeds
 from .target_settings import (
     CODED,
     GPT,
@@ -47,6 +44,17 @@ from .target_settings import (
     Setting,
     Workload,
     coded,
+)
+from .target_times import (
+    SKIPPED,
+    Row,
+    best_peer,
+    mean_steps,
+    minutes,
+    ratio,
+    results_of,
+    rows_over,
+    within,
 )
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
@@ -73,12 +81,8 @@ CAPTION = (
     "have had the same number of trainings each, the others a search of learning rates. taugrad has all of "
     "them. All settings:"
 )
-ROUNDS = 4
-"""So many exchanges are timed, at least."""
 WHOLE_RUNS = 2
 """Of so many contenders, the fastest ones."""
-SKIPPED = 10
-"""Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 INTRODUCTION = (
     "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
     "**Each contender has the same search**, others and ours: {runs}. A search begins with some settings, "
@@ -133,36 +137,6 @@ def _trained(text: str) -> dict[str, float]:
     }
 
 
-def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
-    """Steps enough: whole rounds of local steps."""
-    rounds = max(ROUNDS, min(workload.rounds, -(-workload.least_steps // setting.every)))
-    return workload.steps(setting, _skipped(setting) + rounds * setting.every)
-
-
-def _skipped(setting: Setting) -> int:
-    return -(-SKIPPED // setting.every) * setting.every
-
-
-def seconds_a_step(cell: Mapping[str, Any], setting: Setting) -> Spread:
-    """Of rounds: the mean of all, and from the 10th to the 90th percentile of them."""
-    done = np.array(cell["done"])[_skipped(setting) - 1 :: setting.every]
-    rounds = np.diff(done) / setting.every
-    return Spread.of(rounds.tolist(), float(rounds.mean()))
-
-
-def utilization(cell: Mapping[str, Any], setting: Setting) -> float:
-    """Which part of the time worker 0 computed."""
-    skipped = _skipped(setting)
-    seconds = cell["done"][-1] - cell["done"][skipped - 1]
-    return float(sum(cell["computing"][skipped:]) / seconds)
-
-
-def results_of(workload: Workload, setting: Setting, trainings: Trainings) -> list[Mapping[str, float]]:
-    """Of a setting's seeds, those that were trained; the first one always was."""
-    results = [trainings.known(workload.spec(setting, seed)) for seed in range(workload.seeds)]
-    return [result for result in results if result is not None]
-
-
 def steps_table(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> Table:
     """How many steps each setting takes, and its bytes."""
     rows = []
@@ -172,9 +146,9 @@ def steps_table(workload: Workload, settings: Sequence[Setting], trainings: Trai
         nbytes = [result["bytes"] for result in results if np.isfinite(result["bytes"])]
         kilobytes = number(fmean(nbytes) / 1000) if nbytes else ""
         scores = [100 * result["score"] for result, count in zip(results, steps, strict=True) if count < inf]
-        by_seed = [_steps([step]) for step in steps] + [""] * (workload.seeds - len(steps))
+        by_seed = [mean_steps([step]) for step in steps] + [""] * (workload.seeds - len(steps))
         score = f"{fmean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})" if scores else ""
-        rows.append((setting.name, _steps(steps), _within(steps), *by_seed, kilobytes, score))
+        rows.append((setting.name, mean_steps(steps), within(steps), *by_seed, kilobytes, score))
     columns = (
         *("setting", "steps to the target, mean", "95% interval"),
         *(f"seed {seed}" for seed in range(workload.seeds)),
@@ -187,132 +161,78 @@ def _target(workload: Workload) -> str:
     return f"{workload.metric} {'at most' if workload.metric == 'loss' else 'at least'} {workload.target:g}"
 
 
-def _within(steps: Sequence[float], factor: float = 1) -> str:
-    """The 95% interval of the seeds' mean, times a factor."""
-    interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
-    return " to ".join(number(factor * end) for end in interval) if interval else ""
-
-
-def _steps(values: Sequence[float]) -> str:
-    mean = fmean(values)
-    return f"{mean:,.0f}" if np.isfinite(mean) else "not reached"
-
-
-Row = tuple[Setting, Sequence[float], Spread, Mapping[str, Any]]
-"""A setting, its steps to the target by seed, seconds of one, and what was measured over a link."""
-
-
-def rows_over(
-    workload: Workload,
-    settings: Sequence[Setting],
-    trainings: Trainings,
-    cells: Cells,
-    link: str,
-) -> list[Row]:
-    """Of each setting."""
-    asked = [Asked(timed_spec(workload, setting), setting.half) for setting in settings]
-    rows = []
-    for setting, cell in zip(settings, over(link, asked, cells), strict=True):
-        steps = [result["steps"] for result in results_of(workload, setting, trainings)]
-        rows.append((setting, steps, seconds_a_step(cell, setting), cell))
-    return rows
-
-
-def totals_of(rows: Sequence[Row]) -> dict[str, float]:
-    """Seconds to the target, by setting."""
-    return {setting.name: fmean(steps) * spread.middle for setting, steps, spread, _ in rows}
-
-
 def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mapping[str, str]) -> Table:
     """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose."""
-    totals = totals_of(rows)
-    half = min(totals[name] for name in totals if kinds[name] == HALF.name)
-    ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND, CODED}
-    peer = min(totals[name] for name in totals if kinds[name] not in ours)
+    half = min(row.seconds for row in rows if kinds[row.setting.name] == HALF.name)
+    peer = best_peer(workload, rows, kinds)
+    rows = sorted(rows, key=lambda row: row.seconds)
     lines = [
         (
-            setting.name,
-            _minutes(totals[setting.name]),
-            _within(steps, spread.middle / 60),
-            _times(half, totals[setting.name]),
-            _times(peer, totals[setting.name]),
-            str(Spread(1000 * spread.low, 1000 * spread.middle, 1000 * spread.high)),
-            f"{100 * utilization(cell, setting):.0f}",
-            number(cell["peak"] / 1e6) if "peak" in cell else "",
+            row.setting.name,
+            minutes(row.seconds),
+            within(row.steps, row.step_ms.middle / 60_000),
+            ratio(half, row.seconds),
+            ratio(peer, row.seconds),
+            str(row.step_ms),
+            ", ".join(map(number, row.means_ms)),
+            f"{100 * row.computing_ms / row.step_ms.middle:.0f}",
+            "" if row.peak is None else number(row.peak / 1e6),
         )
-        for setting, steps, spread, cell in sorted(rows, key=lambda row: totals[row[0].name])
+        for row in rows
     ]
     columns = (
         *("setting", "minutes to the target", "95% interval, by seeds", "times faster than 16 bits"),
-        *("than the best peer", "ms a step", "computing, %", "peak Mbit/s"),
+        *("than the best peer", "ms a step", "each time", "computing, %", "peak Mbit/s"),
     )
-    notes = list(_limit(rows, half, peer))
-    fixed = min(totals[name] for name in totals if kinds[name] != AUTO_KIND)
-    notes += [judged(totals[name], fixed) for name in totals if kinds[name] == AUTO_KIND]
-    notes += sorted({f"Timed on {cell['date']}, {cell['machine']}." for *_, cell in rows if "date" in cell})
-    return Table(f"{workload.name} over {link} ({rows[0][3]['probe']})", columns, lines, tuple(notes))
+    notes = [_limit(row, peer) for row in rows if row.setting.half and row.seconds == half]
+    fixed = min(row.seconds for row in rows if kinds[row.setting.name] != AUTO_KIND)
+    notes += [judged(row.seconds, fixed) for row in rows if kinds[row.setting.name] == AUTO_KIND]
+    cells = [cell for row in rows for cell in row.cells]
+    notes += sorted({f"Timed on {cell['date']}, {cell['machine']}." for cell in cells if "date" in cell})
+    return Table(f"{workload.name} over {link} ({cells[0]['probe']})", columns, lines, tuple(notes))
 
 
-def _limit(rows: Sequence[Row], half: float, peer: float) -> tuple[str, ...]:
+def _limit(half: Row, peer: float) -> str:
     """How much could be gained, by the part of its time that DDP with 16 bits computes."""
-    computing = [
-        totals_of([row])[row[0].name] * utilization(row[3], row[0])
-        for row in rows
-        if row[0].half and totals_of([row])[row[0].name] == half
-    ]
-    return tuple(
+    seconds = fmean(half.steps) * half.computing_ms / 1000
+    return (
         f"DDP in 16 bits computes for {number(seconds / 60)} of its minutes. An exchange that takes no time, "
-        f"and changes no step, would be {number(half / seconds)} times faster than 16 bits, and "
+        f"and changes no step, would be {number(half.seconds / seconds)} times faster than 16 bits, and "
         f"{number(peer / seconds)} times faster than the best peer."
-        for seconds in computing
     )
-
-
-def train_seeds(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> None:
-    """Trains settings with all seeds; these may take longer than those of a search."""
-    seeds, most = range(workload.seeds), 2 * workload.longest
-    specs = [(workload.spec(setting, seed), most) for seed in seeds for setting in settings]
-    train_all(trainings, specs)
 
 
 def choices_table(
-    workload: Workload, totals: Mapping[str, Mapping[str, float]], chosen: Mapping[str, Setting]
+    workload: Workload, rows: Mapping[str, Sequence[Row]], chosen: Mapping[str, Setting]
 ) -> Table:
     """What `auto` chose for each link, beside the best of the settings that were searched for."""
-    rows = []
+    lines = []
     for link, setting in chosen.items():
-        seconds = totals[link]
-        best = min((name for name in seconds if not name.startswith(NAME)), key=seconds.__getitem__)
-        ratio = f"{seconds[setting.name] / seconds[best]:.2f}"
+        here = next(row for row in rows[link] if row.setting.name == setting.name)
+        best = min(
+            (row for row in rows[link] if not row.setting.name.startswith(NAME)), key=lambda row: row.seconds
+        )
+        times = f"{here.seconds / best.seconds:.2f}"
         way = setting.name.partition(": ")[2]
-        rows.append((link, way, number(seconds[setting.name]), best, number(seconds[best]), ratio))
+        lines.append((link, way, number(here.seconds), best.setting.name, number(best.seconds), times))
     columns = ("link", "`auto --link` chose", "s", "best fixed setting", "its s", "auto / best")
-    return Table(f"{workload.name}: what `auto --link` chose", columns, rows)
-
-
-def _times(base: float, seconds: float) -> str:
-    return number(base / seconds) if np.isfinite(base) and np.isfinite(seconds) else ""
-
-
-def _minutes(seconds: float) -> str:
-    return number(seconds / 60) if np.isfinite(seconds) else "not reached"
+    return Table(f"{workload.name}: what `auto --link` chose", columns, lines)
 
 
 def whole_table(
-    workload: Workload, settings: Sequence[Setting], trainings: Trainings, cells: Cells, link: str
+    workload: Workload, rows: Sequence[Row], trainings: Trainings, cells: Cells, link: str
 ) -> Table:
     """Runs to the target by the clock, beside the product."""
-    reached = [s for s in settings if np.isfinite(trainings.of(workload.spec(s, 0))["steps"])]
-    timed = over(link, [Asked(timed_spec(workload, setting), setting.half) for setting in reached], cells)
-    runs = over(link, [Asked(workload.whole(setting, 0), setting.half) for setting in reached], cells)
-    rows = []
-    for setting, steps, run in zip(reached, timed, runs, strict=True):
-        expected = trainings.of(workload.spec(setting, 0))["steps"]
-        product = expected * seconds_a_step(steps, setting).middle
+    reached = [row for row in rows if np.isfinite(trainings.of(workload.spec(row.setting, 0))["steps"])]
+    asked = [Asked(workload.whole(row.setting, 0), row.setting.half) for row in reached]
+    lines = []
+    for row, run in zip(reached, over(link, asked, cells), strict=True):
+        expected = trainings.of(workload.spec(row.setting, 0))["steps"]
+        product = expected * row.step_ms.middle / 1000
         clock = run["seconds"] - run["evaluating"]
-        rows.append(
+        lines.append(
             (
-                setting.name,
+                row.setting.name,
                 *(f"{expected:,.0f}", f"{run['steps']:,}"),
                 *(number(product / 60), number(clock / 60), f"{clock / product:.2f}"),
             )
@@ -322,7 +242,7 @@ def whole_table(
         *("by the clock, min", "clock / product"),
     )
     notes = ("The fastest contenders here. Seed 0, to the target, evaluations left out on both sides.",)
-    return Table(f"{workload.name} over {link}, whole runs", columns, rows, notes)
+    return Table(f"{workload.name} over {link}, whole runs", columns, lines, notes)
 
 
 def introduced(searches: Sequence[Search], more: str) -> str:
@@ -374,20 +294,21 @@ def measure(
     train_seeds(workload, list(settings.values()), trainings)
     tables = [search.table() for search in searches]
     tables.append(steps_table(workload, list(settings.values()), trainings))
-    minutes: dict[str, dict[str, float]] = {}
-    totals: dict[str, Mapping[str, float]] = {}
+    by_kind: dict[str, dict[str, float]] = {}
+    rows: dict[str, list[Row]] = {}
     for link in links:
-        rows = rows_over(workload, here[link], trainings, cells, link)
-        tables.append(time_table(workload, link, rows, kinds))
-        totals[link] = totals_of(rows)
-        minutes[link] = best_of_kinds(totals[link], kinds)
+        rows[link] = rows_over(workload, here[link], trainings, cells, link)
+        tables.append(time_table(workload, link, rows[link], kinds))
+        by_kind[link] = best_of_kinds(rows[link], kinds)
     if chosen:
-        tables.append(choices_table(workload, totals, chosen))
-    fastest: dict[str, Setting] = {}
-    for name in sorted(totals[whole], key=totals[whole].__getitem__):
-        fastest.setdefault(kinds[name], settings[name])
+        tables.append(choices_table(workload, rows, chosen))
+    fastest: dict[str, Row] = {}
+    for row in sorted(rows[whole], key=lambda row: row.seconds):
+        fastest.setdefault(kinds[row.setting.name], row)
     tables.append(whole_table(workload, list(fastest.values())[:WHOLE_RUNS], trainings, cells, whole))
-    return tables, minutes
+    if workload.conditions:
+        tables += condition_tables(workload, fastest, trainings, cells, whole)
+    return tables, by_kind
 
 
 def records(*, quick: bool) -> tuple[Trainings, Cells]:

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event, Thread
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -60,8 +60,10 @@ class Widened:
 class Timing(Following):
     """Notes when each step was done, how long it computed, how long evaluations took, and the peak rate."""
 
-    def __init__(self) -> None:
+    def __init__(self, slept: float) -> None:
+        """`slept`: seconds for which worker 0 sleeps before each step."""
         super().__init__()
+        self._slept = slept if dist.get_rank() == 0 else 0.0
         self.peak = 0.0
         """Of what this host sent in a tenth of a second, bit/s."""
         self._over = Event()
@@ -100,6 +102,7 @@ class Timing(Following):
 
     def _noting(self, iterate: Callable[..., float]) -> Callable[..., float]:
         def noted(*arguments: Any) -> float:
+            sleep(self._slept)
             loss = iterate(*arguments)
             self.done.append(perf_counter())
             return loss
@@ -122,22 +125,23 @@ def _bytes_sent() -> int:
     return sum(int(numbers.split()[8]) for name, numbers in lines if name.strip() != "lo")
 
 
-def train(trainings: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+def train(trainings: Sequence[tuple[str, str, float]]) -> list[dict[str, Any]]:
     """Trains specs, which are JSON, one after the other: when their steps were done, and their results.
 
-    A spec's second element is empty, or fp16 or bf16: all-reduces are in these, as torch's hooks make them.
+    Beside a spec: nothing, or fp16 or bf16, in which all-reduces are, as torch's hooks make them; and the
+    seconds for which worker 0 sleeps before each step.
     """
     results = []
-    for spec, half in trainings:
+    for spec, half, slept in trainings:
         base.dist = Narrow(DTYPES[half]) if half else dist  # type: ignore[assignment]
-        results.append(_train(spec))
+        results.append(_train(spec, slept))
         gc.collect()  # closes connections
         dist.barrier()
     return results
 
 
-def _train(spec: str) -> dict[str, Any]:
-    listener = Timing()
+def _train(spec: str, slept: float) -> dict[str, Any]:
+    listener = Timing(slept)
     trainer = fit(spec, listener)
     listener.finished()
     ended = perf_counter()  # after the last evaluation, which is among those that are timed

@@ -1,6 +1,6 @@
 """The figure of network/network_target.py: minutes to the target, by link, of each kind of exchange."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf, isfinite
@@ -10,6 +10,7 @@ from taugrad.dashboards.figures import save
 from taugrad.dashboards.style import WIDE, Key, log_axis, new_panels
 
 from ..harness.report import Options, environment, number
+from .target_times import Row
 
 Minutes = Mapping[str, Mapping[str, float]]
 """By link and kind of exchange."""
@@ -49,20 +50,26 @@ COLORS = {
     "linear (ours)": "#CC79A7",
     "strom (ours)": "#D55E00",
     "strom, Muon (ours)": "#D55E00",
+    "strom, outer momentum (ours)": "#D55E00",
+    "strom, residual's weight (ours)": "#D55E00",
+    "wgt, 2 bits (ours)": "#CC79A7",
     "auto --link (ours)": "#000000",
 }
 """By contender, Okabe and Ito's."""
 _LEAST_MINUTES = 20
 """If every time is shorter, the axis has seconds."""
-_MARKERS = dict(zip(COLORS, ("o", "s", "^", "D", "v", "^", "s", "*", "h", "P", "o", "s", "x"), strict=True))
+_MARKERS = dict(
+    zip(COLORS, ("o", "s", "^", "D", "v", "^", "s", "*", "h", "P", "o", "s", "D", "v", "s", "x"), strict=True)
+)
 
 
-def best_of_kinds(seconds: Mapping[str, float], kinds: Mapping[str, str]) -> dict[str, float]:
+def best_of_kinds(rows: Iterable[Row], kinds: Mapping[str, str]) -> dict[str, float]:
     """The least minutes of each contender's settings; who did not come to the target is left out."""
     minutes: dict[str, float] = {}
-    for name, value in seconds.items():
-        if isfinite(value):
-            minutes[kinds[name]] = min(value / 60, minutes.get(kinds[name], inf))
+    for row in rows:
+        kind = kinds[row.setting.name]
+        if isfinite(row.seconds):
+            minutes[kind] = min(row.seconds / 60, minutes.get(kind, inf))
     return minutes
 
 

@@ -43,6 +43,13 @@ def train(trainings: Trainings, asked: Iterable[tuple[RunSpec, int]]) -> None:
         trainings.keep(spec, {**trainings.of(short), "within": float(most)})
 
 
+def train_seeds(workload: Workload, settings: Sequence[Setting], trainings: Trainings) -> None:
+    """Trains settings with all seeds; these may take longer than those of a search."""
+    seeds, most = range(workload.seeds), 2 * workload.longest
+    specs = [(workload.spec(setting, seed), most) for seed in seeds for setting in settings]
+    train(trainings, specs)
+
+
 @dataclass
 class Search:
     """Of a contender's settings, with the first seed."""

@@ -349,6 +349,10 @@ class Workload:
     """Of the settings that are measured."""
     codes_peer: bool = False
     """Whether SparseLoCo's message is also measured with positions that are entropy-coded."""
+    times: int = 1
+    """How often a step is measured over a link, where a setting is close to the fastest."""
+    conditions: bool = False
+    """Whether workers that are not alike are measured, too."""
     hosts: int = HOSTS
 
     @property
@@ -466,6 +470,8 @@ SLOW = replace(
     least_steps=20,
     rounds=8,
     codes_peer=True,
+    times=3,
+    conditions=True,
 )
 WORKLOADS = {
     "gpt": GPT,

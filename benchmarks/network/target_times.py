@@ -1,0 +1,138 @@
+"""From trainings and cells to times: steps to the target, and what a step takes over a link."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks import claims
+from taugrad.platform.tasks.metric import LOSS
+
+from ..harness.report import Spread, number
+from ..harness.trainings import Cells, Trainings
+from .network_cells import Asked, over
+from .target_choice import AUTO_KIND
+from .target_settings import CODED, Setting, Workload
+
+ROUNDS = 4
+"""So many exchanges are timed, at least."""
+SKIPPED = 10
+"""Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
+CLOSE = 1.3
+"""What takes at most so many times as long as the fastest is measured again, where a workload says so."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A setting over a link.
+
+    Attributes:
+        steps: to the target, by seed; infinity where it is not reached.
+        cells: what was measured over the link, each time.
+    """
+
+    setting: Setting
+    steps: Sequence[float]
+    cells: list[Mapping[str, Any]]
+
+    @property
+    def step_ms(self) -> Spread:
+        """A step takes, by its rounds: the mean of all, and from the 10th to the 90th percentile of them."""
+        rounds = 1000 * np.concatenate([_rounds(cell, self.setting) for cell in self.cells])
+        return Spread.of(rounds.tolist(), float(rounds.mean()))
+
+    @property
+    def means_ms(self) -> list[float]:
+        """A step takes, each time that it was measured."""
+        return [1000 * float(_rounds(cell, self.setting).mean()) for cell in self.cells]
+
+    @property
+    def seconds(self) -> float:
+        """To the target."""
+        return fmean(self.steps) * self.step_ms.middle / 1000
+
+    @property
+    def computing_ms(self) -> float:
+        """Worker 0 computes in a step."""
+        return 1000 * fmean(
+            second for cell in self.cells for second in cell["computing"][skipped(self.setting) :]
+        )
+
+    @property
+    def peak(self) -> float | None:
+        """Bit/s, where it was measured: the highest."""
+        return max((cell["peak"] for cell in self.cells if "peak" in cell), default=None)
+
+
+def skipped(setting: Setting) -> int:
+    """Steps that are not timed: whole rounds."""
+    return -(-SKIPPED // setting.every) * setting.every
+
+
+def _rounds(cell: Mapping[str, Any], setting: Setting) -> np.ndarray[Any, np.dtype[np.float64]]:
+    done = np.array(cell["done"])[skipped(setting) - 1 :: setting.every]
+    return np.diff(done) / setting.every
+
+
+def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
+    """Steps enough: whole rounds of local steps."""
+    rounds = max(ROUNDS, min(workload.rounds, -(-workload.least_steps // setting.every)))
+    return workload.steps(setting, skipped(setting) + rounds * setting.every)
+
+
+def results_of(workload: Workload, setting: Setting, trainings: Trainings) -> list[Mapping[str, float]]:
+    """Of a setting's seeds, those that were trained; the first one always was."""
+    results = [trainings.known(workload.spec(setting, seed)) for seed in range(workload.seeds)]
+    return [result for result in results if result is not None]
+
+
+def rows_over(
+    workload: Workload, settings: Sequence[Setting], trainings: Trainings, cells: Cells, link: str
+) -> list[Row]:
+    """Each setting over a link; what is close to the fastest is measured again."""
+    rows = [
+        Row(setting, [result["steps"] for result in results_of(workload, setting, trainings)], [cell])
+        for setting, cell in zip(settings, over(link, _asked(workload, settings), cells), strict=True)
+    ]
+    most = CLOSE * min(row.seconds for row in rows)
+    close = [row for row in rows if row.seconds <= most]
+    for time in range(2, workload.times + 1):
+        asked = _asked(workload, [row.setting for row in close], time)
+        for row, cell in zip(close, over(link, asked, cells), strict=True):
+            row.cells.append(cell)
+    return rows
+
+
+def _asked(workload: Workload, settings: Sequence[Setting], time: int = 1) -> list[Asked]:
+    return [Asked(timed_spec(workload, setting), setting.half, time=time) for setting in settings]
+
+
+def best_peer(workload: Workload, rows: Sequence[Row], kinds: Mapping[str, str]) -> float:
+    """The least seconds to the target of what is not ours."""
+    ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND, CODED}
+    return min(row.seconds for row in rows if kinds[row.setting.name] not in ours)
+
+
+def within(steps: Sequence[float], factor: float = 1) -> str:
+    """The 95% interval of the seeds' mean, times a factor."""
+    interval = claims.interval(steps, None, LOSS) if np.isfinite(steps).all() else None
+    return " to ".join(number(factor * end) for end in interval) if interval else ""
+
+
+def mean_steps(values: Sequence[float]) -> str:
+    """In words where a seed did not come to the target."""
+    mean = fmean(values)
+    return f"{mean:,.0f}" if np.isfinite(mean) else "not reached"
+
+
+def minutes(seconds: float) -> str:
+    """Or that the target was not reached."""
+    return number(seconds / 60) if np.isfinite(seconds) else "not reached"
+
+
+def ratio(base: float, seconds: float) -> str:
+    """How many times faster than a base, if both came to the target."""
+    return number(base / seconds) if np.isfinite(base) and np.isfinite(seconds) else ""
