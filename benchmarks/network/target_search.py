@@ -1,7 +1,7 @@
 """The same search for each contender: its local steps, its learning rate and its own knobs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from statistics import fmean
 
@@ -18,6 +18,8 @@ SLACK = 1.15
 """A setting is measured on a link where it may take so many times what the contender's best may take."""
 STEP_S, EXCHANGE_S = 0.078, 0.050
 """Seconds of a step's computing and of an exchange of nothing, about: they only say what to try next."""
+BEGUN = 3
+"""Trainings of a contender with more hosts."""
 Found = Mapping[str, float]
 
 
@@ -147,3 +149,22 @@ def searched(workload: Workload, links: Sequence[str], trainings: Trainings) -> 
         for search, point in todo:
             search.tell(point)
     return searches
+
+
+def with_more_hosts(workload: Workload, searches: Sequence[Search], link: str) -> Workload:
+    """A workload whose contenders begin with the best settings that searches with fewer hosts came to."""
+    return replace(workload, contenders=[_begun(search, link, workload.hosts) for search in searches])
+
+
+def _begun(search: Search, link: str, hosts: int) -> Contender:
+    """With the best setting; the next higher rate, and then rarer exchanges, or the next lower rate."""
+    best = min(search.results, key=lambda point: search.seconds(point, link))
+    knobs = dict(search.contender.knobs)
+    place = list(knobs).index("unsent") if "unsent" in knobs else None
+    if place is not None and best[place] == 1 / search.workload.hosts:  # as in the workers' mean
+        knobs["unsent"] = (0.0, 1 / hosts, 0.5)
+        best = (*best[:place], 1 / hosts, *best[place + 1 :])
+    contender = replace(search.contender, knobs=knobs)
+    near = [point for point in contender.neighbours(best) if point[2:] == best[2:]]
+    starts = (best, *sorted(near, key=lambda point: point < best))[:BEGUN]
+    return replace(contender, starts=starts, trainings=len(starts))

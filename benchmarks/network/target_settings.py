@@ -473,9 +473,20 @@ SLOW = replace(
     times=3,
     conditions=True,
 )
+MANY = replace(
+    SLOW,
+    name=f"{SLOW.name}, 16 workers",
+    ddp=300,
+    contenders=(),
+    conditions=False,
+    hosts=16,
+    seeds=1,
+)
+"""Its contenders begin with the best of `SLOW`."""
 WORKLOADS = {
     "gpt": GPT,
     "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE)),
     "slow": SLOW,
+    "many": MANY,
 }
-"""By name on the command line; `slow` goes over `SLOW_LINKS`."""
+"""By name on the command line."""
