@@ -5,6 +5,7 @@ import math
 import re
 from ctypes.util import find_library
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from forked import run_script
@@ -88,7 +89,7 @@ def test_hook(tmp_path):
 def test_network_target(tmp_path):
     needs_network()
     result = tables(run("network_target", tmp_path / "results", "network_target_gpt"))
-    half, strom, steps, times, choices, whole = result
+    half, strom, steps, times, choices, whole, slowed, texts = result
     assert (len(half), len(strom)) == (2, 2)  # trainings of each search
     names = [row[0] for row in steps]
     assert names[0] == "DDP, fp16 hook"
@@ -98,8 +99,10 @@ def test_network_target(tmp_path):
     minutes = [numbers(row[1])[0] for row in times]
     assert minutes == sorted(minutes)
     counts = {row[0]: numbers(row[1])[0] for row in steps}
-    for name, product, *_, spread, computing, peak in times:
+    for place, (name, product, *_, spread, each_time, computing, peak) in enumerate(times):
         assert_spread(spread)
+        assert fmean(numbers(each_time)) == pytest.approx(numbers(spread)[0], rel=0.01)
+        assert len(numbers(each_time)) == 2 or place > 0  # what is close to the fastest, again
         assert numbers(peak)[0] > 0
         assert numbers(product)[0] == pytest.approx(counts[name] * numbers(spread)[0] / 60_000, rel=0.02)
         assert 0 < numbers(computing)[0] <= 100
@@ -110,6 +113,13 @@ def test_network_target(tmp_path):
         # Bits of a simulation are those of its workers, and so are its steps; 16 bits go by torch's own hook.
         assert simulated == real or name == "DDP, fp16 hook"
         assert float(clock) > 0  # evaluations are taken off, and the last one was counted
+    for name, before, spread, *_ in slowed:
+        assert name in names
+        assert_spread(spread)
+        assert numbers(before)[0] > 0
+    for name, one, by_worker, *_ in texts:
+        assert numbers(one)[0] == counts[name]
+        assert numbers(by_worker)[0] > 0
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -134,3 +134,17 @@ def test_continuations_belong_to_the_beginnings_that_make_them_likely(knows, sco
             return torch.nn.functional.one_hot(tokens, 10) * (5.0 if knows else 0.0)
 
     assert continuations.continuation_score(Repeats(), examples.Tensors(letters, letters)) == score
+
+
+def test_each_worker_has_its_own_part_of_the_text():
+    texts = importlib.import_module("benchmarks.network.texts")
+    examples = importlib.import_module("taugrad.platform.data.examples")
+    batches = importlib.import_module("taugrad.platform.data.batches")
+    rows = torch.arange(53)
+    train = texts.TextByWorker(examples.Tensors(rows, rows), 4, 3)
+    order = train.order(examples.Draw(seed=1, epoch=2))
+    assert sorted(order) == list(range(48)) == list(range(len(train)))
+    for rank in range(4):
+        shares = [batches.worker_share(order, start, 12, rank, 4).indices for start in range(0, 48, 12)]
+        assert sorted(np.concatenate(shares)) == list(range(12 * rank, 12 * (rank + 1)))
+    assert list(order) != sorted(order)

@@ -397,9 +397,8 @@ def quick(workload: Workload) -> Workload:
     training = {**workload.base["training"], "iterations": 100, "evaluate_every": 10}
     contenders = (replace(HALF, trainings=2), replace(STROM, starts=STROM.starts[1:2], trainings=2))
     base = {**workload.base, "model": model, "training": training}
-    return Workload(
-        workload.name, base, workload.metric, 5.5, 10, contenders, least_steps=20, seeds=1, hosts=2
-    )
+    few = {"least_steps": 20, "seeds": 1, "times": 2, "hosts": 2}
+    return Workload(workload.name, base, workload.metric, 5.5, 10, contenders, conditions=True, **few)
 
 
 if __name__ == "__main__":

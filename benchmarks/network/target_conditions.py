@@ -90,7 +90,7 @@ def texts_table(
 def apart_by_worker(workload: Workload) -> Workload:
     """The same with a part of the text for each worker."""
     data, batch = workload.base["data"], workload.base["training"]["batch_per_worker"]
-    fields = {name: data[name] for name in ("context", "test_examples")}
+    fields = {name: value for name, value in data.items() if name != "kind"}
     arguments = {"workers": workload.hosts, "batch": batch, **fields}
     own = {"kind": "custom", "factory": "texts:by_worker", "arguments": arguments}
     return replace(workload, base={**workload.base, "data": own})

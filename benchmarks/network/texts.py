@@ -34,7 +34,7 @@ class TextByWorker(Examples):
         return rows.reshape(self._workers, -1, self._batch).swapaxes(0, 1).ravel()
 
 
-def by_worker(workers: int, batch: int, context: int, test_examples: int) -> Parts:
-    """The standard library's files, in the order of their names, in equal parts; tests are of all of them."""
-    parts = load_text(Text(context=context, test_examples=test_examples))
+def by_worker(workers: int, batch: int, **fields: int) -> Parts:
+    """The standard library's files in equal parts, in the order of their names; `fields` are of `Text`."""
+    parts = load_text(Text.model_validate(fields))
     return replace(parts, train=TextByWorker(parts.train, workers, batch))
