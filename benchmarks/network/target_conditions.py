@@ -11,6 +11,9 @@ from .target_search import train_seeds
 from .target_settings import CODED, Workload
 from .target_times import Row, best_peer, mean_steps, minutes, ratio, results_of, timed_spec, within
 
+APART_SEEDS = 1
+"""Of trainings with a text for each worker."""
+
 
 def condition_tables(
     workload: Workload, fastest: Mapping[str, Row], trainings: Trainings, cells: Cells, link: str
@@ -77,7 +80,7 @@ def texts_table(
     ]
     columns = (
         *("setting", "steps, one text", "steps, a text a worker", "95% interval"),
-        *(f"seed {seed}" for seed in range(workload.seeds)),
+        *(f"seed {seed}" for seed in range(apart.seeds)),
         *("times as many", "minutes to the target", "than the best peer"),
     )
     notes = (
@@ -93,4 +96,4 @@ def apart_by_worker(workload: Workload) -> Workload:
     fields = {name: value for name, value in data.items() if name != "kind"}
     arguments = {"workers": workload.hosts, "batch": batch, **fields}
     own = {"kind": "custom", "factory": "texts:by_worker", "arguments": arguments}
-    return replace(workload, base={**workload.base, "data": own})
+    return replace(workload, base={**workload.base, "data": own}, seeds=APART_SEEDS)

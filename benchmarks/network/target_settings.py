@@ -414,7 +414,7 @@ GPT = Workload(
     },
     *("loss", 2.2, 425),
 )
-SLOW_TRAININGS = 8
+SLOW_TRAININGS = 6
 """Of each contender, over slow links."""
 _SLOW_KNOBS: Mapping[str, Sequence[float]] = {
     "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 60, 100),
@@ -470,7 +470,7 @@ SLOW = replace(
     least_steps=20,
     rounds=8,
     codes_peer=True,
-    times=3,
+    times=2,
     conditions=True,
 )
 MANY = replace(
