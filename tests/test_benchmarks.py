@@ -101,7 +101,7 @@ def test_network_target(tmp_path):
     counts = {row[0]: numbers(row[1])[0] for row in steps}
     for place, (name, product, *_, spread, each_time, computing, peak) in enumerate(times):
         assert_spread(spread)
-        assert fmean(numbers(each_time)) == pytest.approx(numbers(spread)[0], rel=0.01)
+        assert fmean(numbers(each_time)) > numbers(spread)[0] * float(computing) / 100 / 4
         assert len(numbers(each_time)) == 2 or place > 0  # what is close to the fastest, again
         assert numbers(peak)[0] > 0
         assert numbers(product)[0] == pytest.approx(counts[name] * numbers(spread)[0] / 60_000, rel=0.02)

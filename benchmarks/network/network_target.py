@@ -61,6 +61,8 @@ from .target_times import (
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
 SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
+MEASURED_SLOW_LINKS = ("2mbit,0ms", "10mbit,0ms", "10mbit,50ms")
+"""2 Mbit/s with 50 ms is only searched for: to measure there takes half an hour more."""
 MANY_LINKS = ("10mbit,0ms",)
 LATE_LINK = "1gbit,0ms"
 """Where late fragments are measured, too."""
@@ -100,7 +102,10 @@ INTRODUCTION = (
     "halves of held-out texts are likelier after their own first half than after three others (25% by "
     "chance; the least and the most of the seeds). Seconds per step come from the platform's trainer over "
     "gloo on the link, {enough} exchanges or {least} steps after {skipped} steps; the peak rate is of what "
-    "host 0 sent in a tenth of a second. **Times are steps x seconds per step**; the last table has "
+    "host 0 sent in a tenth of a second. What a step computes is the same for all settings with one "
+    "optimizer, but takes up to twice as long when others use this machine's cores, too: so each is given "
+    "what worker 0 computed on average over all of them ('ms a step'), in place of what it computed when "
+    "this setting was measured ('each time', as it was). **Times are steps x seconds per step**; a table has "
     "complete runs with their real times. Delays are one way. {more}"
 )
 AUTO = (
@@ -111,8 +116,8 @@ NO_AUTO = "What `auto --link` chooses is not measured here."
 _CODED = (
     f"{NO_AUTO} 'SparseLoCo, coded' is SparseLoCo's message with positions that are entropy-coded: the same "
     "training, bit for bit. SparseLoCo and DeMo send most of each norm's 128 weights, next to nothing in a "
-    "large model. 'Each time': what is at most {close} times as long as the fastest was measured {times} "
-    "times, others once."
+    "large model. What takes at most {close} times as long as the fastest was measured {times} times, "
+    "others once."
 ).format(close=CLOSE, times=SLOW.times)
 SLOW_NOTES = (
     "**What the links stand for**: a billion parameters that compute for a second a step can send, over 200 "
@@ -351,7 +356,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, workload in workloads.items():
         links = {"slow": SLOW_LINKS, "many": MANY_LINKS}.get(name, links_of_most)
         searches = searches_of(workload, links, trainings)
-        measured_links = (*links, LATE_LINK) if name == "late" else links
+        measured_links = {"late": (*LINKS, LATE_LINK), "slow": MEASURED_SLOW_LINKS}.get(name, links)
         chosen: Mapping[str, Setting] = {}
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}

@@ -32,34 +32,35 @@ class Row:
     Attributes:
         steps: to the target, by seed; infinity where it is not reached.
         cells: what was measured over the link, each time.
+        computing_ms: what worker 0 computes in a step, on average over all cells of this link with the same
+            optimizer. It depends on what else the machine does, not on what is exchanged.
     """
 
     setting: Setting
     steps: Sequence[float]
     cells: list[Mapping[str, Any]]
+    computing_ms: float
 
     @property
     def step_ms(self) -> Spread:
-        """A step takes, by its rounds: the mean of all, and from the 10th to the 90th percentile of them."""
-        rounds = 1000 * np.concatenate([_rounds(cell, self.setting) for cell in self.cells])
-        return Spread.of(rounds.tolist(), float(rounds.mean()))
+        """A step takes, by its rounds, the mean of all, and from the 10th to the 90th percentile of them.
+
+        In place of what worker 0 computed meanwhile, it computes `computing_ms`.
+        """
+        rounds = np.concatenate(
+            [_rounds_ms(cell, self.setting) - _computed_ms(cell, self.setting) for cell in self.cells]
+        )
+        return Spread.of((rounds + self.computing_ms).tolist(), float(rounds.mean()) + self.computing_ms)
 
     @property
     def means_ms(self) -> list[float]:
-        """A step takes, each time that it was measured."""
-        return [1000 * float(_rounds(cell, self.setting).mean()) for cell in self.cells]
+        """A step took, each time that it was measured."""
+        return [float(_rounds_ms(cell, self.setting).mean()) for cell in self.cells]
 
     @property
     def seconds(self) -> float:
         """To the target."""
         return fmean(self.steps) * self.step_ms.middle / 1000
-
-    @property
-    def computing_ms(self) -> float:
-        """Worker 0 computes in a step."""
-        return 1000 * fmean(
-            second for cell in self.cells for second in cell["computing"][skipped(self.setting) :]
-        )
 
     @property
     def peak(self) -> float | None:
@@ -72,9 +73,18 @@ def skipped(setting: Setting) -> int:
     return -(-SKIPPED // setting.every) * setting.every
 
 
-def _rounds(cell: Mapping[str, Any], setting: Setting) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _rounds_ms(cell: Mapping[str, Any], setting: Setting) -> np.ndarray[Any, np.dtype[np.float64]]:
     done = np.array(cell["done"])[skipped(setting) - 1 :: setting.every]
-    return np.diff(done) / setting.every
+    return 1000 * np.diff(done) / setting.every
+
+
+def _computed_ms(cell: Mapping[str, Any], setting: Setting) -> float:
+    return 1000 * fmean(cell["computing"][skipped(setting) :])
+
+
+def _same_computing(setting: Setting) -> tuple[str, str, bool]:
+    """Where this is the same, a step's computing is: the optimizer, the model, whether all wait each step."""
+    return setting.optimizer.get("kind", ""), setting.factory, setting.every == 1
 
 
 def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
@@ -93,17 +103,33 @@ def rows_over(
     workload: Workload, settings: Sequence[Setting], trainings: Trainings, cells: Cells, link: str
 ) -> list[Row]:
     """Each setting over a link; what is close to the fastest is measured again."""
-    rows = [
-        Row(setting, [result["steps"] for result in results_of(workload, setting, trainings)], [cell])
+    cells_of = {
+        setting.name: [cell]
         for setting, cell in zip(settings, over(link, _asked(workload, settings), cells), strict=True)
-    ]
-    most = CLOSE * min(row.seconds for row in rows)
-    close = [row for row in rows if row.seconds <= most]
+    }
+
+    def rows() -> list[Row]:
+        computed: dict[tuple[str, str, bool], list[float]] = {}
+        for setting in settings:
+            times = [_computed_ms(cell, setting) for cell in cells_of[setting.name]]
+            computed.setdefault(_same_computing(setting), []).append(fmean(times))
+        return [
+            Row(
+                setting,
+                [result["steps"] for result in results_of(workload, setting, trainings)],
+                cells_of[setting.name],
+                fmean(computed[_same_computing(setting)]),
+            )
+            for setting in settings
+        ]
+
+    first = rows()
+    most = CLOSE * min(row.seconds for row in first)
+    close = [row.setting for row in first if row.seconds <= most]
     for time in range(2, workload.times + 1):
-        asked = _asked(workload, [row.setting for row in close], time)
-        for row, cell in zip(close, over(link, asked, cells), strict=True):
-            row.cells.append(cell)
-    return rows
+        for setting, cell in zip(close, over(link, _asked(workload, close, time), cells), strict=True):
+            cells_of[setting.name].append(cell)
+    return rows()
 
 
 def _asked(workload: Workload, settings: Sequence[Setting], time: int = 1) -> list[Asked]:
