@@ -35,7 +35,7 @@ MEASURED = {
         "more steps), and {network_target_gpt: DiLoCo, every 30, 8 bits: times faster than 16 bits} with "
         "DiLoCo in 8 bits. 10% every 4 steps took as many steps as 2%; the intervals are of its final loss. "
         "Over [2 Mbit/s](network.md#over-slower-links), about what 200 Mbit/s are to a billion parameters, "
-        "the same for each kind at its best of five trainings: {network_target_slow: `strom`, every 4: times "
+        "the same for each kind at its best of six trainings: {network_target_slow: `strom`, every 4: times "
         "faster than 16 bits} with `strom` at 1% every 4 steps, {network_target_slow: SparseLoCo, every 6: "
         "times faster than 16 bits} with SparseLoCo's message every 6 steps, {network_target_slow: MuLoCo, "
         "every 30, 4 bits: times faster than 16 bits} with MuLoCo in 4 bits."
