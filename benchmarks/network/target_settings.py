@@ -476,7 +476,7 @@ SLOW = replace(
 MANY = replace(
     SLOW,
     name=f"{SLOW.name}, 16 workers",
-    ddp=300,
+    ddp=200,
     contenders=(),
     conditions=False,
     hosts=16,
