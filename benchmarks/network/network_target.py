@@ -61,8 +61,6 @@ from .target_times import (
 
 LINKS = ("50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
 SLOW_LINKS = ("2mbit,0ms", "2mbit,50ms", "10mbit,0ms", "10mbit,50ms")
-MEASURED_SLOW_LINKS = ("2mbit,0ms", "10mbit,0ms", "10mbit,50ms")
-"""2 Mbit/s with 50 ms is only searched for: twelve of its cells are kept, the rest are not measured yet."""
 MANY_LINKS = ("10mbit,0ms",)
 LATE_LINK = "1gbit,0ms"
 """Where late fragments are measured, too."""
@@ -356,7 +354,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, workload in workloads.items():
         links = {"slow": SLOW_LINKS, "many": MANY_LINKS}.get(name, links_of_most)
         searches = searches_of(workload, links, trainings)
-        measured_links = {"late": (*LINKS, LATE_LINK), "slow": MEASURED_SLOW_LINKS}.get(name, links)
+        measured_links = (*LINKS, LATE_LINK) if name == "late" else links
         chosen: Mapping[str, Setting] = {}
         if options.quick:
             chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
