@@ -101,9 +101,10 @@ def test_it_trains_as_its_paper_says(monkeypatch):
         assert off.mean() < 0.01, name
 
 
-def test_the_page_is_what_its_records_say(monkeypatch):
+@pytest.mark.parametrize("name", ["slow", "many"])
+def test_the_page_is_what_its_records_say(monkeypatch, name):
     target = importlib.import_module("benchmarks.network.network_target")
-    page = sorted(target.RESULTS.glob("*-network_target_slow.md"))[-1].read_text(encoding="utf-8")
+    page = sorted(target.RESULTS.glob(f"*-network_target_{name}.md"))[-1].read_text(encoding="utf-8")
 
     def nothing_unknown(_, specs, **__):
         assert not specs, "the records lack a training that the page has"
@@ -111,14 +112,16 @@ def test_the_page_is_what_its_records_say(monkeypatch):
     monkeypatch.setattr(target.Trainings, "train", nothing_unknown)
     monkeypatch.setattr(importlib.import_module("benchmarks.network.network_cells"), "over_link", None)
     trainings, cells = target.records(quick=False)
-    searches = target.searched(settings.SLOW, target.SLOW_LINKS, trainings)
-    made, minutes = target.measure(searches, target.SLOW_LINKS, {}, trainings, cells)
-    assert len(made) > len(searches) + len(target.SLOW_LINKS) + 2
+    links = {"slow": target.SLOW_LINKS, "many": target.MANY_LINKS}[name]
+    workload = settings.WORKLOADS[name]
+    searches = target.searches_of(workload, links, trainings)
+    made, minutes = target.measure(searches, links, {}, trainings, cells)
+    assert len(made) > len(searches) + len(links) + 1
     for table in made:
         for row in table.rows:
             assert f"| {' | '.join(row)} |" in page, table.title
     assert target.times_table(
-        {settings.SLOW.name: target.Measured(target._target(settings.SLOW), minutes, "", "", "")}, short=False
+        {workload.name: target.Measured(target._target(workload), minutes, "", "", "")}, short=False
     ) in (target.DOCS / "network.md").read_text(encoding="utf-8")
 
 

@@ -32,7 +32,7 @@ from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_conditions import condition_tables
 from .target_figure import Measured, best_of_kinds, draw, times_table
-from .target_search import PATIENCE, SLACK, Search, searched, train_seeds, with_more_hosts
+from .target_search import BEGUN, PATIENCE, SLACK, Search, searched, train_seeds, with_more_hosts
 from .target_settings import (
     CODED,
     GPT,
@@ -72,11 +72,16 @@ _BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
 PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
 """Where the picture stands with a table, and how its path begins there; in the README, a short one."""
-SLOW_PLACE = Place(DOCS / "network.md", "<!-- slow links: begin -->", "<!-- slow links: end -->")
-SLOW_CAPTION = (
-    "Four hosts, seconds to the target, each contender at its best of "
-    f"{SLOW.contenders[-1].trainings} trainings, with {SLOW.seeds} seeds. All settings:"
-)
+SLOW_PLACES = {
+    name: Place(DOCS / "network.md", f"<!-- {links}: begin -->", f"<!-- {links}: end -->")
+    for name, links in (("slow", "slow links"), ("many", "many workers"))
+}
+SLOW_CAPTIONS = {
+    "slow": "Four hosts, seconds to the target, each contender at its best of "
+    f"{SLOW.contenders[-1].trainings} trainings, with {SLOW.seeds} seeds. All settings:",
+    "many": f"{MANY.hosts} hosts, seconds to the target, each contender at its best of at most {BEGUN} "
+    f"trainings, one seed. All settings:",
+}
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
     "have had the same number of trainings each, the others a search of learning rates. taugrad has all of "
@@ -364,10 +369,13 @@ def main(arguments: Sequence[str]) -> int:
         tables, by_link = measure(searches, measured_links, chosen, trainings, cells)
         introduction = introduced(searches, AUTO if chosen else NOTES.get(name, NO_AUTO))
         publish(f"network_target_{name}", options, introduction, tables)
-        if options.folder == RESULTS and name in ("gpt", "slow"):
+        if options.folder == RESULTS:
             measured = Measured.now(_target(workload), by_link, options)
-            (show_slow if name == "slow" else show)(workload, measured)
-        elif options.folder not in (None, RESULTS):
+            if name == "gpt":
+                show(workload, measured)
+            elif name in SLOW_PLACES:
+                show_slow(name, workload, measured)
+        elif options.folder is not None:
             draw(options.folder.with_suffix(".png"), {workload.name: by_link})
     return 0
 
@@ -382,10 +390,10 @@ def show(workload: Workload, measured: Measured) -> None:
         place.fill(f"{picture}\n\n{times_table(known, short=bool(folder))}\n\n{said}")
 
 
-def show_slow(workload: Workload, measured: Measured) -> None:
+def show_slow(name: str, workload: Workload, measured: Measured) -> None:
     """Writes the table of slow links into the page."""
     table = times_table({workload.name: measured}, short=False)
-    SLOW_PLACE.fill(f"{table}\n\n{_said(SLOW_CAPTION, 'slow', workload, measured)}")
+    SLOW_PLACES[name].fill(f"{table}\n\n{_said(SLOW_CAPTIONS[name], name, workload, measured)}")
 
 
 def _said(caption: str, key: str, workload: Workload, measured: Measured, folder: str = "") -> str:
