@@ -101,7 +101,7 @@ def test_it_trains_as_its_paper_says(monkeypatch):
         assert off.mean() < 0.01, name
 
 
-@pytest.mark.parametrize("name", ["slow"])
+@pytest.mark.parametrize("name", ["slow", "many"])
 def test_the_page_is_what_its_records_say(monkeypatch, name):
     target = importlib.import_module("benchmarks.network.network_target")
     page = sorted(target.RESULTS.glob(f"*-network_target_{name}.md"))[-1].read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def test_the_page_is_what_its_records_say(monkeypatch, name):
     workload = settings.WORKLOADS[name]
     searches = target.searches_of(workload, links, trainings)
     made, minutes = target.measure(searches, links, {}, trainings, cells)
-    assert len(made) > len(searches) + len(links) + 1
+    assert len(made) > len(searches) + len(links)
     for table in made:
         for row in table.rows:
             assert f"| {' | '.join(row)} |" in page, table.title

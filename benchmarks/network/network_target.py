@@ -1,12 +1,13 @@
 """Time to a target over slow links: what people use, and ours, by the wall clock.
 
-    python -m benchmarks.network.network_target [gpt] [late] [slow] [auto] [--quick] [--write]
+    python -m benchmarks.network.network_target [gpt] [late] [slow] [many] [auto] [--quick] [--write]
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
 each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
 stopped and continued: benchmarks/kept has what is known, and a page is made from that. `late` has local steps
-alone, with fragments and delays; `slow` is over slower links, with more contenders.
+alone, with fragments and delays; `slow` is over slower links, with more contenders; `many` has 16 hosts, and
+begins with the best of `slow`.
 """
 
 import os
@@ -30,10 +31,11 @@ from . import why_not
 from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
-from .target_conditions import condition_tables
+from .target_conditions import condition_tables, more_cores_table
 from .target_figure import Measured, best_of_kinds, draw, times_table
 from .target_search import BEGUN, PATIENCE, SLACK, Search, searched, train_seeds, with_more_hosts
 from .target_settings import (
+    ATTEMPTS,
     CODED,
     GPT,
     HALF,
@@ -80,7 +82,7 @@ SLOW_CAPTIONS = {
     "slow": "Four hosts, seconds to the target, each contender at its best of "
     f"{SLOW.contenders[-1].trainings} trainings, with {SLOW.seeds} seeds. All settings:",
     "many": f"{MANY.hosts} hosts, seconds to the target, each contender at its best of at most {BEGUN} "
-    f"trainings, one seed. All settings:",
+    "trainings. All settings:",
 }
 CAPTION = (
     "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
@@ -88,7 +90,7 @@ CAPTION = (
     "them. All settings:"
 )
 WHOLE_RUNS = 2
-"""Of so many contenders, the fastest ones."""
+"""Of so many contenders, the fastest ones, and of the best peer."""
 INTRODUCTION = (
     "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
     "**Each contender has the same search**, others and ours: {runs}. A search begins with some settings, "
@@ -100,16 +102,16 @@ INTRODUCTION = (
     "more than {longest} steps (with other seeds, twice as many). DDP, PowerSGD and `linear` have a search "
     "of learning rates alone. Not every knob was changed: the tables have all that was tried. Settings "
     "within {slack} times of a contender's best on a link, by the estimate, are measured there. Their steps "
-    "to the target come from {seeds} seeds, with simulated workers (PowerSGD: processes), and an evaluation "
-    "every {evaluate} steps. 'Continuations' scores the models that came to the target: how many second "
-    "halves of held-out texts are likelier after their own first half than after three others (25% by "
+    "to the target come from {seeds} seeds{fewer}, with simulated workers (PowerSGD: processes), and an "
+    "evaluation every {evaluate} steps. 'Continuations' scores the models that came to the target: how many "
+    "second halves of held-out texts are likelier after their own first half than after three others (25% by "
     "chance; the least and the most of the seeds). Seconds per step come from the platform's trainer over "
     "gloo on the link, {enough} exchanges or {least} steps after {skipped} steps; the peak rate is of what "
     "host 0 sent in a tenth of a second. What a step computes is the same for all settings with one "
     "optimizer, but takes up to twice as long when others use this machine's cores, too: so each is given "
-    "what worker 0 computed on average over all of them ('ms a step'), in place of what it computed when "
-    "this setting was measured ('each time', as it was). **Times are steps x seconds per step**; a table has "
-    "complete runs with their real times. Delays are one way. {more}"
+    "what a worker computed on average over all of them ('ms a step'), in place of what it computed when "
+    "this setting was measured ('each time', as it was). **Times are steps x seconds per step**{whole}. "
+    "Delays are one way. {more}"
 )
 AUTO = (
     "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
@@ -132,8 +134,9 @@ SLOW_NOTES = (
 )
 MANY_NOTES = (
     "**What it stands for**: each worker receives 15 messages. A search begins with the best setting that "
-    "the search of four workers came to over this link, then takes the next higher rate and rarer exchanges "
-    "(the next lower rate, where each step exchanges). A residual's part of 1/4 in a worker's weights, as in "
+    "the search of four workers came to over this link, then takes the next rarer exchanges, the next higher "
+    "rate and exchanges more often (the next lower rate, where each step exchanges). The three attempts of "
+    "four workers do not take part. A residual's part of 1/4 in a worker's weights, as in "
     f"their mean, is 1/16. {_CODED}"
 )
 NOTES = {"slow": SLOW_NOTES, "many": MANY_NOTES}
@@ -261,13 +264,17 @@ def whole_table(
         *("setting", "steps, simulated", "steps, whole", "steps x seconds, min"),
         *("by the clock, min", "clock / product"),
     )
-    notes = ("The fastest contenders here. Seed 0, to the target, evaluations left out on both sides.",)
+    notes = (
+        "The fastest contenders here, and the best peer. Seed 0, to the target, evaluations left out on both "
+        "sides.",
+    )
     return Table(f"{workload.name} over {link}, whole runs", columns, lines, notes)
 
 
 def introduced(searches: Sequence[Search], more: str) -> str:
     """What was done, in a few sentences, and more that is true of these links."""
     workload = searches[0].workload
+    fewer = f" (of what takes at most {CLOSE} times as long as the fastest; of the rest, from one)"
     runs = ", ".join(f"{search.contender.name} {len(search.results)} trainings" for search in searches)
     return INTRODUCTION.format(
         hosts=workload.hosts,
@@ -278,6 +285,8 @@ def introduced(searches: Sequence[Search], more: str) -> str:
         longest=workload.longest,
         slack=SLACK,
         seeds=workload.seeds,
+        fewer=fewer if workload.brief else "",
+        whole="" if workload.brief else "; a table has complete runs with their real times",
         evaluate=workload.base["training"]["evaluate_every"],
         enough=workload.rounds,
         least=workload.least_steps,
@@ -311,21 +320,25 @@ def measure(
     kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
     here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
     settings = {setting.name: setting for of_link in here.values() for setting in of_link}
-    train_seeds(workload, list(settings.values()), trainings)
+    trained = replace(workload, seeds=1) if workload.brief else workload
+    train_seeds(trained, list(settings.values()), trainings)
+    rows = {link: rows_over(workload, here[link], trainings, cells, link) for link in links}
+    by_kind = {link: best_of_kinds(of_link, kinds) for link, of_link in rows.items()}
     tables = [search.table() for search in searches]
     tables.append(steps_table(workload, list(settings.values()), trainings))
-    by_kind: dict[str, dict[str, float]] = {}
-    rows: dict[str, list[Row]] = {}
-    for link in links:
-        rows[link] = rows_over(workload, here[link], trainings, cells, link)
-        tables.append(time_table(workload, link, rows[link], kinds))
-        by_kind[link] = best_of_kinds(rows[link], kinds)
+    tables += [time_table(workload, link, of_link, kinds) for link, of_link in rows.items()]
     if chosen:
         tables.append(choices_table(workload, rows, chosen))
     fastest: dict[str, Row] = {}
     for row in sorted(rows[whole], key=lambda row: row.seconds):
         fastest.setdefault(kinds[row.setting.name], row)
-    tables.append(whole_table(workload, list(fastest.values())[:WHOLE_RUNS], trainings, cells, whole))
+    if workload.brief:
+        tables.append(more_cores_table(workload, rows[whole], kinds, whole))
+    else:
+        peer = best_peer(workload, rows[whole], kinds)
+        ranked = enumerate(fastest.values())
+        by_clock = [row for place, row in ranked if place < WHOLE_RUNS or row.seconds == peer]
+        tables.append(whole_table(workload, by_clock, trainings, cells, whole))
     if workload.conditions:
         tables += condition_tables(workload, fastest, trainings, cells, whole)
     return tables, by_kind
@@ -341,7 +354,13 @@ def records(*, quick: bool) -> tuple[Trainings, Cells]:
 def searches_of(workload: Workload, links: Sequence[str], trainings: Trainings) -> list[Search]:
     """Of a workload's contenders; 16 workers begin with what was the best with four."""
     if workload.name == MANY.name:
-        workload = with_more_hosts(workload, searched(SLOW, SLOW_LINKS, trainings), links[0])
+        attempts = {contender.name for contender in ATTEMPTS}
+        begun = [
+            search
+            for search in searched(SLOW, SLOW_LINKS, trainings)
+            if search.contender.name not in attempts
+        ]
+        workload = with_more_hosts(workload, begun, links[0])
     return searched(workload, links, trainings)
 
 

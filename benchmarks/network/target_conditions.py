@@ -1,4 +1,4 @@
-"""Each contender's fastest setting where workers are not alike: one at half speed, and a text for each."""
+"""Each contender's fastest setting elsewhere: a worker at half speed, a text for each, a core for each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from ..harness.report import Table, number
 from ..harness.trainings import Cells, Trainings
 from .network_cells import Asked, over
 from .target_search import train_seeds
-from .target_settings import CODED, Workload
+from .target_settings import CODED, HOSTS, Workload
 from .target_times import Row, best_peer, mean_steps, minutes, ratio, results_of, timed_spec, within
 
 APART_SEEDS = 1
@@ -31,14 +31,18 @@ def condition_tables(
 def slow_worker_table(
     workload: Workload, rows: Sequence[Row], kinds: Mapping[str, str], cells: Cells, link: str
 ) -> Table:
-    """Seconds of a step where worker 0 takes twice as long to compute; steps stay the same."""
+    """Seconds of a step where worker 0 takes twice as long to compute; steps stay the same.
+
+    What workers compute, on average, has its part of the sleep.
+    """
     asked = [
         Asked(timed_spec(workload, row.setting), row.setting.half, slept=row.computing_ms / 1000)
         for row in rows
     ]
-    slowed = [
-        (row, replace(row, cells=[cell])) for row, cell in zip(rows, over(link, asked, cells), strict=True)
-    ]
+    slowed = []
+    for row, cell in zip(rows, over(link, asked, cells), strict=True):
+        computing_ms = row.computing_ms + 1000 * cell["slept"] / workload.hosts
+        slowed.append((row, replace(row, cells=[cell], computing_ms=computing_ms)))
     peer = best_peer(workload, [slow for _, slow in slowed], kinds)
     lines = [
         (
@@ -55,6 +59,23 @@ def slow_worker_table(
     )
     notes = ("Worker 0 sleeps before each step as long as it computes in one of the table above.",)
     return Table(f"{workload.name} over {link}, one worker at half speed", columns, lines, notes)
+
+
+def more_cores_table(workload: Workload, rows: Sequence[Row], kinds: Mapping[str, str], link: str) -> Table:
+    """Where each host has as much of a machine as each of four hosts has of this one."""
+    part = HOSTS / workload.hosts
+    quicker = [replace(row, computing_ms=part * row.computing_ms) for row in rows]
+    peer = best_peer(workload, quicker, kinds)
+    lines = [
+        (row.setting.name, str(row.step_ms), minutes(row.seconds), ratio(peer, row.seconds))
+        for row in sorted(quicker, key=lambda row: row.seconds)
+    ]
+    notes = (
+        f"{workload.hosts} hosts share the cores that {HOSTS} share elsewhere: here computing takes {part:g} "
+        "times as long as in the table above, and the rest of a step as long as there.",
+    )
+    columns = ("setting", "ms a step", "minutes to the target", "than the best peer")
+    return Table(f"{workload.name} over {link}, if {HOSTS} hosts shared the cores", columns, lines, notes)
 
 
 def texts_table(

@@ -18,7 +18,7 @@ SLACK = 1.15
 """A setting is measured on a link where it may take so many times what the contender's best may take."""
 STEP_S, EXCHANGE_S = 0.078, 0.050
 """Seconds of a step's computing and of an exchange of nothing, about: they only say what to try next."""
-BEGUN = 3
+BEGUN = 4
 """Trainings of a contender with more hosts."""
 Found = Mapping[str, float]
 
@@ -157,7 +157,7 @@ def with_more_hosts(workload: Workload, searches: Sequence[Search], link: str) -
 
 
 def _begun(search: Search, link: str, hosts: int) -> Contender:
-    """With the best setting; the next higher rate, and then rarer exchanges, or the next lower rate."""
+    """With the best setting; rarer exchanges, a higher rate, exchanges more often, or a lower rate."""
     best = min(search.results, key=lambda point: search.seconds(point, link))
     knobs = dict(search.contender.knobs)
     place = list(knobs).index("unsent") if "unsent" in knobs else None
@@ -166,5 +166,5 @@ def _begun(search: Search, link: str, hosts: int) -> Contender:
         best = (*best[:place], 1 / hosts, *best[place + 1 :])
     contender = replace(search.contender, knobs=knobs)
     near = [point for point in contender.neighbours(best) if point[2:] == best[2:]]
-    starts = (best, *sorted(near, key=lambda point: point < best))[:BEGUN]
-    return replace(contender, starts=starts, trainings=len(starts))
+    starts = (best, *sorted(near, key=lambda point: (point < best, point[0] == best[0])))[:BEGUN]
+    return replace(contender, starts=starts, trainings=BEGUN)

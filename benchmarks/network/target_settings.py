@@ -326,6 +326,7 @@ DEMO = Contender(
     TRAININGS,
 )
 """See `demo`. Positions are coded, values whole."""
+ATTEMPTS = (STROM_OUTER, STROM_DECAYING, TWO_BITS)
 CONTENDERS = (DDP, HALF, POWER_SGD, DILOCO, SPARSELOCO, LINEAR, STROM)
 
 
@@ -347,6 +348,8 @@ class Workload:
     """With so many exchanges, fewer steps are enough."""
     seeds: int = 3
     """Of the settings that are measured."""
+    brief: bool = False
+    """Whether only what is close to the fastest is trained with all seeds, and nothing is run whole."""
     codes_peer: bool = False
     """Whether SparseLoCo's message is also measured with positions that are entropy-coded."""
     times: int = 1
@@ -451,8 +454,7 @@ def _over_slow_links(contender: Contender) -> Contender:
     if contender.knobs["every"] == (1,):
         knobs["every"] = (1,)
     starts = _SLOW_STARTS.get(contender.name, contender.starts)
-    trainings = SLOW_TRAININGS if contender is not HALF else contender.trainings
-    return replace(contender, knobs=knobs, starts=starts, trainings=trainings)
+    return replace(contender, knobs=knobs, starts=starts, trainings=SLOW_TRAININGS)
 
 
 SLOW = replace(
@@ -461,10 +463,7 @@ SLOW = replace(
     contenders=tuple(
         map(
             _over_slow_links,
-            (
-                *(HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM),
-                *(STROM_OUTER, STROM_DECAYING, TWO_BITS),
-            ),
+            (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM, *ATTEMPTS),
         )
     ),
     least_steps=20,
@@ -480,9 +479,9 @@ MANY = replace(
     contenders=(),
     conditions=False,
     hosts=16,
-    seeds=1,
+    brief=True,
 )
-"""Its contenders begin with the best of `SLOW`."""
+"""Its contenders begin with the best of `SLOW`; the attempts do not take part."""
 WORKLOADS = {
     "gpt": GPT,
     "late": replace(GPT, contenders=(HALF, DILOCO, SPARSELOCO, STROM, LATE)),

@@ -15,6 +15,7 @@ from ..harness.report import Spread, number
 from ..harness.trainings import Cells, Trainings
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND
+from .target_search import train_seeds
 from .target_settings import CODED, Setting, Workload
 
 ROUNDS = 4
@@ -22,7 +23,8 @@ ROUNDS = 4
 SKIPPED = 10
 """Steps at first that are not counted: DDP forms its buckets anew, thresholds find their level."""
 CLOSE = 1.3
-"""What takes at most so many times as long as the fastest is measured again, where a workload says so."""
+"""What takes at most so many times as long as the fastest is measured again, and trained with all seeds,
+where a workload says so."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Row:
     Attributes:
         steps: to the target, by seed; infinity where it is not reached.
         cells: what was measured over the link, each time.
-        computing_ms: what worker 0 computes in a step, on average over all cells of this link with the same
+        computing_ms: what a worker computes in a step, on average over all cells of this link with the same
             optimizer. It depends on what else the machine does, not on what is exchanged.
     """
 
@@ -45,7 +47,7 @@ class Row:
     def step_ms(self) -> Spread:
         """A step takes, by its rounds, the mean of all, and from the 10th to the 90th percentile of them.
 
-        In place of what worker 0 computed meanwhile, it computes `computing_ms`.
+        In place of what workers computed meanwhile, on average, they compute `computing_ms`.
         """
         rounds = np.concatenate(
             [_rounds_ms(cell, self.setting) - _computed_ms(cell, self.setting) for cell in self.cells]
@@ -126,6 +128,8 @@ def rows_over(
     first = rows()
     most = CLOSE * min(row.seconds for row in first)
     close = [row.setting for row in first if row.seconds <= most]
+    if workload.brief:
+        train_seeds(workload, close, trainings)
     for time in range(2, workload.times + 1):
         for setting, cell in zip(close, over(link, _asked(workload, close, time), cells), strict=True):
             cells_of[setting.name].append(cell)
