@@ -81,7 +81,7 @@ SLOW_PLACES = {
 SLOW_CAPTIONS = {
     "slow": "Four hosts, seconds to the target, each contender at its best of "
     f"{SLOW.contenders[-1].trainings} trainings, with {SLOW.seeds} seeds. All settings:",
-    "many": f"{MANY.hosts} hosts, seconds to the target, each contender at its best of at most {BEGUN} "
+    "many": f"{MANY.hosts} hosts, seconds to the target, each contender at its best of {BEGUN} "
     "trainings. All settings:",
 }
 CAPTION = (

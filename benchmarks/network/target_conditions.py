@@ -1,4 +1,4 @@
-"""Each contender's fastest setting elsewhere: a worker at half speed, a text for each, a core for each."""
+"""Settings under other conditions: a worker at half speed, a text for each worker, more cores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
