@@ -50,7 +50,6 @@ bench: $(READY)
 bench-network: $(READY)
 	$(BIN)/python -m benchmarks.network.network_exchange $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_sites $(if $(WRITE),--write)
-	$(BIN)/python -m benchmarks.network.network_adapt $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.plan $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_target $(if $(WRITE),--write)
 

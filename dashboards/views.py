@@ -46,12 +46,6 @@ _STEP_CHARTS = (
     ("overlap", "Overlap", names.TIME_OVERLAP),
     ("mbit", "Mbit/s sent", names.NET_MBIT),
 )
-_ADAPT_CHARTS = (
-    ("density", "Target density", names.ADAPT_DENSITY, True),
-    ("local-steps", "Local steps", names.ADAPT_LOCAL_STEPS, False),
-    ("rate", "Link, Mbit/s", names.ADAPT_RATE, True),
-    ("waiting", "Share waiting", names.ADAPT_WAIT, False),
-)
 _MOST_DIMENSIONS = 6
 _NO_DIMENSIONS = ("name", "seed", "storage")
 
@@ -119,12 +113,6 @@ def comparison(
         knob_charts = [_parallel(uuid, name, [param], metrics, metric) for uuid, metric in uuids.items()]
         sections[f"By {name}"] = (1, 320, knob_charts)
     sections["Seconds of a step"] = (2, 280, seconds)
-    if names.ADAPT_DENSITY in metrics:  # runs with `sync.adapt`
-        followed = [
-            charts.line(f"adapt-{name}", title, [metric], log=log)
-            for name, title, metric, log in _ADAPT_CHARTS
-        ]
-        sections["Following the link"] = (2, 280, followed)
     columns = [
         *_FIRST_COLUMNS,
         *(f"metrics.`{_logged(metric)}`" for metric in judged),

@@ -58,8 +58,6 @@ def _work_of(name: str) -> Callable[..., Any]:
         from .network_sites_step import sites as work
     elif name == "plan":
         from .plan_step import measured as work
-    elif name == "adapt":
-        from .network_adapt_step import trained as work
     else:
         from .network_train import train as work
     return work

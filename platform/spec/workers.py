@@ -42,8 +42,6 @@ def why_no_other_number(sync: SyncConfig, method: Method, workers: WorkersConfig
         )
     if isinstance(method, PowerSGD):
         return "compressor.kind = powersgd: torch keeps its errors by worker; use as many workers as before"
-    if getattr(mode, "adapt", None) is not None:
-        return "sync.adapt follows what its workers have measured; use as many workers as before"
     if workers.on_resize == "refuse":
         return (
             "workers.on_resize = refuse: each worker's residual belongs to its part of the data; with "

@@ -123,7 +123,7 @@ class _Build:
         replicas = self._replicas(runner)
         setting = self._setting(replicas[0], runner)
         sites = self._sites(runner) if mode.pattern == "hierarchical" else None
-        own_workers = OwnWorkers(runner, setting, sites, replicas, randomness, self.method, self.device)
+        own_workers = OwnWorkers(runner, setting, sites, replicas, randomness, self.method)
         if mode.quorum is None:
             return LocalTraining(mode, own_workers)
         needed = needed_of(mode.quorum, runner.workers)

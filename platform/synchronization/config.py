@@ -5,37 +5,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.method import CompressorConfig
-from taugrad.compressors.method.base import Share
 from taugrad.compressors.method.local import LocalFields
 
 from ..config import Config
 
 SiteRanks = tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
-
-
-class Adapt(Config):
-    """While it trains, a run measures its link, and sends as much as that has room for."""
-
-    wait: float = Field(default=0.2, gt=0, lt=1)
-    """The largest share of a step that workers may wait for the network. Setting any of these fields turns
-    adapt on; by default, the compressor alone decides what is sent."""
-    every: int = Field(default=10, ge=2)
-    """Minimum number of steps from one decision to the next. With local steps, decisions follow exchanges."""
-    density: tuple[Share, Share] = (0.0005, 0.1)
-    """The lowest and the highest density that may be chosen."""
-    local_steps: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
-    """In the mode weights: the fewest and the most steps from one exchange to the next. By default,
-    sync.every does not change. Local steps increase if workers would wait too long at the compressor's own
-    density."""
-
-    @model_validator(mode="after")
-    def _ascending(self) -> Self:
-        least, most = self.density
-        if least > most:
-            raise ValueError(f"density = [{least:g}, {most:g}]: the lower bound comes first")
-        if self.local_steps is not None and self.local_steps[0] > self.local_steps[1]:
-            raise ValueError(f"local_steps = {[*self.local_steps]}: the lower bound comes first")
-        return self
 
 
 Exchanged = Literal["buckets", "gradients", "weights", "activations", "updates"]
@@ -105,8 +79,6 @@ class AllGatherSync(_Mode):
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field. For island = host likewise those of each host."""
-    adapt: Adapt | None = None
-    """Follows the link; by default what is sent is what the compressor says."""
     island: int | Literal["host"] | None = None
     """Islands of workers with fast links: FSDP2 shards the model over an island, and reduces gradients there
     in whole. What the compressor makes of an island's mean goes to the other islands. A number: so many
@@ -210,8 +182,6 @@ class WeightsSync(LocalFields, _ThereAndBack):
     fragments: int = Field(default=1, ge=1)
     """Parts of the model that are exchanged one after the other, each every `every` steps (Streaming DiLoCo,
     arXiv 2501.18512): a smaller message, more often."""
-    adapt: Adapt | None = None
-    """Follows the link; by default what is sent is what the compressor says."""
     quorum: float | None = Field(default=None, gt=0.5, le=1)
     """The share of all workers with which a round may close. Workers that are late or stopped are left out,
     and catch up. By default, every round waits for all workers."""

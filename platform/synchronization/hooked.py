@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_allgather
 from taugrad.compressors.exchange.addresses import transport_of
-from taugrad.compressors.exchange.resizing import model_of
 from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.method import Method
@@ -22,7 +20,6 @@ from taugrad.compressors.optimizer_steps import SparseUnderAdam
 from ..data.feeding import Batch
 from ..spec import RunSpec
 from ..training.replica import Replica
-from .adapting.adapter import adapter_for
 from .base import Moment, Synchronization
 from .config import AllGatherSync
 from .ledger import Iteration, Ledger, Links
@@ -35,7 +32,6 @@ class HookedGradients(Synchronization):
         replica: the worker's model and optimizer.
         ddp: DDP around the model.
         state: of the hook.
-        adapter: follows the link, if the spec says so.
     """
 
     def __init__(
@@ -61,12 +57,10 @@ class HookedGradients(Synchronization):
         self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, key=key)
         self._gather = partial(gather_rows, device=device)
         self.ledger = Ledger(lambda rows: self._gather(rows[0]), 1, self.workers, 0)
-        self.adapter = adapter_for(spec.sync.adapt, method, device, self.state.aim_at)
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        began = perf_counter()
         if moment.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = 1 / self.replica.scale.factor
@@ -81,48 +75,36 @@ class HookedGradients(Synchronization):
         elif not self.replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.state.last_step.nonfinite[0])
         step = self.state.last_step
-        metrics: dict[str, float] = {}
-        if self.adapter is not None:
-            metrics = self.adapter.finish_step(step, perf_counter() - began, last=moment.last)
         statistics = self.state.statistics if moment.observe else {}
         iteration = self.ledger.begin(replace(step))
-        iteration.loss, iteration.statistics, iteration.metrics = loss, statistics, metrics
+        iteration.loss, iteration.statistics = loss, statistics
         return iteration
 
     def sync_model(self) -> None:
         """See `Synchronization.sync_model`. DDP makes buffers worker 0's before the next pass only."""
         broadcast(self.model.buffers(), None, self._transport)
-        if self.adapter is not None:
-            self.adapter.hear()
 
     def links(self) -> Links | None:
         return Links.of(self.state.traffic, self.ranks, lambda rows: self._gather(rows[0]))
 
     def shared_state(self) -> dict[str, Any]:
-        shared: dict[str, Any] = {
+        return {
             "model": self.model.state_dict(),
             "replica": self.replica.state_dict(),
             "totals": self.totals.state_dict(),
         }
-        return shared if self.adapter is None else {**shared, "adapter": self.adapter.shared_state()}
 
     def worker_state(self) -> dict[str, Any]:
-        state = self.state.state_dict()
-        return state if self.adapter is None else {**state, "measured": self.adapter.worker_state()}
+        return self.state.state_dict()
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         self._load_agreed(shared)
         self.state.load_state_dict(local_state)
-        if self.adapter is not None:
-            self.adapter.load(shared["adapter"], local_state["measured"])
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`. Links are counted anew."""
         self._load_agreed(shared)
         self.state.load_state_dict(workers, reshard=True)
-        if self.adapter is not None:
-            (rank,) = self.ranks
-            self.adapter.load(shared["adapter"], workers[model_of(rank, len(workers))]["measured"])
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self.model.load_state_dict(shared["model"])

@@ -24,8 +24,6 @@ from .config import (
     real,
 )
 
-_AIMED = "tau: density(0.01) or allocate(0.01), or topk or chunked_topk, without a warm-up"
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -55,7 +53,7 @@ class Asked:
 
 def check_sync(asked: Asked) -> None:
     """Refuses what cannot be, with a ValueError that names the fields, their values and what would do."""
-    others = (_hybrid, _async, _quorum, _sites, _islands, _authenticated, _adapt, _stages)
+    others = (_hybrid, _async, _quorum, _sites, _islands, _authenticated, _stages)
     for problems in (*_METHODS, *others):
         for problem in problems(asked):
             raise ValueError(problem)
@@ -239,8 +237,6 @@ def _quorum(asked: Asked) -> Iterator[str]:
             f"{quorum} {where}.pattern = {mode.pattern}: a worker that sums for others cannot be "
             f"left out; use {where}.pattern: allgather"
         )
-    if mode.adapt is not None:
-        yield f"{quorum} {where}.adapt: it goes by what all workers have measured; leave one of them out"
     if mode.fragments > 1 or mode.delay_steps:
         yield f"{quorum} {where}.fragments or delay_steps: a round is about the whole model; leave them out"
     if mode.deadline is not None and simulated:
@@ -293,7 +289,6 @@ def _islands(asked: Asked) -> Iterator[str]:
             f"sync.pattern = {mode.pattern}",
             "islands are the sites; use allgather",
         ),
-        (mode.adapt is not None, "sync.adapt", "it knows no islands; leave one of them out"),
         (
             isinstance(asked.method, PowerSGD),
             "compressor.kind = powersgd",
@@ -319,55 +314,6 @@ def _authenticated(asked: Asked) -> Iterator[str]:
         yield (
             f"sync.authenticated = true with compressor.kind = {asked.method.kind}: it goes through torch's "
             "own all-reduce, without messages of ours; use another compressor, or sync.mode: sharded"
-        )
-
-
-def _adapt(asked: Asked) -> Iterator[str]:
-    mode, method, training = asked.mode, asked.method, asked.training
-    if not isinstance(mode, AllGatherSync | WeightsSync) or mode.adapt is None:
-        return
-    if asked.sync.is_simulated:
-        yield (
-            "sync.of.adapt with sync.mode = simulated: simulated workers have no network to follow; leave it "
-            "out"
-        )
-    if asked.workers == 1:
-        yield (
-            "sync.adapt with workers.count = 1: there is no other worker; leave it out, or use more workers"
-        )
-    if isinstance(mode, WeightsSync) and (mode.fragments > 1 or mode.delay_steps):
-        yield "sync.adapt with sync.fragments or delay_steps: it measures whole exchanges; leave them out"
-    if method.aim is None:
-        yield f"sync.adapt with compressor = {method}: it has no density that could change; use {_AIMED}"
-        return
-    least, most = mode.adapt.density
-    if not least <= method.aim <= most:
-        yield (
-            f"sync.adapt.density = [{least:g}, {most:g}] with compressor = {method}: a run starts with the "
-            f"compressor's own density, {method.aim:g}, which must be within these bounds"
-        )
-    bounds = mode.adapt.local_steps
-    if isinstance(mode, AllGatherSync):
-        if bounds is not None:
-            yield (
-                f"sync.adapt.local_steps = {[*bounds]} with sync.mode = {mode.mode}: workers "
-                "exchange after every step there; leave it out, or use sync.mode: weights"
-            )
-        if training.clip.norm and training.clip.of == "worker":
-            yield (
-                f"training.clip.of = worker with sync.adapt and sync.mode = {mode.mode}: gradients are "
-                "complete before any is sent, so nothing overlaps with the backward pass; use clip.of: mean"
-            )
-        return
-    if not mode.every:
-        yield (
-            "sync.adapt with sync.every = 0: exchanges at the ends of epochs are too few to follow a link; "
-            "use sync.every: 1 or more"
-        )
-    if bounds is not None and not bounds[0] <= mode.every <= bounds[1]:
-        yield (
-            f"sync.adapt.local_steps = {[*bounds]} with sync.every = {mode.every}: a run starts with "
-            "sync.every steps, which must be within these bounds"
         )
 
 

@@ -3,10 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any
-
-import torch
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.fragment import FormerModel, LocalWorker, fragments_of, on_host
@@ -21,7 +18,6 @@ from taugrad.compressors.method import Method
 from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from .adapting.adapter import adapter_for
 from .base import InRounds, Moment
 from .config import WeightsSync
 from .ledger import Iteration
@@ -41,8 +37,6 @@ class OwnWorkers:
     randomness: Randomness
     method: Method
     """What is compressed with."""
-    device: torch.device
-    """Where this process trains."""
 
 
 class LocalTraining(InRounds):
@@ -79,28 +73,21 @@ class LocalTraining(InRounds):
         )
         super().__init__(self.local.fragments, replicas[0].names)
         self.ledger.traffic = self.local.traffic
-        self.adapter = adapter_for(sync.adapt, workers.method, workers.device, self._aim_at, sync.every)
 
     def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
-        began = perf_counter()
         iteration = self.ledger.begin()
         self._empty_model()
         losses = []
         for local, batch in enumerate(batches):
             # Without examples a worker stays where it is.
             losses.append(batch.weight * self._learn(local, batch, moment) if batch.weight else 0.0)
-        if self.adapter is not None:
-            self.local.every = self.adapter.choice.local_steps
         ends = not self.local.every and moment.position.ends_epoch
         merged = self.local.advance(iteration.step, due=ends)
         if moment.last:
             self.local.finish(iteration.step)
         if merged or moment.last:
             load_buffers(self.model, self.local.agreed_buffers)
-        if self.adapter is not None:
-            seconds = perf_counter() - began
-            iteration.metrics = self.adapter.finish_step(iteration.step, seconds, last=moment.last)
         iteration.loss = sum(losses) / len(losses)
         return iteration
 
@@ -116,21 +103,8 @@ class LocalTraining(InRounds):
         self._step_alone(replica, rank, moment)
         return loss
 
-    def _aim_at(self, share: float) -> float:
-        """Has all that is compressed by a share of elements aim at another; returns what it comes to."""
-        patterns = [pattern for fragment in self.local.fragments for pattern in fragment.patterns]
-        compressors = [compressor for pattern in patterns for compressor in pattern.compressors]
-        aims = [
-            compressor.feedback.aim_at(share)
-            for compressor in compressors
-            if compressor.feedback.method.aim is not None
-        ]
-        return aims[0]
-
     def sync_model(self) -> None:
         self._fill_model()
-        if self.adapter is not None:
-            self.adapter.hear()
 
     def _empty_model(self) -> None:
         """Frees the model's memory while workers train, where agreed weights lie elsewhere."""
@@ -158,7 +132,6 @@ class LocalTraining(InRounds):
             "model": self.model.state_dict(),
             "local": self.local.shared_state(),
             "ledger": self.totals.state_dict(),
-            **({} if self.adapter is None else {"adapter": self.adapter.shared_state()}),
         }
 
     def worker_state(self) -> dict[str, Any]:
@@ -166,9 +139,8 @@ class LocalTraining(InRounds):
             str(rank): {"model": replica.model.state_dict(), "replica": replica.state_dict()}
             for rank, replica in zip(self.ranks, self._replicas, strict=True)
         }
-        measured = {} if self.adapter is None else {"measured": self.adapter.worker_state()}
         traffic = self.ledger.traffic.state_dict()
-        return {"replicas": replicas, "local": self.local.worker_state(), "traffic": traffic, **measured}
+        return {"replicas": replicas, "local": self.local.worker_state(), "traffic": traffic}
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
         self._fill_model()
@@ -203,5 +175,3 @@ class LocalTraining(InRounds):
             replica.model.load_state_dict(local_state["replicas"][str(rank)]["model"])
             replica.load_state_dict(local_state["replicas"][str(rank)]["replica"])
         self.ledger.traffic.load_state_dict(local_state["traffic"])
-        if self.adapter is not None:
-            self.adapter.load(shared["adapter"], local_state["measured"])

@@ -67,18 +67,6 @@ NET_MBIT: Final = "net/mbit_s"
 NET_RECEIVED_MBIT: Final = "net/received_mbit_s"
 """The same for what arrived at a worker; compare this one with the rate of a link."""
 
-# After each decision of `sync.adapt`.
-ADAPT_DENSITY: Final = "adapt/density"
-"""The share of elements to send from now on."""
-ADAPT_LOCAL_STEPS: Final = "adapt/local_steps"
-"""Steps from one exchange to the next, from now on."""
-ADAPT_RATE: Final = "adapt/rate_mbit_s"
-"""The estimated rate of a worker's link in one direction, in Mbit/s (1e6 bits)."""
-ADAPT_DELAY: Final = "adapt/delay_s"
-"""Seconds that an exchange takes, however few bytes it has."""
-ADAPT_WAIT: Final = "adapt/wait_share"
-"""The share of a step that workers waited for the network, 0 to 1, without waiting for slower workers."""
-
 # After each publication of weights (`publish`), at the iteration that they are of.
 PUBLISH_BYTES: Final = "publish/patch_bytes"
 """Bytes of the patch from the weights published before; 0 for the first."""

@@ -40,8 +40,7 @@ def titles_of(state: Any) -> set[str]:
     return {*cards, *(tensor["name"] for tensor in state["compareRunSections"])}
 
 
-KNOBS = [*views.KNOBS, names.ADAPT_DENSITY]
-TITLES = titles_of(views.comparison(KNOBS, KNOBS)) | titles_of(views.search("parent", [], []))
+TITLES = titles_of(views.comparison(views.KNOBS, views.KNOBS)) | titles_of(views.search("parent", [], []))
 
 
 @pytest.fixture(scope="module")

@@ -155,7 +155,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
         r"[A-Z]\w*[a-z]\w*(?:\.\w+)*(?:\(.*\))?|[a-z_]\w*\(.*\)|[a-z]\w*_\w+",
         identifier_exists,
     ),
-    "metric": (r"(?:comm|time|layer|eval|epoch|total|net|train|round|adapt)/[\w<>*/]+", metric_exists),
+    "metric": (r"(?:comm|time|layer|eval|epoch|total|net|train|round)/[\w<>*/]+", metric_exists),
     "option": (r"(?:taugrad \w+ .*)?--[a-z].*", option_exists),
     "field": (rf"(?:{_SECTIONS})(?:\.[a-z]\w*)+(?:(?::| =) .*)?", field_exists),
 }

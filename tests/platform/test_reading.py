@@ -188,7 +188,6 @@ def test_fields_of_the_computation_change_the_fingerprint():
     assert RunSpec().fingerprint() == of(mode="allgather") == "0a2d514e2501"
     assert of(mode="weights", every=4, quorum=0.75) != of(mode="weights", every=4)
     assert of(mode="weights", every=4, delay_steps=1) != of(mode="weights", every=4)
-    assert of("topk(0.1)", mode="allgather", adapt={}) != of("topk(0.1)", mode="allgather")
 
 
 def test_groups_of_fields_that_a_mode_has_not_are_no_params():

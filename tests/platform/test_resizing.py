@@ -57,7 +57,7 @@ IN_PROCESSES = [name for name in SYNCS if name not in (
 """What real workers are tried with; the rest have the state of one of these."""
 WHOLE, LATER = "hybrid, b: none", 4
 """Which run is made to its end; and so many iterations after its middle others go on."""
-MERGING, FOLLOWING = {"on_resize": "merge"}, {"mode": "allgather", "adapt": {}}
+MERGING = {"on_resize": "merge"}
 
 
 def middle(name: str) -> str:
@@ -254,7 +254,6 @@ def test_a_checkpoint_without_all_workers_is_refused(written, alone):
             "sync.mode = async",
         ),
         ({"workers": MERGING, "compressor": "powersgd(2)"}, "compressor.kind = powersgd"),
-        ({"workers": MERGING, "compressor": "topk(0.1)", "sync": FOLLOWING}, "sync.adapt"),
     ],
 )
 def test_runs_that_cannot_be_resized_say_so(fields, said):

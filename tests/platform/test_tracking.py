@@ -228,7 +228,6 @@ def test_names_are_the_contract():
         "time/data_s", "time/compute_s", "time/compress_s", "time/wait_s", "time/decompress_s", "time/step_s",
         "time/exchange_s", "time/overlap_s", "net/mbit_s", "net/received_mbit_s",
         "publish/patch_bytes", "publish/snapshot_bytes", "publish/changed_share", "publish/number",
-        "adapt/density", "adapt/local_steps", "adapt/rate_mbit_s", "adapt/delay_s", "adapt/wait_share",
         "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
         "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
         "total/compression_ratio", "total/accuracy_per_gb", "total/iterations_to_target",
