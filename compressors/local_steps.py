@@ -95,7 +95,8 @@ class LocalSteps:
             compressor: a method, its dictionary, or its line such as
                 `strom(density(0.1, every=1)) | golomb_rice`.
             exchange: pseudo-gradients, or weights (Oland-Raj); of this and the next, `LocalFields` says more.
-            unsent: the part of its residual that a worker adds to its weights; "1/n": as in their mean.
+            unsent: the part of its residual (what it has not sent yet) that a worker adds to its own weights
+                after an exchange, from 0 to 1; "1/n": divided by the number of workers.
             outer: the optimizer of the agreed weights, for pseudo-gradients.
             fragments: parts of the model that are exchanged one after the other, each every `every` steps
                 (Streaming DiLoCo, arXiv 2501.18512): how many, of about equal size; or for each the names of
@@ -136,7 +137,7 @@ class LocalSteps:
             exchange=exchange,
             pattern=pattern,
             outer=outer,
-            unsent=1 / self.workers if unsent == "1/n" else unsent,
+            unsent=unsent,
             delay_steps=delay_steps,
             blend=blend,
             offload=offload,
@@ -381,7 +382,9 @@ def _read_fields(**fields: Any) -> LocalFields:
     except ValidationError as problems:
         problem = problems.errors()[0]
         name = ".".join(map(str, problem["loc"]))
-        raise ValueError(f"{name} = {problem['input']!r}: {problem['msg']}") from None
+        raise ValueError(
+            f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+        ) from None
 
 
 def _require_interval(every: int | None, every_examples: float | None) -> None:

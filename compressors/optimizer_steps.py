@@ -6,7 +6,7 @@ is left over says nothing: of two optimizers in turn, each leaves the other's.
 
 Adam, and its kin, divide by the root mean square of an element's past gradients. An element that is held back
 arrives rarely and is large, so that its steps become far too short (docs/adamw.md). An optimizer's momentum
-beside a method's applies it twice (docs/how-to/momentum.md).
+beside a method's applies it twice (docs/methods.md).
 """
 
 import warnings
@@ -115,7 +115,7 @@ class StepTracker:
                 "docs/how-to/own-script.md"
                 if adam
                 else f"{name} has momentum, and {method} has, too: it is applied twice. Set the optimizer's "
-                "to 0. See docs/how-to/momentum.md"
+                "to 0. See docs/methods.md"
             )
             warnings.warn(text, SparseUnderAdam if adam else MomentumTwice, stacklevel=4)
 

@@ -1,8 +1,8 @@
-"""The pictures of README.md and docs/ that show runs: `python docs/make_images.py [FOLDER]`.
+"""The pictures of docs/ that show runs: `python docs/make_images.py [FOLDER]`.
 
 Trains 26 runs in FOLDER, or in a folder of its own that goes away; runs that lie in FOLDER already are not
 trained again. Replaces mlflow_view.png, report.png and accuracy_by_setting.png in docs/images and the lines
-under them in README.md. Needs playwright and chromium, and 10 minutes on 2 cores.
+under them in dashboards.md. Needs playwright and chromium, and 10 minutes on 2 cores.
 """
 
 import os
@@ -29,7 +29,7 @@ from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.store import open_client, tracking_uri
 
 IMAGES = Path(__file__).parent / "images"
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent / "dashboards.md"
 CAPTION = re.compile(r"(?<=<!-- images: begin -->\n\n).*?(?=\n\n<!-- images: end -->)", re.DOTALL)
 EXPERIMENT, EPOCHS = "readme", 8
 SETTINGS = {
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     experiment_id = find_experiment(client, EXPERIMENT)
     groups = by_setting(compared_runs(all_runs(client, experiment_id)))
     save(value_by_setting(groups), IMAGES / "accuracy_by_setting.png")
-    README.write_text(CAPTION.sub(caption(groups), README.read_text("utf-8")), "utf-8")
+    PAGE.write_text(CAPTION.sub(caption(groups), PAGE.read_text("utf-8")), "utf-8")
     (view, *_) = prepare.prepare(client, experiment_id)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)

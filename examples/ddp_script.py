@@ -2,10 +2,10 @@
 
     python examples/ddp_script.py --workers 2
 
-Each worker is a process. The workers train a small network on scikit-learn's digits. They exchange compressed
-gradients over gloo, on the loopback interface: by default, only the elements that have reached a threshold.
-The compressor applies the momentum, before the threshold; the optimizer has none.
-The line that adds compression is marked.
+Each worker is a process. The workers train a small network on images of ten patterns, with noise, which the
+script makes. They exchange compressed gradients over gloo, on the loopback interface: by default, only the
+elements that have reached a threshold. The compressor applies the momentum, before the threshold; the
+optimizer has none. The line that adds compression is marked.
 """
 
 import argparse
@@ -16,11 +16,22 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import compress_gradients
+
+
+def patterns(examples: int) -> tuple[Tensor, Tensor]:
+    """Images float32 [examples, 64], each one of ten patterns, and which one, int64 [examples].
+
+    Half of the images are negated, so that no straight line tells the patterns apart. All have noise.
+    """
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(10, (examples,), generator=generator)
+    signs = 2.0 * torch.randint(2, (examples, 1), generator=generator) - 1
+    noise = torch.randn(examples, 64, generator=generator)
+    return signs * torch.randn(10, 64, generator=generator)[labels] + 1.5 * noise, labels
 
 
 def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
@@ -30,9 +41,7 @@ def train(rank: int, options: argparse.Namespace, rendezvous: str) -> None:
     workers: int = options.workers
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=workers)
 
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32) / 16
-    labels = torch.tensor(digits.target)
+    images, labels = patterns(1800)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     test, train_all = order[:360], order[360:]
     mine = train_all[: len(train_all) // workers * workers][rank::workers]

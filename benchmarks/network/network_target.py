@@ -27,7 +27,7 @@ from ..harness.in_process import Following, fit
 from ..harness.report import RESULTS, Place, Table, number, publish, read_options
 from ..harness.trainings import KEPT, Cells, Trainings, kept_in, key_of
 from ..harness.workers import train_by
-from . import why_not
+from . import first_screen, why_not
 from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
@@ -72,8 +72,8 @@ WHOLE_LINKS = ("50mbit,0ms", "10mbit,0ms")
 PICTURE = RESULTS.parent / "images" / "time_to_target.png"
 _BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
-PLACES = {Place(DOCS.parent / "README.md", *_BETWEEN): "docs/", Place(DOCS / "network.md", *_BETWEEN): ""}
-"""Where the picture stands with a table, and how its path begins there; in the README, a short one."""
+PLACE = Place(DOCS / "network.md", *_BETWEEN)
+"""Where the picture stands with a table; the README's is made of this one and that of slow links."""
 SLOW_PLACES = {
     name: Place(DOCS / "network.md", f"<!-- {links}: begin -->", f"<!-- {links}: end -->")
     for name, links in (("slow", "slow links"), ("many", "many workers"))
@@ -400,23 +400,23 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show(workload: Workload, measured: Measured) -> None:
-    """Draws the picture of the first screen, and writes it with its table into the pages."""
-    known = {workload.name: measured}
+    """Draws the picture, and writes it with its table into the page."""
     draw(PICTURE, {workload.name: measured.minutes})
-    for place, folder in PLACES.items():
-        picture = f"![Time to the same accuracy over slow links]({folder}images/{PICTURE.name})"
-        said = _said(CAPTION, "gpt", workload, measured, folder)
-        place.fill(f"{picture}\n\n{times_table(known, short=bool(folder))}\n\n{said}")
+    picture = f"![Time to the same accuracy over slow links](images/{PICTURE.name})"
+    table = times_table({workload.name: measured})
+    PLACE.fill(f"{picture}\n\n{table}\n\n{_said(CAPTION, 'gpt', workload, measured)}")
+    first_screen.main()
 
 
 def show_slow(name: str, workload: Workload, measured: Measured) -> None:
     """Writes the table of slow links into the page."""
-    table = times_table({workload.name: measured}, short=False)
+    table = times_table({workload.name: measured})
     SLOW_PLACES[name].fill(f"{table}\n\n{_said(SLOW_CAPTIONS[name], name, workload, measured)}")
+    first_screen.main()
 
 
-def _said(caption: str, key: str, workload: Workload, measured: Measured, folder: str = "") -> str:
-    page = f"[{workload.name}]({folder}results/{measured.date}-network_target_{key}.md)"
+def _said(caption: str, key: str, workload: Workload, measured: Measured) -> str:
+    page = f"[{workload.name}](results/{measured.date}-network_target_{key}.md)"
     text = f"{caption} {page}. {measured}"
     return fill(text, 115, break_long_words=False, break_on_hyphens=False)
 

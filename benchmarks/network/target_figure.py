@@ -115,22 +115,13 @@ def _label(link: str) -> str:
     return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}\n{delay.replace('ms', ' ms')}"
 
 
-def times_table(measured: Mapping[str, Measured], *, short: bool) -> str:
-    """Seconds to the target over each link, the fastest over the first one first.
-
-    `short`: only the first and the last link, the fastest of ours and of the others, and DDP.
-    """
+def times_table(measured: Mapping[str, Measured]) -> str:
+    """Seconds to the target over each link, the fastest over the first one first."""
     tables = []
     for workload, load in measured.items():
         links = list(load.minutes)
-        if short:
-            links = list(dict.fromkeys((links[0], links[-1])))
         first = load.minutes[links[0]]
         kinds = sorted(first, key=first.__getitem__)
-        if short:
-            ours = next(kind for kind in kinds if kind.endswith("(ours)"))
-            other = next(kind for kind in kinds if not kind.endswith("(ours)"))
-            kinds = [kind for kind in kinds if kind in {ours, other, "DDP, 16 bits", "DDP, float32"}]
         names = [_label(link).replace("\n", ", ") for link in links]
         lines = [[f"{workload}, to {load.target}", *names], ["---", *("---:" for _ in links)]]
         times = [[load.minutes[link].get(kind) for link in links] for kind in kinds]

@@ -152,7 +152,7 @@ class Fragment(Averaging):
         if not self._fields.unsent:
             return self.agreed
         # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
-        share = self._fields.unsent / (self.parts[local].weight or 1.0)
+        share = self._fields.unsent_share(self.runner.workers) / (self.parts[local].weight or 1.0)
         residuals = self.patterns[local].unsent()
         return [agreed - share * residual for agreed, residual in zip(self.agreed, residuals, strict=True)]
 
@@ -250,7 +250,8 @@ class Fragment(Averaging):
         residuals = ranks_together([state["ranks"] for state in unsent], counts)
         parts, former, now = [self._restored_part(part) for part in saved], len(saved), runner.workers
         moved = [
-            self._moved(part, residuals[rank]["residuals"], models[rank]) for rank, part in enumerate(parts)
+            self._moved(part, former, residuals[rank]["residuals"], models[rank])
+            for rank, part in enumerate(parts)
         ]
         self.reshard(unsent)
         names, share = self.patterns[0].setting.names, share_of(former, now, self.patterns[0].reduction)
@@ -269,10 +270,10 @@ class Fragment(Averaging):
             self.in_flight = self._restored(in_flight, counted)
 
     def _moved(
-        self, part: WorkerPart, residuals: Mapping[str, Tensor], model: FormerModel
+        self, part: WorkerPart, workers: int, residuals: Mapping[str, Tensor], model: FormerModel
     ) -> dict[str, Tensor]:
-        """How far a former worker has moved since it continued from the agreed weights, or since sending."""
-        share, moved = self._fields.unsent / (part.weight or 1.0), {}
+        """How far one of the former workers moved since it continued from the agreed weights, or sent."""
+        share, moved = self._fields.unsent_share(workers) / (part.weight or 1.0), {}
         names = self.patterns[0].setting.names
         for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
             base = self.agreed[place]

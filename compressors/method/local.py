@@ -1,15 +1,30 @@
 """The fields of local steps, as `LocalSteps` and a spec have them, and which of them do not go together."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from .dense import DenseMethod
 from .methods import Method, NoCompression, PowerSGD
 
 PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
 """Who sends to whom."""
+
+
+def _share(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Reads `unsent` with one error for both of its types."""
+    try:
+        return read(value)
+    except ValidationError:
+        raise ValueError("must be a number from 0 to 1, or 1/n") from None
 
 
 class _Fields(BaseModel):
@@ -43,10 +58,11 @@ class LocalFields(_Fields):
     go to each other site once."""
     outer: Outer = Outer()
     """For pseudo-gradients."""
-    unsent: float = Field(default=0.0, ge=0, le=1)
-    """How much of its residual (what it has not sent yet) a worker adds to its weights after an exchange.
-    0: workers continue from the agreed weights. 1 is the error reset of CSER (arXiv 2007.13221). 1 divided by
-    the number of workers is the weight that the residual will have in their mean. For pseudo-gradients."""
+    unsent: Annotated[Annotated[float, Field(ge=0, le=1)] | Literal["1/n"], WrapValidator(_share)] = 0.0
+    """The part of its residual that a worker adds to its own weights after an exchange. The residual is what
+    the worker has learned and not sent yet. 0: all workers continue from the agreed weights. 1/n: divided by
+    the number of workers, which is the weight that the residual will have in their mean. 1: all of it, as in
+    CSER (arXiv 2007.13221). For pseudo-gradients."""
     delay_steps: int = Field(default=0, ge=0)
     """Steps for which workers train on while what they sent is on its way. It is merged after them."""
     blend: float | None = Field(default=None, ge=0, lt=1)
@@ -56,6 +72,10 @@ class LocalFields(_Fields):
     offload: bool = False
     """Whether agreed weights, residuals and outer momentum lie in the host's memory in place of the GPU's.
     Updates are then compressed on the CPU."""
+
+    def unsent_share(self, workers: int) -> float:
+        """`unsent` as a number, for n workers."""
+        return 1 / workers if self.unsent == "1/n" else self.unsent
 
 
 def local_refusals(
@@ -97,9 +117,10 @@ def local_refusals(
             f"{momentum} with {prefix}pattern = ring: a hop also compresses what other workers sent; use "
             "compressor.momentum: 0, or another pattern"
         )
+    unsent = f"{prefix}unsent = {fields.unsent}".removesuffix(".0")
     if fields.unsent and ring:
         yield (
-            f"{prefix}unsent = {fields.unsent:g} with {prefix}pattern = ring: what a hop leaves out also "
+            f"{unsent} with {prefix}pattern = ring: what a hop leaves out also "
             f"belongs to other workers; use {prefix}unsent: 0, or another pattern"
         )
     if fields.exchange == "weights":
@@ -109,7 +130,7 @@ def local_refusals(
 def _refusals_of_weights(fields: LocalFields, method: Method, back: Method, prefix: str) -> Iterator[str]:
     weights, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
     if fields.unsent:
-        yield f"{prefix}unsent = {fields.unsent:g} {weights}: nothing is left for later; {other}"
+        yield f"{prefix}unsent = {fields.unsent} {weights}: nothing is left for later; {other}"
     for name, kind in {"compressor": method, f"{prefix}back": back}.items():
         if not isinstance(kind, DenseMethod | NoCompression):
             yield (

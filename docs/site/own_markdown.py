@@ -1,5 +1,6 @@
 r"""Makes pages that GitHub shows well show as well on the site (a hook of mkdocs).
 
+- The README is the first page.
 - A link that leaves docs/ leads to a page that shows the file, or lists the folder.
 - GitHub wants `\|` for a bar in a table's code; on the site it is a bar already.
 - A link to a folder of docs/ leads to its README.
@@ -16,6 +17,7 @@ from typing import Any
 from mkdocs.structure.files import File, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[2]
+README, INDEX = "README.md", "index.md"
 FILES = "files"
 """The folder of the site that shows files of the repository."""
 
@@ -31,7 +33,9 @@ _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".md": "markdow
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds a page for every file outside docs/ that a page links to."""
+    """Adds the README as the first page, and a page for every file outside docs/ that a page links to."""
+    text = _INSIDE.sub(lambda link: _from_top(link[0]), (ROOT / README).read_text(encoding="utf-8"))
+    files.append(File.generated(config, INDEX, content=text))
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     while pages:
         wanted = {there for source, text in pages.items() for _, there in _outside(text, source)}
@@ -66,6 +70,8 @@ def _outside(markdown: str, source: str) -> Iterator[tuple[str, str]]:
 
 
 def _page_of(there: str) -> str:
+    if there == README:
+        return INDEX
     return f"{FILES}/{there}" if there.endswith(".md") else f"{FILES}/{there}.md"
 
 
@@ -87,6 +93,11 @@ def _moved(link: str, there: str) -> str:
     path = posixpath.normpath(posixpath.join(posixpath.dirname(there), link))
     up = "../" * len(Path(there).parts)
     return up + path.removeprefix("docs/") if path.startswith("docs/") else f"{up}../{path}"
+
+
+def _from_top(link: str) -> str:
+    """A link of the README as it must stand in docs/."""
+    return link.removeprefix("docs/") if link.startswith("docs/") else f"../{link}"
 
 
 def _lines(markdown: str) -> Iterator[str]:

@@ -416,7 +416,7 @@ def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
             "again; use at most 3",
         ),
         (local(blend=0.5), "ValueError: blend = 0.5: needs delay_steps above 0"),
-        (local(unsent=2), "ValueError: unsent = 2: Input should be less than or equal to 1"),
+        (local(unsent=2), "ValueError: unsent = 2: must be a number from 0 to 1, or 1/n"),
         (
             local(exchange="gradients"),
             "ValueError: exchange = 'gradients': Input should be 'pseudo_gradients' or 'weights'",

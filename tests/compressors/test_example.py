@@ -1,4 +1,4 @@
-"""The example runs by itself, and using the compressors alone stays cheap."""
+"""The example takes any method, and using the compressors alone stays cheap."""
 
 import re
 import runpy
@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked
 import pytest
 import torch
 
@@ -26,14 +25,6 @@ def figure(output: str, pattern: str) -> float:
     match = re.search(pattern, output)
     assert match is not None, output
     return float(match[1])
-
-
-def test_the_example_trains_two_workers_and_sends_little(tmp_path: Path) -> None:
-    output = forked.run_script(EXAMPLE, ["--workers", 2], tmp_path, timeout_s=240)
-    assert figure(output, r"accuracy +([\d.]+)") > 0.9
-    assert figure(output, r"compression +([\d.]+)x") > 5
-    # 17,226 gradients of 4 bytes in 230 steps of 2 workers are 31.7 MB.
-    assert 0.1 < figure(output, r"sent +([\d.]+) MB") < 31.7 / 5
 
 
 def test_the_example_takes_any_chain(
@@ -59,8 +50,8 @@ def test_the_example_and_the_hook_import_neither_ray_nor_mlflow_nor_anything_of_
         "compressor_for(read_config('wgt(0.1)'), torch.device('cpu'))"
     )
     modules = imported_by(statement)
-    assert {"torch", "sklearn", "taugrad", "numba", "pydantic"} <= modules
-    assert not {"ray", "mlflow", "cupy", "taugrad.compressors.ops.cuda"} & modules
+    assert {"torch", "taugrad", "numba", "pydantic"} <= modules
+    assert not {"ray", "mlflow", "sklearn", "cupy", "taugrad.compressors.ops.cuda"} & modules
 
 
 def test_a_configuration_is_read_without_torch_and_numba() -> None:

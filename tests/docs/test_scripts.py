@@ -3,13 +3,20 @@
 import os
 import re
 import signal
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distribution
+from pathlib import Path
 
 import fences
 import forked
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from torch.nn.parallel import DistributedDataParallel
-from waiting import TIMEOUT_S, until
+from waiting import TIMEOUT_S, said_by, until
 
 from taugrad.compressors.optimizer_steps import MomentumTwice, StepTracker
 from taugrad.platform.ports import free_port
@@ -79,52 +86,105 @@ def test_momentum_on_both_sides_is_warned_of_once(page):
     assert len(warned) == 1
 
 
-# Whole scripts
+# Whole scripts, with the packages of the light install alone
+
+
+def light_packages() -> list[Path]:
+    """What lies in site-packages of the packages that pyproject.toml requires, and of those that they do."""
+    project = tomllib.loads((fences.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    paths, seen, due = [], set(), [Requirement(line) for line in project["dependencies"]]
+    while due:
+        requirement = due.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(name)
+        package = distribution(name)
+        tops = {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
+        paths += [Path(str(package.locate_file(top))) for top in tops]
+        due += [Requirement(line) for line in package.requires or ()]
+    return paths
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory):
+    """Python in an environment that has nothing but taugrad and what the light install brings."""
+    folder = tmp_path_factory.mktemp("light")
+    said_by([sys.executable, "-m", "venv", "--without-pip", folder])
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    for path in light_packages():
+        (packages / path.name).symlink_to(path)
+    (packages / "taugrad").symlink_to(fences.ROOT / "src" / "taugrad")
+    return folder / "bin" / "python"
+
+
+def run_light(python, workers, script, *options) -> str:
+    """Runs a script by n workers, as torchrun would; returns what worker 0 printed."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(workers),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    with ThreadPoolExecutor(workers) as pool:
+        done = [
+            pool.submit(said_by, [python, script, *options], env=variables | {"RANK": str(rank)})
+            for rank in range(workers)
+        ]
+        first, *_ = [result.result() for result in done]
+        return first
+
+
+def test_the_light_install_has_none_of_the_platforms_packages(light):
+    platform = ("ray", "mlflow", "optuna", "sklearn", "matplotlib", "plotly", "scipy", "rich", "pyarrow")
+    code = f"import importlib.util as u; print([name for name in {platform} if u.find_spec(name)])"
+    assert said_by([light, "-I", "-c", code]).strip() == "[]"
+
+
+def example(page: str) -> Path:
+    """The script that a page shows, which is a file of examples/, word for word."""
+    block = next(block for block in fences.blocks(f"docs/how-to/{page}.md") if block.file)
+    path = fences.ROOT / block.file
+    assert block.text == f"# {block.file}\n{path.read_text(encoding='utf-8')}"
+    return path
 
 
 @pytest.mark.parametrize(
-    ("page", "name", "workers", "options", "fewer"),
+    ("page", "workers", "options", "fewer"),
     [
-        ("fsdp2", "fsdp2_script", 4, ("--steps", 20), (3.5, 5.5)),
-        (
-            "local-steps",
-            "local_steps_script",
-            2,
-            ("--steps", 40, "--fragments", 2, "--delay-steps", 1),
-            (150, 300),
-        ),
+        ("fsdp2", 4, ("--steps", 20), (3.5, 5.5)),
+        ("local-steps", 2, ("--steps", 40, "--fragments", 2, "--delay-steps", 1), (150, 300)),
     ],
 )
-def test_the_pages_example_trains_and_sends_less(page, name, workers, options, fewer, tmp_path, monkeypatch):
-    result = fences.blocks(f"docs/how-to/{page}.md")
-    block = next(candidate for candidate in result if candidate.text.startswith("# examples/"))
-    example = (fences.ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-    assert block.text == f"# examples/{name}.py\n{example}"
-    script, logs = tmp_path / "script.py", [tmp_path / f"{rank}.log" for rank in range(workers)]
-    script.write_text(block.text, encoding="utf-8")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    monkeypatch.setenv("WORLD_SIZE", str(workers))
-    started = []
-    for rank, log in enumerate(logs):
-        monkeypatch.setenv("RANK", str(rank))
-        started.append(forked.start(script, options, log, log))
-    for worker in started:
-        worker.join(TIMEOUT_S)
-    assert [worker.exitcode for worker in started] == [0] * workers, logs[0].read_text()[-3000:]
-    said = logs[0].read_text()
+def test_the_pages_example_trains_and_sends_less(light, page, workers, options, fewer):
+    said = run_light(light, workers, example(page), *options)
     first, *_, last = (float(match) for match in re.findall(r"loss ([\d.]+)", said))
     assert last < first < 5
     assert fewer[0] < float(re.findall(r"([\d.]+)x less", said)[0]) < fewer[1]
 
 
+def test_the_first_example_trains_two_workers_and_sends_little(light):
+    said = run_light(light, 1, fences.ROOT / "examples" / "ddp_script.py", "--workers", 2)
+    accuracy, sent, _, ratio = (float(figure) for figure in re.findall(r" ([\d.]+)(?:x| |\n)", said)[:4])
+    assert accuracy > 0.9
+    assert ratio > 5
+    # 17,226 gradients of 4 bytes in 230 steps of one worker are 15.8 MB.
+    assert 0.1 < sent < 15.8 / 5
+
+
+def test_other_examples_run_in_the_light_install(light, tmp_path):
+    examples = fences.ROOT / "examples"
+    assert "changed" in run_light(light, 1, example("publish-weights"), "train", tmp_path, "--steps", 2)
+    run_light(light, 1, examples / "own_methods.py")
+    tried = {"ddp_script", "fsdp2_script", "local_steps_script", "publish_script", "own_methods"}
+    assert {path.stem for path in examples.glob("*.py")} == tried
+
+
 def test_readers_and_trainers_of_the_page_may_be_killed(tmp_path):
     """The script of the page about publishing: two readers end with the same outputs, whatever was killed."""
-    block = next(fences.blocks("docs/how-to/publish-weights.md"))
-    example = (fences.ROOT / "examples" / "publish_script.py").read_text(encoding="utf-8")
-    assert block.text == f"# examples/publish_script.py\n{example}"
-    script, place, logs = tmp_path / "script.py", tmp_path / "weights", []
-    script.write_text(block.text, encoding="utf-8")
+    script, place, logs = example("publish-weights"), tmp_path / "weights", []
 
     def start(*options):
         logs.append(tmp_path / f"{len(logs)}.log")

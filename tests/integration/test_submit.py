@@ -1,4 +1,4 @@
-"""Jobs on a cluster that wants a token: the README's lines as they stand, in fresh shells, and others."""
+"""Jobs on a cluster that wants a token: the lines of docs/clusters.md as they stand, in fresh shells, and others."""
 
 import os
 import re
@@ -105,14 +105,14 @@ class Shell:
 
 @dataclass
 class Head:
-    """The README's head of a cluster."""
+    """The head of docs/clusters.md, on one machine."""
 
     shell: Shell
     """Where lines are given; its home has the token, and what jobs keep."""
     process: subprocess.Popen[str]
     address: str
     jobs: str
-    """The README's lines that give it jobs."""
+    """The page's lines that give it jobs."""
     quick: dict[str, str]
     family: list[psutil.Process] = field(default_factory=list)
     """What the head has started, when it was last looked at."""
@@ -124,8 +124,8 @@ class Head:
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """The README's first lines. Ctrl-C ends it in the last test that needs it."""
-    _, _, section = (ROOT / "README.md").read_text().partition("\n## On a Ray cluster\n")
+    """The page's first lines. Ctrl-C ends it in the last test that needs it."""
+    _, _, section = (ROOT / "docs" / "clusters.md").read_text().partition("\n## On one machine\n")
     blocks = re.findall(r"^```\n(.*?)^```$", section.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     head_lines, job_lines = with_free_ports(*blocks)
     (address,) = set(re.findall(r"http://127.0.0.1:\d+", job_lines))

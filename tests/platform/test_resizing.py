@@ -45,7 +45,7 @@ SYNCS: dict[str, dict[str, Any]] = {
     "sharded": {"sync": {"mode": "sharded", "back": "linear(4)"}},
     "parameter_server": {"sync": {"mode": "parameter_server"}},
     "weights": {"sync": {"mode": "weights", "every": 3}, "training": BASE["training"] | ADAMW},
-    "weights, unsent": {"sync": {"mode": "weights", "every": 3, "unsent": 0.5}},
+    "weights, unsent": {"sync": {"mode": "weights", "every": 3, "unsent": "1/n"}},
     "weights, on their way": {"sync": {"mode": "weights", "every": 4, "delay_steps": 2}},
     "whole weights": {"sync": {"mode": "weights", "every": 3, "exchange": "weights"}, "compressor": "none"},
     **{f"hybrid, {name}": {"compressor": "none"} | HYBRID[name] for name in HYBRIDS},

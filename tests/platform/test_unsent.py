@@ -29,7 +29,7 @@ def with_unsent(line: str, **sync: Any) -> tuple[Trainer, Recorder]:
     return trained(BASE | {"compressor": line, "sync": mode})
 
 
-def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+def plain_loop(share: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Agreed weights at the end, and each worker's residuals; wgt at TAU."""
     spec = RunSpec.model_validate(BASE)
     data = load(spec.data)
@@ -61,17 +61,17 @@ def plain_loop(unsent: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]
                 residuals[rank][i] = wanted - sent
         agreed = [weight + total / WORKERS for weight, total in zip(agreed, sums, strict=True)]
         for rank in range(WORKERS):
-            began[rank] = [a + unsent * r for a, r in zip(agreed, residuals[rank], strict=True)]
+            began[rank] = [a + share * r for a, r in zip(agreed, residuals[rank], strict=True)]
             copies[rank] = [tensor.copy() for tensor in began[rank]]
     return agreed, residuals
 
 
-@pytest.mark.parametrize("unsent", [0, 1 / WORKERS, 1])
+@pytest.mark.parametrize(("unsent", "share"), [(0, 0), ("1/n", 1 / WORKERS), (1, 1)])
 @pytest.mark.parametrize("pattern", ["allgather", "parameter_server"])
-def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_sent(unsent, pattern):
+def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_sent(unsent, share, pattern):
     back = {"back": "none"} if pattern == "parameter_server" else {}
     trainer, recorder = with_unsent(f"wgt({TAU})", unsent=unsent, pattern=pattern, **back)
-    agreed, residuals = plain_loop(unsent)
+    agreed, residuals = plain_loop(share)
     for parameter, expected in zip(trainer.model.parameters(), agreed, strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
     assert 0 < trainer.sync.totals.fraction * EVERY < 0.9  # something was sent, and something kept
