@@ -16,12 +16,13 @@ from rich.text import Text
 
 from taugrad.platform.launching.launch import Watch
 from taugrad.platform.launching.run_status import News
+from taugrad.platform.places import RUNS, home, output_folder
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.terminal import SILENT_S, SOON_S, open_console, say, short
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
-from taugrad.platform.tracking.store import home, output_folder, to_copy
+from taugrad.platform.tracking.store import to_copy
 from taugrad.platform.training.reporting import TRAINING, Progress
 
 from .metric_labels import common
@@ -64,7 +65,7 @@ class ConsoleDisplay:
             return
         console.print()
         console.print(render(histories))
-        folder = output_folder(home() / names.RUNS) / _FIGURES / experiments[0]
+        folder = output_folder(home() / RUNS) / _FIGURES / experiments[0]
         paths = _draw([run for run in histories if run.metrics], folder) + _write(histories, folder)
         charts = _interactive(histories, experiments[0], folder)
         also = ""

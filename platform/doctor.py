@@ -165,6 +165,7 @@ def _ray() -> Iterator[Finding]:
 
 def _mlflow() -> Iterator[Finding]:
     from .spec import SpecError  # noqa: PLC0415
+    from .tracking.local_database import served_only  # noqa: PLC0415
     from .tracking.masking import masked  # noqa: PLC0415
     from .tracking.probe import answering_client, driver_of, unwritable  # noqa: PLC0415
     from .tracking.store import sqlite_path, tracking_uri  # noqa: PLC0415
@@ -188,11 +189,14 @@ def _mlflow() -> Iterator[Finding]:
         driver = driver_of(uri)
         by = f", through {driver} {_version(driver) or _version(f'{driver}-binary')}" if driver else ""
         yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}{by}")
+        for name, (problem, remedy) in served_only(path, uri).items() if path is not None else ():
+            yield Finding("MLflow", "wrong", f"experiment {name}: {problem}", remedy)
 
 
 def _storage() -> Iterator[Finding]:
     """Where TAUGRAD_STORAGE puts checkpoints, if it names a bucket."""
-    from .launching.storage import bucket_problem, is_bucket, what_helps  # noqa: PLC0415
+    from .launching.storage import bucket_problem, what_helps  # noqa: PLC0415
+    from .places import is_bucket  # noqa: PLC0415
     from .tracking.masking import without_login  # noqa: PLC0415
 
     place = os.environ.get("TAUGRAD_STORAGE", "").strip()

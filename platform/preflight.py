@@ -20,8 +20,9 @@ from .spec import RunSpec, SpecError
 from .spec.resizing import check_present
 from .synchronization.config import real
 from .tasks import build_task, try_task
+from .tracking.local_database import served_only
 from .tracking.probe import answering_client
-from .tracking.store import patient
+from .tracking.store import patient, sqlite_path, tracking_uri
 from .user_code import UserCodeError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     if not local:
         check_cluster(os.environ.get("RAY_ADDRESS", ""))
     check_storage(spec, source, local=local)
+    _check_experiment(spec, source)
     if workers.min_count is not None:
         check_present(spec, source)
     if local and (workers.min_count or spec.processes) * workers.cpus > cpus_here():
@@ -87,6 +89,15 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     _check_patterns(
         spec, source, [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     )
+
+
+def _check_experiment(spec: RunSpec, source: str) -> None:
+    """Refuses an experiment whose artifacts the tracking store cannot take."""
+    uri = tracking_uri()
+    path = sqlite_path(uri)
+    problem = None if path is None else served_only(path, uri).get(spec.experiment)
+    if problem is not None:
+        raise SpecError(source, [f"experiment = {spec.experiment}: {'; '.join(problem)}"])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .data.placing import enter_folder
+from .places import enter_folder
 from .terminal import short
 
 TRACEBACK = "TAUGRAD_TRACEBACK"

@@ -12,15 +12,14 @@ from rich.console import Console
 
 from taugrad.platform.exit_codes import FAILED
 from taugrad.platform.launching.cluster import is_local, ray_cluster
-from taugrad.platform.launching.storage import storage_path
+from taugrad.platform.places import RUNS, address_of, home, output_folder
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.terminal import open_console, say
-from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.probe import probe
-from taugrad.platform.tracking.store import TrackingError, home, output_folder, tracking_uri
+from taugrad.platform.tracking.store import TrackingError, tracking_uri
 from taugrad.platform.user_code import import_object
 
 from .advice import warning_of
@@ -131,7 +130,7 @@ def _fit(
             except Exception as error:  # the baseline's training may raise anything
                 if settings.objective == "constraint":
                     return f"the baseline failed: {reason_of(error)}"
-        storage = storage_path(search.spec(search.middle))
+        storage = address_of(search.spec(search.middle).storage)
         run_all(progress, lambda: run_trials(progress, context(), corners, storage), unfinished)
     return ""
 
@@ -174,7 +173,7 @@ def _check_metric(search: Search, corners: list[RunSpec]) -> None:
 @contextmanager
 def _alone(folder: Path, search: Search) -> Iterator[None]:
     """Raises SpecError if the search is running already."""
-    output_folder(home() / names.RUNS)
+    output_folder(home() / RUNS)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

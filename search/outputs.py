@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from taugrad.platform.places import RUNS, home
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import ACCURACY, Metric
-from taugrad.platform.tracking import names
-from taugrad.platform.tracking.store import home
 
 from .config import refusal
 from .objective import accuracy_per_wire_gb
@@ -26,7 +25,7 @@ FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
 def folder_of(name: str, experiment: str) -> Path:
     """The folder of a search's journal and results."""
     slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in experiment)
-    return home() / names.RUNS / "searches" / slug / name
+    return home() / RUNS / "searches" / slug / name
 
 
 def write_outputs(progress: Progress, folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taugrad.platform.launching.storage import storage_path
+from taugrad.platform.places import address_of
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import Metric
@@ -212,7 +212,7 @@ class Progress:
         try:
             valid = spec()
             # Trials may be on other machines, and in other folders.
-            valid = valid.model_copy(update={"storage": Path(storage_path(valid))})
+            valid = valid.model_copy(update={"storage": Path(address_of(valid.storage))})
             specs = self.search.seeds(valid)
         except SpecError as error:
             problem = str(error)

@@ -5,10 +5,12 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from taugrad.platform.places import placed
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
@@ -49,6 +51,10 @@ class TrialContext:
     evaluate: str | None = None
     folder: str = ""
     """The working directory of the command, to which relative paths refer."""
+
+    def placed(self, spec: RunSpec) -> RunSpec:
+        """The spec with absolute paths."""
+        return placed(spec, Path(self.folder) if self.folder else None)
 
     def enter(self) -> None:
         """Changes to the folder, if this machine has it: Tune gives every trial another one."""
@@ -92,7 +98,7 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
             outcome, run_id = known, known.run_id
         else:
             run_id = _run(client, task, spec, context.parent_run)
-            outcome = train(spec, client, run_id, context.evaluate, metric, on_evaluation)
+            outcome = train(context.placed(spec), client, run_id, context.evaluate, metric, on_evaluation)
             spent += outcome.wire_bytes
             if not math.isfinite(outcome.value):
                 raise ValueError(f"{metric.label} at the end is {outcome.value}")

@@ -6,8 +6,9 @@ from pathlib import Path
 from rich.console import Console
 
 from taugrad.platform.exit_codes import FAILED, OK
+from taugrad.platform.places import in_job
 from taugrad.platform.terminal import say, short
-from taugrad.platform.tracking.store import in_job, to_copy
+from taugrad.platform.tracking.store import to_copy
 
 from .console import front_table, what_intervals_hold
 from .outputs import SPECS

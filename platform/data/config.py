@@ -68,7 +68,7 @@ class Text(_Windows):
     """Text of any files, by bytes or by a tokenizer; without a path Python's own standard library."""
 
     kind: Literal["text"] = "text"
-    path: str | tuple[str, ...] | None = None
+    path: Path | tuple[Path, ...] | None = None
     """A file, a folder, a pattern such as books/**/*.txt, or several; None: the source files of the running
     Python's standard library."""
     tokenizer: Path | None = None

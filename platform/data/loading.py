@@ -5,7 +5,6 @@ from importlib import import_module
 from ..user_code import UserCodeError, call, import_object
 from .config import CustomData, DataConfig
 from .dataset import Data
-from .placing import placed
 
 _READERS = {
     "mnist5k": "embedded:mnist5k",
@@ -35,7 +34,7 @@ def load(config: DataConfig) -> Data:
     found or called, raised, or returned no data set.
     """
     module, _, name = _READERS[config.kind].partition(":")
-    data: Data = getattr(import_module(f"{__package__}.{module}"), name)(placed(config))
+    data: Data = getattr(import_module(f"{__package__}.{module}"), name)(config)
     return data
 
 

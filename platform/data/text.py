@@ -29,9 +29,10 @@ def load_text(config: Text) -> Parts:
     files, one cannot be read or is no UTF-8 (with a tokenizer), there is too little text, or the tokenizer
     cannot be used.
     """
-    given = (config.path,) if isinstance(config.path, str) else config.path
-    name = "the standard library" if given is None else ", ".join(given)
-    paths = standard_library() if given is None else find(given)
+    given = (config.path,) if isinstance(config.path, Path) else config.path or ()
+    patterns = [str(path) for path in given]
+    name = ", ".join(patterns) or "the standard library"
+    paths = standard_library() if config.path is None else find(patterns)
     if not paths:
         raise DataError("this Python has no source files of its own; give data.path")
     train, test = split(paths, config.test_fraction, config.split_seed)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..data.placing import FOLDER
 from ..deadline import in_time
+from ..places import FOLDER, absolute_variables
 from ..ports import LOOPBACK, free_port
 from ..preflight import cpus_here
 from ..spec import SpecError
@@ -64,7 +64,7 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool, workers:
         os.environ.update(stack.enter_context(watched()))
         dashboard_port = free_port()
         # Workers inherit these. A runtime environment would say the same, and start each of them twice.
-        os.environ["PYTHONPATH"] = _python_path()
+        os.environ.update(absolute_variables(os.environ))
         os.environ[FOLDER] = str(Path.cwd())
         stack.callback(os.environ.pop, FOLDER, None)
         os.environ["RAY_API_SERVER_ADDRESS"] = f"http://{LOOPBACK}:{dashboard_port}"
@@ -176,9 +176,3 @@ def _cause_of(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(_TRACEBACK.sub("", str(error)).split())
-
-
-def _python_path() -> str:
-    """The workers' import path: a user's own modules are found where the command was given."""
-    here, given = str(Path.cwd()), os.environ.get("PYTHONPATH", "")
-    return given if given.split(os.pathsep)[0] == here else os.pathsep.join(filter(None, [here, given]))

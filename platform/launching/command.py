@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ..deadline import in_time
 from ..exit_codes import FAILED, OK
+from ..places import address_of, is_bucket
 from ..preflight import check, usable_store
 from ..spec import COMMAND_LINE, RunSpec, SpecError
 from ..spec.allowing import OPTION, code_of, require_allowed
@@ -33,7 +34,7 @@ from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import Watch, launch
 from .run_folder import RunFolder
-from .storage import above, check_storage, storage_path
+from .storage import above, check_storage
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -121,7 +122,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
         asked = [f"--workers.{field} {value}" for field, value in workers.items()]
         spec = with_workers(spec, " ".join([f"--resume {run_id}", *asked]), workers)
     check_storage(spec, f"run {run_id}", local=is_local())  # before its checkpoints are read
-    folder = RunFolder.at(storage_path(spec), run_id)
+    folder = RunFolder.at(address_of(spec.storage), run_id)
     try:
         with Hold(client, run_id) as hold:
             _check_checkpoints(folder, run_id)
@@ -202,7 +203,7 @@ def _lines(command: str, state: str, left: Sequence[str]) -> str:
 def _reached(spec: RunSpec, run_id: str) -> str:
     """From where a run that was interrupted goes on."""
     try:
-        folder = RunFolder.at(storage_path(spec), run_id)
+        folder = RunFolder.at(address_of(spec.storage), run_id)
         iteration = in_time(_ANSWER_S, lambda: newest_good(folder.iterations(), folder.manifest)).iteration
     except Exception:  # of many types: a bucket that does not answer, checkpoints that are damaged
         return "it continues from its last checkpoint"
@@ -239,15 +240,35 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
     if run.info.status == "FINISHED":
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    kept = Path(client.download_artifacts(run_id, "spec.yaml"))
+    try:
+        kept = Path(client.download_artifacts(run_id, "spec.yaml"))
+    except (MlflowException, OSError):
+        problem = f"--resume {run_id}: {masked(str(run.info.artifact_uri))} has no spec.yaml; bring it back"
+        raise SpecError(COMMAND_LINE, [problem]) from None
     tree = read_yaml(kept, RunSpec)
     import_named(tree, f"run {run_id}", ())
     spec = RunSpec.model_validate(tree)
     checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
     if checkpoints is None:
         return spec
-    # The command may be given in another folder than the first time.
-    return spec.model_copy(update={"storage": Path(above(checkpoints)[0])})
+    return spec.model_copy(update={"storage": Path(_storage_of(spec, run_id, checkpoints))})
+
+
+def _storage_of(spec: RunSpec, run_id: str, checkpoints: str) -> str:
+    """The storage with a run's folder, which was `checkpoints`.
+
+    The command may be given in another folder than the first time, and that folder may have been moved.
+    """
+    former, folder, here = above(checkpoints)[0], Path(checkpoints), address_of(spec.storage)
+    if is_bucket(checkpoints) or folder.exists() or not is_local():
+        return former
+    if (Path(here) / run_id).exists():
+        return here
+    if Path(former).exists():  # there is no checkpoint yet
+        return former
+    problem = f"its checkpoints were in {checkpoints}, and {former} is not there; bring it back, or give the "
+    problem += f"command in the folder that has {spec.storage}/{run_id}"
+    raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {problem}"])
 
 
 def _check_checkpoints(folder: RunFolder, run_id: str) -> None:

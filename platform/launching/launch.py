@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from ..places import address_of, output_folder, placed
 from ..spec import RunSpec
 from ..tracking import names
 from ..tracking.holding import Hold
 from ..tracking.masking import masked
 from ..tracking.record import UNDELIVERED, Record, Status
-from ..tracking.store import finish_run, output_folder
+from ..tracking.store import finish_run
 from .entry import train_worker
 from .failure import RunFailed, run_failed
 from .run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
 from .run_status import Job, News, RunStatus
-from .storage import reason, storage_path
+from .storage import reason
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -47,7 +48,7 @@ def launch(
     RunFailed: a worker failed, more often than `workers.max_restarts` allows; RunHeld: another process holds
     the run, and nothing was changed.
     """
-    storage = storage_path(spec)
+    storage = address_of(spec.storage)
     folder = RunFolder.at(storage, run_id)
     if folder.local is not None:
         output_folder(folder.local.parent)
@@ -144,7 +145,7 @@ def _fit(
     group: Any = spec.processes if fewest is None else (fewest, spec.processes)
     trainer = trainer_for(alone)(
         train_worker,
-        train_loop_config={"job": Job(spec.model_dump_json(), tracking_uri, run_id, address, status)},
+        train_loop_config={"job": Job(placed(spec).model_dump_json(), tracking_uri, run_id, address, status)},
         scaling_config=ScalingConfig(
             num_workers=group,
             use_gpu=gpu,

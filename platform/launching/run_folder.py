@@ -45,7 +45,7 @@ class RunFolder:
 
     @classmethod
     def at(cls, storage: str, run_id: str) -> "RunFolder":
-        """That of a run under a storage as `storage_path` gives it; raises OSError or ValueError."""
+        """That of a run under a storage, an absolute path or an address; raises OSError or ValueError."""
         from pyarrow.fs import FileSystem  # noqa: PLC0415 - takes half a second
 
         filesystem, path = FileSystem.from_uri(storage)

@@ -4,30 +4,19 @@ import re
 from pathlib import Path
 
 from ..deadline import in_time
+from ..places import address_of, is_bucket
 from ..spec import RunSpec, SpecError
 from ..tracking.masking import masked, without_login
 from ..tracking.probe import unwritable
-from ..tracking.store import home
 
 _ANSWER_S = 5.0
 _TRIED = ".taugrad-can-write"
-_SCHEME = re.compile(r":/+")
 _OF_S3 = re.compile(r"AWS Error (?P<code>\w+)(?: \([^)]*\))? during \w+ operation: (?P<text>.*)")
 _OF_A_DISK = re.compile(r"Detail: \[errno \d+\] (?P<text>.*)")
 _REQUEST = re.compile(r"\s*\(Request ID: .*")
 _UNKNOWN_KEY = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|EXPIRED|Expired"
 )
-
-
-def is_bucket(place: str) -> bool:
-    """Whether it is the address of a bucket, and no path."""
-    return "://" in place
-
-
-def repaired(text: str) -> str:
-    """An address that was a Path, which makes `s3:/bucket` of `s3://bucket`."""
-    return _SCHEME.sub("://", text)
 
 
 def below(place: str, *names: str) -> str:
@@ -53,23 +42,13 @@ def _cut(place: str) -> tuple[str, str]:
     return base, mark + options
 
 
-def storage_path(spec: RunSpec) -> str:
-    """Where checkpoints lie, as Ray wants it: absolute, or a bucket's address."""
-    text = str(spec.storage)
-    if text.startswith("file:/"):
-        return f"/{text.removeprefix('file:').lstrip('/')}"
-    if ":/" in text:
-        return repaired(text)
-    return str(home() / Path(text).expanduser())
-
-
 def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
     """Writes a small file where checkpoints will lie, and removes it; messages call the spec `source`.
 
     A folder is tried only if the workers will be on this machine (`local`). Raises SpecError: it cannot be
     written there, or a bucket does not answer within 5 s.
     """
-    place, helps = storage_path(spec), "--storage DIR names another"
+    place, helps = address_of(spec.storage), "--storage DIR names another"
     if is_bucket(place) and without_login(place) != place:
         problem = "an address with keys in it, which MLflow would show; AWS_ACCESS_KEY_ID and "
         problem += "AWS_SECRET_ACCESS_KEY are the place for them"

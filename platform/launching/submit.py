@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from taugrad.compressors.exchange.keys import KEY
+from taugrad.compressors.exchange.keys import KEY, KEY_FILE
 
 from ..exit_codes import FAILED, INTERRUPTED, OK
+from ..places import RUNS
 from ..spec import COMMAND_LINE, SpecError
 from ..spec.overrides import ENVIRONMENT_PREFIX
-from ..tracking import names
 from ..tracking.store import tracking_uri
 from .cluster_probe import check_job_server, is_this_machine, sent_token
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _STARTING_S = 30.0
-_NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", names.RUNS, "**/__pycache__"]
+_NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", RUNS, "**/__pycache__"]
 
 
 def submit(
@@ -49,6 +49,8 @@ def submit(
     there = [shipped.get(argument, argument) for argument in arguments]
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
     check_job_server(address)
+    if (file := os.environ.get(KEY_FILE, "")) and not os.path.isabs(file):
+        raise SpecError(KEY_FILE, [f"{file}: give the absolute path that it has on the cluster's machines"])
     # Ray shows a job's environment to anybody: no key is in it, only the name of its file.
     environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX) and k != KEY}
     if os.environ.get("MLFLOW_TRACKING_URI") or is_this_machine(address):

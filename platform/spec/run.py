@@ -16,10 +16,10 @@ from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
 from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
+from ..places import RUNS, OutputAddress, OutputPath
 from ..synchronization.config import AllGatherSync, SyncConfig, WeightsSync, real
 from ..synchronization.validation import Asked, check_sync
 from ..tasks.config import Classification, TaskConfig
-from ..tracking import names
 from ..training.config import TrainingConfig
 from .workers import WorkersConfig, check_elastic
 
@@ -59,7 +59,7 @@ class CheckpointConfig(Config):
 class PublishConfig(Config):
     """Where the agreed weights are published as patches, for servers and others that follow a run."""
 
-    path: str = ""
+    path: OutputAddress = ""
     """A folder, or a bucket's address; empty: weights are not published."""
     every: int = Field(default=10, ge=1)
     """Iterations between two publications, in the background; the last weights are always published. While
@@ -93,7 +93,7 @@ class RunSpec(Config):
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     publish: PublishConfig = PublishConfig()
-    storage: Path = Path(names.RUNS)
+    storage: OutputPath = Path(RUNS)
     """Where to write checkpoints; a shared folder or bucket if workers are on several machines."""
 
     @field_validator("extensions")

@@ -204,7 +204,3 @@ def layer_metric(layer: str, what: LayerQuantity) -> str:
     metric's name become underscores.
     """
     return f"layer/{_REFUSED_IN_NAMES.sub('_', layer)}/{what}"
-
-
-RUNS: Final = "taugrad-runs"
-"""The folder of figures and searches, and of checkpoints unless a spec's `storage` names another."""

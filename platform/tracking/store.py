@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote, urlparse
 
 from ..deadline import NoAnswer, in_time
+from ..places import home, in_job, output_folder
 from . import names
+from .local_database import ARTIFACTS, follow
 from .masking import masked
 from .record import Status
 
@@ -81,11 +83,13 @@ def open_client(uri: str | None = None) -> "MlflowClient":
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     with _locked(path):
-        if not path.exists():
+        if path.exists():
+            follow(path)
+        else:
             # MLflow puts the working directory into its first statement as it is, whatever quotes it has.
             from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # noqa: PLC0415
 
-            artifacts = (path.absolute().parent / "mlruns").as_uri()
+            artifacts = (path.absolute().parent / ARTIFACTS).as_uri()
             SqlAlchemyStore(uri, artifacts)  # type: ignore[no-untyped-call]
         return MlflowClient(tracking_uri=uri)
 
@@ -154,11 +158,6 @@ def finish_run(client: "MlflowClient", run_id: str, status: Status) -> None:
     client.set_terminated(run_id, status=status)
 
 
-def in_job() -> bool:
-    """Whether this process is the command of a Ray job, whose working directory Ray deletes."""
-    return {"runtime_resources", "working_dir_files"} <= set(Path.cwd().parts)
-
-
 def to_copy(command: str, uri: str) -> str:
     """A command as it is shown to people. For a job it names the store, which is not in a folder of theirs.
 
@@ -169,29 +168,6 @@ def to_copy(command: str, uri: str) -> str:
     if not in_job() or urlparse(uri).password:
         return command
     return f"MLFLOW_TRACKING_URI={shlex.quote(uri)} {command}"
-
-
-def home() -> Path:
-    """The folder that relative paths refer to."""
-    cwd = Path.cwd()
-    if in_job():
-        home = Path.home() / ".taugrad"
-        home.mkdir(parents=True, exist_ok=True)
-        return home
-    return cwd
-
-
-def output_folder(folder: Path) -> Path:
-    """Makes a folder for what runs write; git and Ray, which uploads a job's folder, leave its contents out.
-
-    In a folder that exists already nothing is changed, unless its name says that it is for runs only.
-    """
-    with contextlib.suppress(OSError):  # where nothing can be written, what needs to write says so
-        if not folder.exists() or folder.name == names.RUNS:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / ".gitignore").open("x", encoding="utf-8") as file:
-                file.write("*\n")
-    return folder
 
 
 def _sqlite_uri(path: Path) -> str:
@@ -212,7 +188,7 @@ def _artifacts(client: "MlflowClient", name: str) -> str | None:
     if path is None:
         return None
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "experiment"
-    return (output_folder(path.absolute().parent / "mlruns") / slug).as_uri()
+    return (output_folder(path.absolute().parent / ARTIFACTS) / slug).as_uri()
 
 
 def _tags(spec: "RunSpec") -> dict[str, str]:

@@ -27,7 +27,6 @@ from ..synchronization.quorum.free import Decide
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
-from ..tracking.store import home
 from ..tracking.timeline import Timeline
 from .batch_plan import BatchPlan, Position
 from .checkpoint import SHARED, Saved, save, worker_file
@@ -126,8 +125,7 @@ class Trainer:
             yield
             return
         if self.rank == 0:
-            place = wanted.path if "://" in wanted.path else str(home() / Path(wanted.path).expanduser())
-            self._publisher = Publisher(place, wanted.full_every, wanted.keep)
+            self._publisher = Publisher(wanted.path, wanted.full_every, wanted.keep)
         try:
             yield
             self._publish(last=True)

@@ -109,7 +109,7 @@ def undisturbed(one_ray):
     """
     (one_ray.folder / "pausing.py").write_text(PAUSING)
     runs = PausableRuns(one_ray)
-    publish = f"{{path: {one_ray.folder}/weights, every: 100, full_every: 2}}"
+    publish = "{path: weights, every: 100, full_every: 2}"  # of the folder of the command
     spec = runs.write("wgt", "taugrad-runs", 0, publish)
     command = one_ray.start(["train", spec, "--allow-custom"], one_ray.folder, compare=True)
     runs.listened, runs.output = listened_by(command), command.said

@@ -17,7 +17,7 @@ from mlflow.server.security_utils import get_default_allowed_hosts, is_allowed_h
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start as ray_start
 
-from taugrad.platform.launching.storage import storage_path
+from taugrad.platform.places import address_of
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
 
@@ -128,7 +128,7 @@ def test_the_heads_mlflow_is_the_one_that_jobs_use(name):
     (storage,) = {
         match for command in commands for match in re.findall(r"TAUGRAD_STORAGE=(\S+?)[; ]", command)
     }
-    kept = storage_path(RunSpec.model_validate({"storage": storage}))
+    kept = address_of(RunSpec.model_validate({"storage": storage}).storage)
     assert kept == storage  # the same place on every machine: a bucket, or an absolute path
 
 
@@ -164,7 +164,7 @@ def test_a_jobs_pods_have_room_for_its_workers(name, tmp_path, monkeypatch):
         assert spec.model_copy(update=alike) == baseline
     assert len({str(spec.compressor) for spec in trained}) == len(trained) == 2
     for spec in trained:
-        assert storage_path(spec) == "/shared/taugrad-runs"
+        assert address_of(spec.storage) == "/shared/taugrad-runs"
         assert spec.workers.count == group["replicas"]
         assert spec.workers.cpus <= float(room["cpu"])
         assert (spec.workers.device == "cuda") == ("nvidia.com/gpu" in room) == (name == "rayjob_gpu.yaml")

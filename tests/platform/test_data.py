@@ -11,7 +11,7 @@ from taugrad.platform.data import DataError, DataSet, load
 from taugrad.platform.data.config import CustomData, ImageFolder, Mnist, Mnist5k, Synthetic, Text
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
-from taugrad.platform.data.placing import FOLDER
+from taugrad.platform.places import placed
 
 torch.set_num_threads(1)
 
@@ -200,10 +200,8 @@ def test_relative_paths_refer_to_the_folder_of_the_command(tmp_path, monkeypatch
     (tmp_path / "input.txt").write_bytes(b"some text\n" * 99)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir("/")
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    assert len(load(ImageFolder(path="images", size=12)).train) == 4
+    assert len(load(placed(ImageFolder(path="images", size=12), tmp_path)).train) == 4
     for path in ("input.txt", ("*.txt",), str(tmp_path / "input.txt")):
-        assert len(load(Text(path=path)).train) > 5
-    monkeypatch.delenv(FOLDER)
+        assert len(load(placed(Text(path=path), tmp_path)).train) > 5
     with pytest.raises(DataError, match="is not a folder"):
         load(ImageFolder(path="images"))

@@ -9,9 +9,8 @@ from ray._private.runtime_env.packaging import _zip_files
 from ray.job_submission import JobSubmissionClient
 
 from taugrad.platform.launching import submit as submitting
+from taugrad.platform.places import RUNS, output_folder
 from taugrad.platform.tracking import store
-from taugrad.platform.tracking.names import RUNS
-from taugrad.platform.tracking.store import output_folder
 
 
 def packed(excludes: list[str]) -> set[str]:

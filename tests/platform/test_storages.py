@@ -11,7 +11,8 @@ from taugrad import cli
 from taugrad.platform import doctor
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.launching.run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
-from taugrad.platform.launching.storage import above, below, repaired
+from taugrad.platform.launching.storage import above, below
+from taugrad.platform.places import address_of
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.probe import probe
@@ -137,7 +138,7 @@ def test_the_endpoint_may_be_in_the_address(objects, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     host = objects.url.removeprefix("http://")
     # As YAML and pathlib leave it.
-    address = repaired(str(Path(f"s3://{BUCKET}/runs?endpoint_override={host}&scheme=http")))
+    address = address_of(Path(f"s3://{BUCKET}/runs?endpoint_override={host}&scheme=http"))
     folder = RunFolder.at(address, RUN)
     assert folder.address == f"s3://{BUCKET}/runs/{RUN}?endpoint_override={host}&scheme=http"
     assert above(folder.address) == (address, RUN)

@@ -12,7 +12,7 @@ import pytest
 from cases import in_turn
 
 from taugrad import cli
-from taugrad.platform.data.placing import FOLDER
+from taugrad.platform.places import FOLDER
 from taugrad.platform.spec.allowing import import_from_here
 from taugrad.platform.user_code import (
     ImportPathError,

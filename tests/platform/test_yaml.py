@@ -30,8 +30,9 @@ def test_a_name_is_the_text_as_written(read, text, quoted):
 def test_a_name_is_the_same_on_the_command_line_and_in_the_environment(read, text):
     given = ["--name", text, f"--experiment={text}", "--data.path", text]
     spec = read("data: {kind: text}", *given)
-    assert (spec.name, spec.experiment, spec.data.path) == (text, text, None if text == "null" else text)
-    assert read("data: {kind: text}", "--data", f"{{path: ['{text}']}}").data.path == (text,)
+    path = None if text == "null" else Path(text)
+    assert (spec.name, spec.experiment, spec.data.path) == (text, text, path)
+    assert read("data: {kind: text}", "--data", f"{{path: ['{text}']}}").data.path == (Path(text),)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TAUGRAD_NAME", text)
         assert read("name: other").name == text

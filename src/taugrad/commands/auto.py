@@ -90,6 +90,7 @@ def add_auto(commands: "Commands") -> None:
 
 def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
     """Trains with a threshold for a goal, or in the fastest way to a target."""
+    from taugrad.search.auto import Goal  # noqa: PLC0415
     from taugrad.search.auto import run_auto as run  # noqa: PLC0415
     from taugrad.search.auto_link.command import run_auto_link  # noqa: PLC0415
     from taugrad.search.auto_link.request import TargetRequest  # noqa: PLC0415
@@ -98,6 +99,10 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
     source = str(options.spec)
     from taugrad.platform.launching.cluster import ray_cluster  # noqa: PLC0415
 
+    compares = isinstance(goal, Goal) and goal.budget is None and not goal.once
+    again = "then give the same command again: it takes the trainings that are finished"
+    if not compares:
+        again = "the same command would train from the beginning"
     with ExitStack() as stack:
 
         def train(spec: "RunSpec") -> int:
@@ -106,10 +111,7 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
             try:
                 return train_specs([(source, spec)])
             except KeyboardInterrupt as interrupt:
-                raise type(interrupt)(
-                    f"{interrupt}\n  auto itself does not continue: the same command starts it from the "
-                    "beginning"
-                ) from None
+                raise type(interrupt)(f"{interrupt}\n  {again}") from None
 
         if isinstance(goal, TargetRequest):
             return run_auto_link(spec, source, goal, train)
