@@ -28,7 +28,7 @@ from taugrad.compressors.method import Method
 from ..data.feeding import Batch
 from ..spec import RunSpec
 from ..tasks.base import Task
-from ..training.optimizer import build_optimizer
+from ..training.optimizer import add_l1, build_optimizer
 from ..training.replica import Replica
 from .base import Moment, Synchronization
 from .config import AllGatherSync
@@ -79,6 +79,8 @@ class IslandGradients(Synchronization):
         # The optimizer works on plain tensors, which have the shards' memory.
         self._own = [nn.Parameter(shard.detach().to_local(), shard.requires_grad) for shard in self._shards]
         self.replica.optimizer = build_optimizer(spec.training.optimizer, self._own)
+        names = [name for name, _ in sharded.named_parameters()]
+        add_l1(self.replica.optimizer, zip(names, self._own, strict=True), spec.training)
         # FSDP2 takes the mean over the island.
         self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
         self._refuses = spec.compressor.nonfinite == "refuse"

@@ -277,6 +277,13 @@ class TrainingConfig(Config):
     batch_growth: BatchGrowthConfig = ConstantBatch()
     optimizer: OptimizerConfig = Sgd()
     schedule: ScheduleConfig = ConstantRate()
+    l1: Decay = 0.0
+    """Factor of an l1 term of the loss: each step adds l1 * sign(w) to the gradient that the optimizer gets
+    (Oland and Raj 2015, section 2). As with weight decay, the term is not sent. 0: none."""
+    l1_schedule: ScheduleConfig = ConstantRate()
+    """How `l1` changes during the run; `schedule` does not change it."""
+    l1_exempt: tuple[str, ...] = ()
+    """Patterns of names of parameters without the l1 term, such as ["*.bias"]."""
     warmup: WarmUp = WarmUp()
     scaling: ScalingConfig = NoScaling()
     pretraining: Pretraining = Pretraining()

@@ -12,6 +12,7 @@ al. 2021, arXiv 2102.02888).
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
 import torch
@@ -155,6 +156,39 @@ def hidden_matrices(model: nn.Module) -> list[Parameter]:
     others = {p for layer in model.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
     others.update(next(filter(None, reversed(by_layer)), ()))
     return [p for p in model.parameters() if _is_matrix(p) and p not in others]
+
+
+def penalized(names: Iterable[str], training: config.TrainingConfig) -> list[bool]:
+    """Whether each of these parameters has the l1 term."""
+    return [
+        training.l1 > 0 and not any(fnmatchcase(name, pattern) for pattern in training.l1_exempt)
+        for name in names
+    ]
+
+
+def add_l1(
+    optimizer: Optimizer, named: Iterable[tuple[str, Parameter]], training: config.TrainingConfig
+) -> None:
+    """Adds the gradient of the l1 term, l1 * sign(w), before every step of an optimizer.
+
+    Its factor is the parameter groups' `l1`, which `rates.set_rate` sets. The subgradient at 0 is 0, and a
+    parameter without a gradient stays as it is.
+    """
+    pairs = dict(named)
+    flags = penalized(pairs, training)
+    chosen = {weights for weights, has_l1 in zip(pairs.values(), flags, strict=True) if has_l1}
+    if not chosen:
+        return
+    for group in optimizer.param_groups:
+        group["l1"] = 0.0
+
+    def add(optimizer: Optimizer, *_: object) -> None:
+        for group in optimizer.param_groups:
+            for weights in group["params"]:
+                if weights in chosen and weights.grad is not None:
+                    weights.grad.add_(weights.detach().sign(), alpha=group["l1"])
+
+    optimizer.register_step_pre_hook(add)
 
 
 def _is_matrix(parameter: Parameter) -> bool:

@@ -1,4 +1,4 @@
-"""Learning rate and weight decay of every iteration, as a function of where it lies in the run.
+"""Learning rate, weight decay and l1 of every iteration, as a function of where it lies in the run.
 
 They are computed from the position and never from the last values: there is nothing to keep in a checkpoint,
 no rounding adds up, and batches, iterations and epochs can have their say at once. (torch's schedulers
@@ -70,14 +70,15 @@ def same_decay(rate: float, decay: float, k: float, scaled_rate: float) -> float
 
 @dataclass(frozen=True)
 class Rate:
-    """Learning rate and weight decay of an optimizer step."""
+    """Learning rate, weight decay and factor of the l1 term of an optimizer step."""
 
     lr: float
     weight_decay: float
+    l1: float
 
 
 def rate_at(training: config.TrainingConfig, position: Position, workers: int) -> Rate:
-    """Learning rate and weight decay of one iteration.
+    """Learning rate, weight decay and l1 of one iteration.
 
     The rate is the product of the optimizer's, schedule, warm-up and scaling; the schedule counts epochs from
     the start of the run, warm-up included. `position` has the iteration, its batch size, and how many of the
@@ -89,19 +90,22 @@ def rate_at(training: config.TrainingConfig, position: Position, workers: int) -
         * schedule_factor(training.schedule, position, warmup_iterations(training.warmup, position))
         * warmup_factor(training.warmup, position)
     )
+    l1 = training.l1 * schedule_factor(training.l1_schedule, position, 0.0)
     if isinstance(scaling, config.NoScaling):
-        return Rate(rate, optimizer.weight_decay)
+        return Rate(rate, optimizer.weight_decay, l1)
     if scaling.by == "batch":
         k = position.batch_size / (scaling.reference or training.batch_size)
     else:
         k = (position.workers or workers) / (scaling.reference or 1)
     scaled_rate = rate * (k if scaling.kind == "linear" else math.sqrt(k))
     if k == 1 or scaled_rate == 0 or not config.decays_weights(optimizer):
-        return Rate(scaled_rate, optimizer.weight_decay)
-    return Rate(scaled_rate, same_decay(rate, optimizer.weight_decay, k, scaled_rate))
+        return Rate(scaled_rate, optimizer.weight_decay, l1)
+    return Rate(scaled_rate, same_decay(rate, optimizer.weight_decay, k, scaled_rate), l1)
 
 
 def set_rate(optimizer: "Optimizer", rate: Rate) -> None:
-    """Has an optimizer's next step done with it; all parameter groups have the same."""
+    """Sets the rate of an optimizer's next step; all parameter groups have the same."""
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = rate.lr, rate.weight_decay
+        if "l1" in group:
+            group["l1"] = rate.l1

@@ -14,7 +14,7 @@ from ..data.feeding import Batch
 from ..tasks.base import Task
 from .batch_plan import Position
 from .config import TrainingConfig
-from .optimizer import build_optimizer, hidden_matrices
+from .optimizer import add_l1, build_optimizer, hidden_matrices
 from .precision import LossScale, autocast
 from .rates import rate_at, set_rate
 
@@ -32,6 +32,7 @@ class Replica:
     def __init__(self, model: nn.Module, task: Task, training: TrainingConfig, workers: int) -> None:
         self.model = model
         self.optimizer = build_optimizer(training.optimizer, model.parameters(), hidden_matrices(model))
+        add_l1(self.optimizer, model.named_parameters(), training)
         self.scale = LossScale(training.precision)
         self._task, self._training, self._workers = task, training, workers
         parameters = [

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "clipped, each worker's own": {"clip": {"norm": 0.3, "of": "worker"}},
     "sum of losses": {"loss_reduction": "sum", "accumulate": 2},
     "compiled": {"compile": True},
+    "l1": {"l1": 0.02, "l1_exempt": ["*.bias"], "l1_schedule": {"kind": "step", "iterations": 6}},
     "by epochs": {"epochs": 2, "iterations": None, "batch_per_worker": 25},
 }
 
 
 def spec_of(**training: Any) -> RunSpec:
     return RunSpec.model_validate(BASE | {"training": TRAINING | training})
+
+
+def penalize(model: nn.Module, factor: float) -> None:
+    """Adds the gradient of factor times the sum of the weights' magnitudes, without biases."""
+    weights = [weight for name, weight in model.named_parameters() if not name.endswith("bias")]
+    torch.autograd.backward(
+        factor * torch.stack([weight.abs().sum() for weight in weights]).sum(), inputs=weights
+    )
 
 
 def written_out(spec: RunSpec) -> tuple[nn.Module, list[float]]:
@@ -69,7 +79,10 @@ def written_out(spec: RunSpec) -> tuple[nn.Module, list[float]]:
                 parameter.grad *= examples
         if training.clip.norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip.norm)
+        if training.l1:
+            penalize(model, training.l1 * 0.1 ** (next(steps) // 6))
 
+    steps = count()
     optimizer = partial(torch.optim.AdamW, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
     return plain_loop(spec, batches, optimizer, forward, before_step)
 
@@ -85,6 +98,50 @@ def test_a_run_is_a_plain_loop_with_these_options(options):
         torch.testing.assert_close(trainer.model.state_dict()[name], expected, **rough)
     np.testing.assert_allclose(recorder.losses, losses, rtol=0.01 if options.get("precision") else 1e-4)
     assert recorder.evaluations[-1][0] == len(losses) == trainer.done
+
+
+@pytest.mark.parametrize(
+    ("sync", "workers"),
+    [
+        ({"mode": "weights", "every": 1}, 2),
+        ({"mode": "hybrid", "scheme": "a"}, 2),
+        ({"mode": "async"}, 1),
+    ],
+    ids=["weights", "hybrid", "async"],
+)
+def test_l1_is_in_every_mode(sync, workers):
+    settings = {"kind": "sgd", "lr": 0.05, "momentum": 0.0, "weight_decay": 0.01}
+    spec = RunSpec.model_validate(
+        {
+            "data": {
+                "kind": "synthetic",
+                "train_examples": 96,
+                "test_examples": 20,
+                "height": 16,
+                "width": 16,
+            },
+            "model": {"kind": "lenet"},
+            "training": {
+                "iterations": 6,
+                "batch_size": 32,
+                "optimizer": settings,
+                "l1": 0.03,
+                "l1_exempt": ["*.bias"],
+            },
+            "workers": {"count": workers},
+            "sync": {"mode": "simulated", "of": sync},
+        }
+    )
+
+    def batches(*_):
+        for done in range(6):
+            yield epoch_order(96, spec.seed, done // 3)[done % 3 * 32 :][:32], {}
+
+    optimizer = partial(torch.optim.SGD, lr=0.05, weight_decay=0.01)
+    model, _ = plain_loop(spec, batches, optimizer, before_step=lambda model, _: penalize(model, 0.03))
+    trainer, _ = trained(spec)
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], expected, rtol=1e-4, atol=2e-5)
 
 
 class Exploding(nn.Module):

@@ -23,6 +23,7 @@ from taugrad.compressors.wire.message import NonFinite
 from ...data.feeding import Batch
 from ...training.batch_plan import Position
 from ...training.config import TrainingConfig
+from ...training.optimizer import penalized
 from ...training.rates import rate_at
 from ...training.replica import Replica
 from .accumulator import Accumulator
@@ -66,6 +67,7 @@ class AsyncWorker:
     ) -> None:
         self.rank, self.replica = rank, replica
         self._training, self._workers = training, workers
+        self._penalized = penalized(replica.names, training)
         self._share = workers if method.reduction == "mean" else 1
         self.refuses = method.nonfinite == "refuse"
         threads, like = torch.get_num_threads(), [weights.clone() for weights in replica.weights()]
@@ -131,6 +133,10 @@ class AsyncWorker:
         if rate.weight_decay:
             # Only a part of the gradient: no worker has the sum that an optimizer needs.
             torch._foreach_add_(gradients, self.replica.weights(), alpha=rate.weight_decay)
+        weights = self.replica.weights()
+        for gradient, weight, has_l1 in zip(gradients, weights, self._penalized, strict=True):
+            if has_l1:
+                gradient.add_(weight.sign(), alpha=rate.l1)
         began = perf_counter()
         sent = self.compressor.compress(gradients, self.steps)
         self.compressor.commit()

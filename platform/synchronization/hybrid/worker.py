@@ -23,7 +23,7 @@ from ...data.feeding import Batch
 from ...tasks.base import Task
 from ...training.batch_plan import Position
 from ...training.config import TrainingConfig
-from ...training.optimizer import build_optimizer
+from ...training.optimizer import add_l1, build_optimizer
 from ...training.precision import autocast
 from ...training.rates import rate_at, set_rate
 from ...training.replica import is_finite
@@ -138,6 +138,9 @@ class HybridWorker:
         self._convolutional, self._training, self._task = parts.convolutional, training, task
         self.layers = share_of(parts.fully_connected, rank, workers)
         self.optimizer = build_optimizer(training.optimizer, self.layers.parameters())
+        layers = [cast(Layer, layer) for layer in self.layers]
+        named = ((f"{layer.name}.{name}", own) for layer in layers for name, own in layer.named_parameters())
+        add_l1(self.optimizer, named, training)
         self._device = next(parts.convolutional.parameters()).device
         self._refused: int | None = None
 
