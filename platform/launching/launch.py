@@ -2,6 +2,7 @@
 
 import shlex
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _READ_S = 0.3
 _PATIENCE_S = 5.0
+_SAVING_S = 20.0
+"""An interrupted run may take so long for its checkpoint; what stops containers waits 30 s."""
 
 
 Watch = Callable[[News], None]
@@ -163,6 +166,9 @@ def _fit(
     try:
         trainer.fit()
         outcome: tuple[dict[str, float], dict[str, str]] = ray.get(status.outcome.remote())
+    except KeyboardInterrupt:
+        _save(status, watch)
+        raise
     except TrainingFailedError as error:
         raise run_failed(error) from error
     except RayError as error:  # the node with Ray Train's controller died
@@ -173,6 +179,19 @@ def _fit(
         with suppress(Exception):  # it may have died with its node
             ray.kill(status)
     return outcome
+
+
+def _save(status: Any, watch: Watch) -> None:
+    """Has the workers write a checkpoint, if they train, and waits for it, at most `_SAVING_S`."""
+    import ray  # noqa: PLC0415
+
+    with suppress(Exception):  # Ray may be going down; the last checkpoint is there
+        if not ray.get(status.interrupt.remote(), timeout=_PATIENCE_S):
+            return
+        watch(News(stages=["writing a checkpoint"]))
+        deadline = time.monotonic() + _SAVING_S
+        while time.monotonic() < deadline and not ray.get(status.is_saved.remote(), timeout=_PATIENCE_S):
+            time.sleep(_READ_S)
 
 
 def _read_status(status: Any, watch: Watch, stop: threading.Event) -> None:

@@ -6,7 +6,7 @@ Light to import: the controller needs no torch.
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..training.reporting import Progress
+from ..training.reporting import TRAINING, Progress
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class RunStatus:
         self._news = News()
         self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
         self._decided: dict[str, str] = {}
+        self._trains = self._interrupted = self._saved = False
+        self._begun: dict[int, int] = {}
 
     def pin(self, progress: Progress, evaluated: bool) -> None:
         """Replaces the progress, and keeps it if it is that after an evaluation."""
@@ -58,6 +60,7 @@ class RunStatus:
     def enter(self, stage: str) -> None:
         """Adds what the workers are doing now."""
         self._news.stages.append(stage)
+        self._trains = stage == TRAINING
 
     def decide(self, key: str, value: str) -> str:
         """Writes a value under a key where there is none yet; returns the value that is there."""
@@ -70,6 +73,28 @@ class RunStatus:
     def outcome(self) -> tuple[dict[str, float], dict[str, str]]:
         """What `conclude` said; empty before."""
         return self._outcome
+
+    def interrupt(self) -> bool:
+        """Has the workers end with a checkpoint; whether they train already."""
+        self._interrupted = True
+        return self._trains
+
+    def is_interrupted(self) -> bool:
+        """Whether the run shall end with a checkpoint."""
+        return self._interrupted
+
+    def propose_last(self, rank: int, begun: int, workers: int) -> int | None:
+        """Notes which iteration a worker has begun; the last one, once all workers have said theirs."""
+        self._begun[rank] = begun
+        return max(self._begun.values()) if len(self._begun) == workers else None
+
+    def set_saved(self) -> None:
+        """Notes that the workers have ended with a checkpoint."""
+        self._saved = True
+
+    def is_saved(self) -> bool:
+        """Whether the workers have ended with a checkpoint."""
+        return self._saved
 
     def read(self) -> News:
         """What came since the last reading."""

@@ -22,12 +22,14 @@ from ..training.reporting import Listener, Progress
 from ..training.trainer import Trainer
 from ..user_code import placing_errors
 from .checkpoints import Checkpoints
+from .interruption import Interruption
 from .process_group import process_group, with_sites
 from .run_folder import keep_text
 from .run_status import Job
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0
+_ANSWER_S = 10.0
 
 
 @placing_errors()
@@ -48,7 +50,7 @@ def train(job: Job) -> None:
         log.addHandler(_Telling(notify))
         checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, notify)
         journal = Journal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
-        listener = _Listener(job.status, journal, checkpoints)
+        listener, interrupted = _Listener(job.status, journal, checkpoints), False
         try:
             listener.stage("reading the data")
             data = load(spec.data)
@@ -67,7 +69,17 @@ def train(job: Job) -> None:
                 left = trainer.resume(saved)
                 if journal is not None:
                     journal.restore(left)
-            trainer.fit()
+            with Interruption(
+                trainer.done + 1,
+                lambda: bool(ray.get(job.status.is_interrupted.remote(), timeout=_ANSWER_S)),
+                lambda begun: ray.get(
+                    job.status.propose_last.remote(rank, begun, present), timeout=_ANSWER_S
+                ),
+            ) as listener.interruption:
+                trainer.fit()
+            interrupted = trainer.interrupted
+            if interrupted:
+                return
             totals, artifacts = trainer.totals(), _artifacts(trainer)
             if journal is not None:
                 journal.log(trainer.done, totals)
@@ -75,7 +87,10 @@ def train(job: Job) -> None:
                 ray.get(job.status.conclude.remote({**listener.latest, **totals}, artifacts))
         finally:
             if journal is not None:
+                listener.stage("sending metrics to MLflow")
                 _close(journal, checkpoints, notify)
+                if interrupted:
+                    job.status.set_saved.remote()
 
 
 def _artifacts(trainer: Trainer) -> dict[str, str]:
@@ -124,6 +139,8 @@ class _Listener(Listener):
         self._shown = 0.0
         self.latest: dict[str, float] = {}
         """The last evaluation."""
+        self.interruption: Interruption | None = None
+        """How workers agree on an end, while they train."""
 
     def stage(self, name: str) -> None:
         if self._journal is not None:
@@ -143,6 +160,9 @@ class _Listener(Listener):
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         self._checkpoints.write(iteration, write)
+
+    def ends_after(self, iteration: int) -> bool:
+        return self.interruption is not None and self.interruption.ends_after(iteration)
 
     def undelivered(self) -> list[str]:
         return [] if self._journal is None else self._journal.unshipped()

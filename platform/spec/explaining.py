@@ -131,7 +131,9 @@ def _group(field: str, value: Any) -> str:
     """What to write where a value stands in the place of a group of fields."""
     tag, kinds = kinds_of(field)
     if not kinds:
-        return f"give its fields, {', '.join(below(field))}"
+        names = below(field)
+        shown = _shown(value) if isinstance(value, int | float) else "VALUE"
+        return f"give its fields in braces, such as {{{names[0]}: {shown}}}; they are {', '.join(names)}"
     known = value in kinds
     example = value if known else kinds[0]
     said = f"give {field}.{tag}, as {{{tag}: {example}}} in a file or --{field}.{tag} {example}"

@@ -56,6 +56,10 @@ class Listener:
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         """It is time for a checkpoint: `write` puts this worker's files into an empty folder."""
 
+    def ends_after(self, iteration: int) -> bool:
+        """Whether an interrupted run ends after this iteration; every worker gets the same answer."""
+        return False
+
     def undelivered(self) -> list[str]:
         """The lines of the journal that are not in MLflow yet; they go into the checkpoint."""
         return []

@@ -78,6 +78,8 @@ class Trainer:
         self.plan = BatchPlan(spec.training, len(data.train))
         self.done = 0
         """Iterations that are done."""
+        self.interrupted = False
+        """Whether the run ended before its end, with a checkpoint."""
         self.evaluation: Evaluation | None = None
         self._publisher: Publisher | None = None
         self._records: list[IterationRecord] = []
@@ -104,7 +106,7 @@ class Trainer:
         return self._seconds_before + _clock() - self._started
 
     def fit(self) -> None:
-        """Trains to the end of the run, or until its metrics reach `training.until`.
+        """Trains to the end of the run, until its metrics reach `training.until`, or until it is interrupted.
 
         Raises taugrad.compressors.NonFiniteGradient: a gradient holds NaN or Inf and the spec refuses that;
         taugrad.compressors.CorruptMessage: a worker received bytes that are not a valid message.
@@ -114,7 +116,7 @@ class Trainer:
         if self.plan.needs_untrained:
             self._measure(self._evaluated())
         with self._publishing():
-            while self.done < self.plan.iterations and not self.reached:
+            while self.done < self.plan.iterations and not (self.reached or self.interrupted):
                 self._train_epoch()
 
     @contextmanager
@@ -167,11 +169,13 @@ class Trainer:
                         self._flush()
                 elif self.rank == 0 and _clock() - self._shown >= _SHOW_S:
                     self._show_own()
-                if self._is_checkpoint_due():
+                due = self._is_checkpoint_due()
+                self.interrupted = self.listener.ends_after(self.done)
+                if due or self.interrupted:
                     self.sync.sync_model()
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
-                if self.reached:
+                if self.reached or self.interrupted:
                     return
 
     @property

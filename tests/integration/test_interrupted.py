@@ -69,9 +69,13 @@ def test_train_says_how_to_continue_and_leaves_nothing_behind(tmp_path, new_stor
     def trained() -> bool:
         return any(tmp_path.glob("taugrad-runs/*/iteration_*/manifest.json"))
 
-    said = interrupted([*command, "train", "spec.yaml"], tmp_path, environment, trained, 6)
+    words = [*command, "train", "spec.yaml"]
+    said = interrupted(words, tmp_path, environment, trained, 6)
     (run,) = all_runs(client_of(tmp_path), "interrupted")
     assert run.info.status == "KILLED"
     assert f"taugrad: interrupted; continue with: taugrad train --resume {run.info.run_id}\n" in said
-    assert re.search(r"it continues after iteration [1-9]\d*\n", said)
+    (last,) = re.findall(r"it continues after iteration ([1-9]\d*)\n", said)
+    # It wrote a checkpoint where it stopped: no iteration is made again.
+    recorded = client_of(tmp_path).get_metric_history(run.info.run_id, "train/loss")
+    assert int(last) == max(metric.step for metric in recorded)
     assert (tmp_path / "taugrad-runs" / ".gitignore").read_text() == "*\n"
