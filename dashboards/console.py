@@ -187,6 +187,8 @@ class LiveRun:
 
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
+            if self._latest is not None:  # in place of how the run was ended
+                self._live.update(self._line(self._latest))
             self._live.stop()
 
     def _watch(self, news: News) -> None:

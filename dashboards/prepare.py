@@ -5,6 +5,7 @@ import shlex
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.platform.terminal import going_on, open_console
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.masking import masked, without_login
@@ -65,18 +67,20 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
     Raises:
         SpecError: the experiment does not exist.
     """
-    client = answering_client(writes=False)
-    experiment_id = find_experiment(client, experiment)
-    notice = unknown_version(_version())
-    written = prepare(client, experiment_id)
+    console = open_console()
+    with going_on(console, "reading the runs and writing the views"):
+        client = answering_client(writes=False)
+        experiment_id = find_experiment(client, experiment)
+        notice = unknown_version(_version())
+        written = prepare(client, experiment_id)
     if notice:
         print(notice)
     uri = client.tracking_uri
     if serve and not _is_server(uri):
-        with (
-            tempfile.TemporaryDirectory(prefix="taugrad-") as folder,
-            mlflow_server(uri, Path(folder) / "mlflow.log") as server,
-        ):
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="taugrad-"))
+            with going_on(console, "starting MLflow's server"):
+                server = stack.enter_context(mlflow_server(uri, Path(folder) / "mlflow.log"))
             _tell(written, server.url, experiment_id)
             print("Ctrl-C ends the server.", flush=True)
             threading.Event().wait()

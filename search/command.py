@@ -16,7 +16,7 @@ from taugrad.platform.places import RUNS, address_of, home, output_folder
 from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY
-from taugrad.platform.terminal import open_console, say
+from taugrad.platform.terminal import going_on, open_console, say
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.probe import probe
 from taugrad.platform.tracking.store import TrackingError, tracking_uri
@@ -56,7 +56,8 @@ def run_search(search: Search, draw: Draw) -> int:
     console = open_console()
     corners = corner_specs(search)
     probe(tracking_uri())
-    _check(search, corners)
+    with going_on(console, "checking data and model"):
+        _check(search, corners)
     if warning := warning_of([(search.source, spec) for spec in corners]):
         say(console, warning, "yellow")
     folder = folder_of(search.name, corners[0].experiment)

@@ -1,5 +1,7 @@
 """Shows a search in the terminal: its trials, and its front."""
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +12,7 @@ from rich.text import Text
 
 from taugrad.platform.tasks.claims import CONFIDENCE
 from taugrad.platform.tasks.metric import Metric
-from taugrad.platform.terminal import say
+from taugrad.platform.terminal import SILENT_S, say
 
 from .journal import BASELINE, Trial
 from .progress import Point, Progress, times_smaller
@@ -30,15 +32,18 @@ class LiveSearch:
         self._told: set[int] = set()
         self._running: set[int] = set()
         self._latest: Progress | None = None
+        self._ended, self._said = threading.Event(), time.monotonic()
 
     def __enter__(self) -> "LiveSearch":
         if self._console.is_terminal:
             self._live.start()
         else:
-            say(self._console, "starting Ray ...")
+            self._say("starting Ray ...")
+            threading.Thread(target=self._remind, name="taugrad-search-log", daemon=True).start()
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._ended.set()
         if self._console.is_terminal:
             if error is None and self._latest is not None:  # the front is printed in full after this
                 self._live.update(_Running(self._latest))
@@ -47,6 +52,16 @@ class LiveSearch:
     def take_as_told(self, progress: Progress) -> None:
         """Skips what earlier starts have already shown."""
         self._told |= {number for number, trial in progress.record.trials.items() if trial.ending}
+
+    def _say(self, text: str, style: str = "") -> None:
+        say(self._console, text, style)
+        self._said = time.monotonic()
+
+    def _remind(self) -> None:
+        """Adds a line to a log in which nothing has been said for `SILENT_S`."""
+        while not self._ended.wait(max(0.1, self._said + SILENT_S - time.monotonic())):
+            if time.monotonic() >= self._said + SILENT_S:
+                self._say("starting Ray ..." if self._latest is None else _running_line(self._latest))
 
     def show(self, progress: Progress) -> None:
         """Shows what is new; called after every event."""
@@ -57,12 +72,23 @@ class LiveSearch:
                 self._told.add(number)
                 if trial.ending == "failed" or not terminal:
                     style = "yellow" if trial.ending == "failed" else ""
-                    say(self._console, ending_line(progress, trial), style)
+                    self._say(ending_line(progress, trial), style)
             elif number in progress.running and number not in self._running and not terminal:
-                say(self._console, f"{_what(trial)}  begins")
+                self._say(f"{_what(trial)}  begins")
         self._running = set(progress.running)
         if terminal:
             self._live.update(Group(front_table(progress, most=_MOST), _Running(progress)))
+
+
+def _running_line(progress: Progress) -> str:
+    """One line about the trials that run."""
+    by = progress.search.evaluated_by
+    running = [
+        _name(trial) + (f" at {by} {trial.evaluation}" if trial.evaluation else "")
+        for trial in list(progress.running.values())
+    ]
+    done = f"{len(progress.record.ended)} of {progress.settings.trials} trials have ended"
+    return f"{done}; running: {', '.join(running) or 'none yet'}"
 
 
 def _what(trial: Trial) -> str:

@@ -103,7 +103,8 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
                     say(console, "Ray is gone: what would come after this run is not started", style="red")
                     break
             afterwards.enter_context(_ended(client, experiments))
-        display.compare(client, experiments)
+        with going_on(console, "drawing figures"):
+            display.compare(client, experiments)
     return OK if len(finished) == len(specs) else FAILED
 
 
@@ -134,7 +135,8 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
                 finished = _run(display, client, spec, run_id, len(spec.title), hold)
     except RunHeld as error:
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
-    display.compare(client, [spec.experiment])
+    with going_on(display.console, "drawing figures"):
+        display.compare(client, [spec.experiment])
     return OK if finished else FAILED
 
 
@@ -148,6 +150,8 @@ def _started(console: Console, workers: int) -> Iterator["MlflowClient"]:
             open_things.enter_context(ray_cluster(workers=workers))
             client = opening.result()
         yield client
+        with going_on(console, "ending Ray"):
+            open_things.close()
 
 
 def _run(

@@ -89,6 +89,7 @@ def train(job: Job) -> None:
             if journal is not None:
                 listener.stage("sending metrics to MLflow")
                 _close(journal, checkpoints, notify)
+                listener.stage("ending the workers")
                 if interrupted:
                     job.status.set_saved.remote()
 

@@ -89,9 +89,11 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
     comparisons = plan(calibration, candidates, links, workers)
     needed = bandwidth_tables(calibration, comparisons)
     for comparison in comparisons:
+        say(console, table.sentence(comparison), "bold")
+    _advise(console, spec, comparisons, sites=trunk is not None)
+    for comparison in comparisons:
         console.print()
         console.print(table.shown(comparison))
-        say(console, table.sentence(comparison), "bold")
     for need in needed:
         console.print()
         console.print(table.needs_shown(need))
@@ -101,7 +103,6 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
         f"A worker has {calibration.batch} examples in a step, and computes for "
         f"{table.number(calibration.compute_s)} s; more workers share larger batches. {table.LIMITS}",
     )
-    _advise(console, spec, comparisons, sites=trunk is not None)
     if request.output is not None:
         request.output.mkdir(parents=True, exist_ok=True)
         (request.output / "plan.md").write_text(table.markdown(comparisons, needed), encoding="utf-8")

@@ -103,8 +103,13 @@ def shown(comparison: Comparison) -> Table:
 
 
 def needs_shown(needed: BandwidthTable) -> Table:
-    """For a terminal."""
-    return printed(NEEDS, needs_of(needed), text=(0, 1), title=needs_title(needed))
+    """For a terminal, without the ways for which no rate suffices."""
+    rows = needs_of(needed)
+    reaching = [row for row in rows if set(row[2:]) != {NEVER}]
+    title = needs_title(needed)
+    if len(rows) > len(reaching):
+        title += f"; {len(rows) - len(reaching)} of {len(rows)} ways reach none of them at any rate"
+    return printed(NEEDS, reaching, text=(0, 1), title=title)
 
 
 def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]) -> str:

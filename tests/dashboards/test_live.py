@@ -78,3 +78,12 @@ def test_a_log_is_told_what_is_waited_for_after_three_seconds():
     assert log.go_on(2, News(stages=["reading the data"])) == []
     assert log.go_on(4, News(stages=["first iteration"])) == ["gpt  first iteration \u2026"]
     assert log.go_on(10, News(progress(1), stages=[TRAINING])) == []
+
+
+def test_a_terminal_keeps_the_last_line_of_a_run_that_has_ended():
+    """What ends it (metrics are sent, workers end) is shown, but is no result."""
+    console = Console(force_terminal=True, width=200, file=StringIO())
+    with LiveRun(console, "gpt") as watch:
+        watch(News(progress(90), stages=[TRAINING]))
+        watch(News(progress(90), stages=["sending metrics to MLflow"]))
+    assert console.file.getvalue().rstrip().rpartition("\n")[2].count("iteration 90/") == 1

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from .caching import ensure_cache
+from .compiling import announce
 
+announce()
 CACHE: Path | None = ensure_cache()  # before any kernel is defined
 """Where compiled code is kept, if numba found no folder by itself."""
