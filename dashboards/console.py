@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from taugrad.platform.launching.launch import Watch
+from taugrad.platform.launching.driver.launch import Watch
 from taugrad.platform.launching.run_status import News
 from taugrad.platform.places import RUNS, home, output_folder
 from taugrad.platform.spec import RunSpec

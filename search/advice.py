@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from taugrad.compressors.method.sparse import SparseMethod
-from taugrad.platform.synchronization.config import RealSync, real
+from taugrad.platform.spec.synchronization import RealSync, real
 
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec

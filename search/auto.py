@@ -13,8 +13,8 @@ from rich.table import Table
 from taugrad.compressors.method import NoCompression
 from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.exit_codes import FAILED, OK
-from taugrad.platform.launching.cluster import is_local
-from taugrad.platform.preflight import check, usable_store
+from taugrad.platform.launching.driver.cluster import is_local
+from taugrad.platform.launching.driver.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import Metric

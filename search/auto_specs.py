@@ -14,7 +14,7 @@ from taugrad.compressors.method import NoCompression, read_config
 from taugrad.compressors.method.policies import AllocatedTau, DensityTau
 from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import WeightsSync, in_mode, real
+from taugrad.platform.spec.synchronization import WeightsSync, in_mode, real
 
 from .advice import ADAPTIVE, local_rate
 from .momentum import in_optimizer, momentum_first

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from taugrad.platform.exit_codes import FAILED
-from taugrad.platform.launching.cluster import is_local, ray_cluster
+from taugrad.platform.launching.driver.cluster import is_local, ray_cluster
+from taugrad.platform.launching.driver.preflight import check, usable_store
 from taugrad.platform.places import RUNS, address_of, home, output_folder
-from taugrad.platform.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.terminal import going_on, open_console, say

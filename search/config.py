@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from taugrad.platform.config import Config
-from taugrad.platform.data.config import ImportPath
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.spec.allowing import is_allowed
 from taugrad.platform.spec.allowing import refusal as code_refusal
+from taugrad.platform.spec.data import ImportPath
 from taugrad.platform.spec.fields import FieldHelp, entered, type_name
 from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
 from taugrad.platform.spec.yaml_file import read_value

@@ -14,8 +14,8 @@ from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method.sparse import ThresholdedMethod
 from taugrad.compressors.tau.allocation import bits_per_element
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import RealSync, real
-from taugrad.platform.training.config import ConstantBatch
+from taugrad.platform.spec.synchronization import RealSync, real
+from taugrad.platform.spec.training import ConstantBatch
 
 SPARSEST, DENSEST = 1e-5, 0.1
 """The densities that a budget may lead to. Above the last one, a sign and tau represent values badly."""
@@ -110,8 +110,8 @@ def cost_of(spec: RunSpec) -> Cost:
         raise CannotEstimate(f"compressor.kind = {method.kind}: has no threshold")
     sync = _estimable(spec)
     from taugrad.platform.data import load  # noqa: PLC0415 - takes seconds
+    from taugrad.platform.data.batch_plan import BatchPlan  # noqa: PLC0415
     from taugrad.platform.models.building import build  # noqa: PLC0415
-    from taugrad.platform.training.batch_plan import BatchPlan  # noqa: PLC0415
 
     data = load(spec.data)
     model = build(spec.model, data.shape)

@@ -9,7 +9,7 @@ from typing import Any
 from taugrad.compressors.method import Method
 from taugrad.compressors.method.methods import Exempt
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import real
+from taugrad.platform.spec.synchronization import real
 
 from .tables import rounded
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from taugrad.compressors.method import PowerSGD
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, real
+from taugrad.platform.spec.synchronization import AllGatherSync, SimulatedSync, real
 
 from .advice import (
     ADAPTIVE,

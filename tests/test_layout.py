@@ -135,6 +135,24 @@ def test_no_imports_go_round_in_circles():
     assert circles({one: {other}, other: {one}}) == sorted([one, other])
 
 
+def test_folders_of_the_platform_do_not_import_in_circles():
+    known = modules()
+    graph: dict[str, set[str]] = {}
+    for name, module in known.items():
+        if name.startswith("taugrad.platform."):
+            folder = ".".join(name.split(".")[:3])
+            within = [needed for needed in imported(*module) if needed.startswith("taugrad.platform.")]
+            graph.setdefault(folder, set()).update(".".join(needed.split(".")[:3]) for needed in within)
+    folders = {folder: needs & graph.keys() - {folder} for folder, needs in graph.items()}
+    assert sum(map(len, folders.values())) > 20
+    assert circles(folders) == []
+    for part, other in (("driver", "worker"), ("worker", "driver")):
+        inside = [module for name, module in known.items() if f".launching.{part}." in name]
+        needs = {needed for module in inside for needed in imported(*module)}
+        crossing = {needed for needed in needs if f"launching.{other}." in needed}
+        assert crossing <= {"taugrad.platform.launching.worker.entry.train_worker"}, part
+
+
 def test_adapters_are_imported_by_those_who_use_them():
     known = modules()
     assert any(name.startswith(f"{ADAPTERS}.") for name in known)

@@ -27,9 +27,9 @@ from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update
 from taugrad.platform.data import load as load_data
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.data.config import Mnist5k
 from taugrad.platform.models.building import build
-from taugrad.platform.models.config import LeNet
+from taugrad.platform.spec.data import Mnist5k
+from taugrad.platform.spec.models import LeNet
 
 from ..harness.report import Options, Place, Table, number, publish, read_options, say
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from taugrad.compressors import apply_patch, make_patch
-from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
+from taugrad.platform.spec.models import Gpt
 
 from ..harness.report import Options, Spread, Table, publish, read_options, say, verdict
 

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from taugrad.platform.data import Data
 from taugrad.platform.data import load as load_data
-from taugrad.platform.data.config import DataConfig
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.data import DataConfig
 from taugrad.platform.training.reporting import Listener
 from taugrad.platform.training.trainer import Trainer
 

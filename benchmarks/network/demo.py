@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
+from taugrad.platform.spec.models import Gpt
 
 LARGEST = 64
 """Rows and columns of a block, at most."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync
+from taugrad.platform.spec.synchronization import AllGatherSync
 from taugrad.search.plan.calibrated import HALF, Calibration
 from taugrad.search.plan.calibration import calibrate
 from taugrad.search.plan.candidate import Candidate

@@ -12,12 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.method import PowerSGD, read_config
 from taugrad.platform.data import Data, load
+from taugrad.platform.data.batch_plan import BatchPlan
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.building import build
+from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks import build_task
-from taugrad.platform.training.batch_plan import BatchPlan
-from taugrad.platform.training.replica import Replica
 from taugrad.search.plan.calibrated import HALF
 
 WARM_UP = 8

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from taugrad.platform.data import Parts
 from taugrad.platform.data.batches import epoch_order
-from taugrad.platform.data.config import Text
 from taugrad.platform.data.examples import Draw, Examples, Pair
 from taugrad.platform.data.text import load_text
+from taugrad.platform.spec.data import Text
 
 
 class TextByWorker(Examples):

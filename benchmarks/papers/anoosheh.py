@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
-from taugrad.platform.data.config import Mnist5k
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.data import Mnist5k
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit

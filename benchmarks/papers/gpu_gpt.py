@@ -30,8 +30,8 @@ from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config
-from taugrad.platform.models.config import Gpt
 from taugrad.platform.models.gpt import GptNetwork
+from taugrad.platform.spec.models import Gpt
 
 from ..harness.report import Table, number, publish, read_options, say
 

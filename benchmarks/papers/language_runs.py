@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import real
+from taugrad.platform.spec.synchronization import real
 from taugrad.platform.tracking import names
 from taugrad.search import auto_specs
 

@@ -11,10 +11,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from taugrad.compressors.method import read_config
-from taugrad.platform.models.config import AlexNet
 from taugrad.platform.models.convnets import alexnet
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, RealSync, ShardedSync
+from taugrad.platform.spec.models import AlexNet
+from taugrad.platform.spec.synchronization import AllGatherSync, RealSync, ShardedSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork

@@ -25,10 +25,10 @@ from torch.nn.functional import avg_pool2d
 
 from taugrad.platform.data import DataSet
 from taugrad.platform.data import load as load_data
-from taugrad.platform.data.config import Frames, Mnist5k
 from taugrad.platform.data.examples import evenly_spaced
 from taugrad.platform.data.frames import load_frames
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.data import Frames, Mnist5k
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
+from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.asynchronous.mode import AsynchronousTraining
 from taugrad.platform.synchronization.hooked import HookedGradients
 from taugrad.platform.tracking import names
-from taugrad.platform.training.replica import Replica
 from taugrad.platform.training.trainer import Trainer
 
 from ..harness.in_process import Following, fit

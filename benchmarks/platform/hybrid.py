@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
@@ -26,7 +27,6 @@ from taugrad.platform.synchronization.base import Moment
 from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.hybrid.layers import share_of, two_parts
 from taugrad.platform.tasks.builtin import ClassificationTask
-from taugrad.platform.training.batch_plan import Position
 
 from ..harness.report import RESULTS, Place, Table, number, publish, read_options, say
 from ..harness.workers import found_by

@@ -98,11 +98,11 @@ _SAYING = {"say", "_tell", "print", "notify"}
 """Functions that tell a user; `print` where it goes to the standard error."""
 _WORDING = (
     "platform/spec/explaining.py",
-    "platform/synchronization/validation.py",
+    "platform/spec/validation.py",
     "platform/spec/allowing.py",
-    "platform/launching/cluster_probe.py",
-    "platform/launching/failure.py",
-    "platform/launching/command.py",
+    "platform/launching/driver/cluster_probe.py",
+    "platform/launching/driver/failure.py",
+    "platform/launching/driver/command.py",
     "platform/tracking/holding.py",
 )
 """Files in which a text that is returned or yielded is told to a user."""

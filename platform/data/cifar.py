@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Cifar10, Cifar100
+from ..spec.data import Cifar10, Cifar100
 from .errors import DataError
 from .examples import Parts
 from .pixels import Normalization, Pixels

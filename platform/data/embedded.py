@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .config import Digits, Mnist5k, Synthetic
+from ..spec.data import Digits, Mnist5k, Synthetic
 from .dataset import DataSet
 
 _DIGITS = "data/digits.csv.gz"

@@ -14,7 +14,7 @@ from .batches import worker_share
 from .examples import Draw, Examples, Pair
 
 if TYPE_CHECKING:
-    from ..training.batch_plan import Position
+    from .batch_plan import Position
 
 _AHEAD = 4
 """Workers' batches that are read before they are asked for."""

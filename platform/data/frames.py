@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .config import Frames
+from ..spec.data import Frames
 from .errors import DataError
 from .examples import Draw, Examples, Pair, Parts, evenly_spaced
 from .frames_folder import Part, read_manifest, read_part

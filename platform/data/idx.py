@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Mnist
+from ..spec.data import Mnist
 from .dataset import DataError, DataSet
 
 _UNSIGNED_BYTE = 0x08

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..spec.data import ImageFolder, Parquet
 from .batches import Draw
-from .config import ImageFolder, Parquet
 from .errors import DataError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .config import ImageFolder
+from ..spec.data import ImageFolder
 from .embedded import stratified_split
 from .errors import DataError, needed
 from .examples import Parts, evenly_spaced

@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
+from ..spec.data import CustomData, DataConfig
 from ..user_code import UserCodeError, call, import_object
-from .config import CustomData, DataConfig
 from .dataset import Data
 
 _READERS = {

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .config import Parquet
+from ..spec.data import Parquet
 from .errors import DataError, needed
 from .examples import Draw, Parts, evenly_spaced
 from .image_file import Framing

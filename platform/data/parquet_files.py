@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from .config import MOST_CLASSES, Parquet
+from ..spec.data import MOST_CLASSES, Parquet
 from .errors import DataError
 from .row_tasks import RowGroups, opened, read_group, targets
 from .shape import Targets

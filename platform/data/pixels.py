@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .config import ImageFolder, Parquet
+from ..spec.data import ImageFolder, Parquet
 from .errors import DataError
 from .examples import Draw, Examples, Pair
 

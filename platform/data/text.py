@@ -8,8 +8,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ..spec.data import Text
 from . import token_cache
-from .config import Text
 from .errors import DataError, needed
 from .examples import Parts
 from .shape import Shape

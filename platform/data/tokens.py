@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .config import MOST_TOKENS, Tokens
+from ..spec.data import MOST_TOKENS, Tokens
 from .errors import DataError, mapped
 from .examples import Draw, Examples, Pair, Parts, evenly_spaced
 from .shape import Shape

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..data.shape import Shape
+from ..spec.models import CustomModel, Gpt, Mlp, ModelConfig, SigmoidStack, Timm
 from ..user_code import UserCodeError, call, import_object, told
-from .config import CustomModel, Gpt, Mlp, ModelConfig, SigmoidStack, Timm
 from .convnets import alexnet, lenet, nin, resnet, vgg16
 from .gpt import GptNetwork
 from .mlp import mlp, sigmoid_stack

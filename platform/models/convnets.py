@@ -19,7 +19,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from .config import AlexNet, Form, LeNet, NetworkInNetwork, ResNet, Vgg16
+from ..spec.models import AlexNet, Form, LeNet, NetworkInNetwork, ResNet, Vgg16
 
 
 def check_size(network: str, height: int, width: int, smallest: int, *, instead: str) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from .config import Gpt
+from ..spec.models import Gpt
 
 _SPREAD = 0.02
 """Standard deviation of the first weights."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from .config import Activation
+from ..spec.models import Activation
 
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,

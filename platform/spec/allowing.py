@@ -12,11 +12,11 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..data.config import CustomData
-from ..models.config import CustomModel
-from ..tasks.config import CustomTask
 from . import SpecError
+from .data import CustomData
+from .models import CustomModel
 from .run import RunSpec
+from .tasks import CustomTask
 
 if TYPE_CHECKING:
     from .overrides import Overrides

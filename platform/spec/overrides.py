@@ -14,8 +14,7 @@ import yaml
 
 from taugrad.compressors.method.links import parse as parse_chain
 
-from ..models import config as models
-from . import COMMAND_LINE, SpecError
+from . import COMMAND_LINE, SpecError, models
 from .explaining import nearest
 from .fields import METHOD, below, entered, held, type_name, walk
 from .run import RunSpec

@@ -14,13 +14,13 @@ from pydantic import Field, field_validator, model_validator
 from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
 
 from ..config import Config
-from ..data.config import DataConfig, Mnist5k
-from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
 from ..places import RUNS, OutputAddress, OutputPath
-from ..synchronization.config import AllGatherSync, SyncConfig, WeightsSync, real
-from ..synchronization.validation import Asked, check_sync
-from ..tasks.config import Classification, TaskConfig
-from ..training.config import TrainingConfig
+from .data import DataConfig, Mnist5k
+from .models import LeNet, Mlp, ModelConfig, SigmoidStack
+from .synchronization import AllGatherSync, SyncConfig, WeightsSync, real
+from .tasks import Classification, TaskConfig
+from .training import TrainingConfig
+from .validation import Asked, check_sync
 from .workers import WorkersConfig, check_elastic
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from taugrad.compressors.method import Method, PowerSGD
 
 from ..config import Config
-from ..synchronization.config import SyncConfig, real
+from .synchronization import SyncConfig, real
 
 
 class WorkersConfig(Config):

@@ -1,1 +1,1 @@
-"""Modes of synchronization; `config` and `validation` are light, everything else needs torch."""
+"""Modes of synchronization; `spec.synchronization` has their fields."""

@@ -11,8 +11,8 @@ from taugrad.compressors import Totals
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.rounds import PendingRounds
 
+from ..data.batch_plan import Position
 from ..data.feeding import Batch
-from ..training.batch_plan import Position
 from .ledger import Iteration, Ledger, Links
 
 

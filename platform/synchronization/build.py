@@ -18,16 +18,25 @@ from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
 
+from ..replica.generators import Randomness
+from ..replica.replica import Replica
 from ..spec import RunSpec
+from ..spec.synchronization import (
+    AllGatherSync,
+    AsyncSync,
+    HybridSync,
+    RealSync,
+    RoundSchedule,
+    WeightsSync,
+    real,
+)
+from ..spec.validation import needed_of
 from ..tasks.base import Task
-from ..training.checkpoint import gathered
-from ..training.generators import Randomness
-from ..training.replica import Replica
 from .asynchronous.mail import Course
 from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.worker import AsyncWorker
 from .base import Synchronization
-from .config import AllGatherSync, AsyncSync, HybridSync, RealSync, RoundSchedule, WeightsSync, real
+from .gathering import all_gather_texts
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.layers import two_parts
@@ -36,7 +45,6 @@ from .hybrid.worker import HybridConfig, HybridWorker
 from .quorum.free import Decide, FreeRounds, by_store
 from .quorum.inbox import Inbox
 from .quorum.scheduled import Drawn, ScheduledRounds
-from .validation import needed_of
 from .weights import LocalTraining, OwnWorkers
 
 SILENT_AFTER_S = 10.0
@@ -107,7 +115,7 @@ class _Build:
             key = key_of_environment()
         except KeyProblem as error:
             problem = str(error)
-        for rank, said in enumerate(gathered(problem)):
+        for rank, said in enumerate(all_gather_texts(problem)):
             if said:
                 raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
         return key

@@ -14,8 +14,8 @@ from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.tensors import copy_into
 
 from ..data.feeding import Batch
-from ..training.generators import Randomness
-from ..training.replica import Replica
+from ..replica.generators import Randomness
+from ..replica.replica import Replica
 from .base import InRounds, Moment
 from .ledger import Iteration
 

@@ -18,10 +18,10 @@ from taugrad.compressors.method import Method
 from taugrad.compressors.optimizer_steps import SparseUnderAdam
 
 from ..data.feeding import Batch
+from ..replica.replica import Replica
 from ..spec import RunSpec
-from ..training.replica import Replica
+from ..spec.synchronization import AllGatherSync
 from .base import Moment, Synchronization
-from .config import AllGatherSync
 from .ledger import Iteration, Ledger, Links
 
 

@@ -26,14 +26,14 @@ from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
+from ..replica.optimizer import add_l1, build_optimizer
+from ..replica.replica import Replica
 from ..spec import RunSpec
+from ..spec.synchronization import AllGatherSync
+from ..spec.validation import why_no_islands
 from ..tasks.base import Task
-from ..training.optimizer import add_l1, build_optimizer
-from ..training.replica import Replica
 from .base import Moment, Synchronization
-from .config import AllGatherSync
 from .ledger import Iteration, Ledger, Links
-from .validation import why_no_islands
 
 _LEAST = 1 << 16
 """Elements of a layer that is gathered and reduced by itself, beside the computation of others."""

@@ -16,10 +16,10 @@ from taugrad.compressors.exchange.tensors import buffers_of, copy_into, load_buf
 from taugrad.compressors.method import Method
 
 from ..data.feeding import Batch
-from ..training.generators import Randomness
-from ..training.replica import Replica
+from ..replica.generators import Randomness
+from ..replica.replica import Replica
+from ..spec.synchronization import WeightsSync
 from .base import InRounds, Moment
-from .config import WeightsSync
 from .ledger import Iteration
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..data.shape import Shape
+from ..spec.tasks import Classification, CustomTask, LanguageModel, Regression, TaskConfig
 from ..user_code import UserCodeError, call, import_object, told
 from .base import Task
 from .builtin import ClassificationTask, LanguageModelTask, RegressionTask
-from .config import Classification, CustomTask, LanguageModel, Regression, TaskConfig
 from .metric import Metric
 
 _CONTRACT = "a task is a subclass of taugrad.platform.tasks.Task whose arguments are those of task.arguments"

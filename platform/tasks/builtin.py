@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..spec.tasks import Regression
 from .base import Task
-from .config import Regression
 from .metric import ACCURACY, BITS_PER_BYTE, ERROR, LOSS, PERPLEXITY, Metric
 
 

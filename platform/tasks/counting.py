@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .config import Classification, LanguageModel
+from ..spec.tasks import Classification, LanguageModel
 from .metric import ACCURACY, LOSS, Metric
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from taugrad.compressors.exchange.addresses import all_gather_bytes
-
+from ..synchronization.gathering import all_gather_texts
 from .manifest import CheckpointError, Manifest, NewestCheckpoint, Read, Unfinished, Unusable, newest_good
 
 SHARED = "shared.pt"
@@ -86,7 +85,7 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
 
     def told() -> Iterator[int]:
         numbers = map(str, iterations)
-        while proposed := gathered(next(numbers, "") if rank == 0 else "")[0]:
+        while proposed := all_gather_texts(next(numbers, "") if rank == 0 else "")[0]:
             yield int(proposed)
 
     def together(iteration: int) -> T:
@@ -96,7 +95,7 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
         except CheckpointError as error:
             kind = next(key for key, kind_of_error in _KINDS.items() if isinstance(error, kind_of_error))
             failure = f"{kind}{error}"
-        failures = [text for text in gathered(failure) if text]
+        failures = [text for text in all_gather_texts(failure) if text]
         if failures:
             # The worst result counts; of equal ones, that of the first worker.
             worst = max(failures, key=lambda text: list(_KINDS).index(text[0]))
@@ -105,8 +104,3 @@ def agreed(iterations: Iterable[int], attempt: Callable[[int], T], rank: int) ->
         return result
 
     return newest_good(told(), together)
-
-
-def gathered(text: str) -> list[str]:
-    """Every worker's text, by rank; all must call this together."""
-    return [data.decode().removesuffix(".") for data in all_gather_bytes(f"{text}.".encode())]  # never empty

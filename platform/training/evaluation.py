@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..data.examples import Examples
+from ..replica.precision import Precision, autocast
 from ..tasks.base import Task
-from .precision import Precision, autocast
 
 Evaluation = Mapping[str, float]
 """By the name of a task's metric."""

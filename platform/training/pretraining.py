@@ -15,8 +15,8 @@ from torch import nn
 
 from ..data.batches import Draw, epoch_order
 from ..data.examples import Examples
+from ..spec.training import Pretraining
 from ..tasks.base import Task
-from .config import Pretraining
 
 
 def pretrain(

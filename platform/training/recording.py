@@ -8,8 +8,8 @@ from time import perf_counter, time
 
 from taugrad.compressors.spans import RECORDER, Span
 
+from ..synchronization.gathering import all_gather_texts
 from ..tracking.timeline import Timeline, moved
-from .checkpoint import gathered
 
 WARM_UP = 10
 """Steps of a process that are not recorded: kernels are compiled, layers are looked at."""
@@ -52,6 +52,6 @@ class Recording:
         """Of all workers, which call this together; None where a worker has recorded nothing."""
         if not self._steps:
             return None
-        texts = gathered(json.dumps([astuple(span) for span in self._spans]))  # times keep every bit
+        texts = all_gather_texts(json.dumps([astuple(span) for span in self._spans]))  # times keep every bit
         workers = [[Span(*fields) for fields in json.loads(text)] for text in texts]
         return Timeline.of(workers) if all(workers) else None

@@ -17,6 +17,7 @@ from taugrad.compressors import Totals
 from taugrad.compressors.spans import RECORDER
 
 from ..data import Data, Draw
+from ..data.batch_plan import BatchPlan, Position
 from ..data.feeding import Batch, feed
 from ..models.building import build
 from ..spec import RunSpec
@@ -28,7 +29,6 @@ from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
 from ..tracking.timeline import Timeline
-from .batch_plan import BatchPlan, Position
 from .checkpoint import SHARED, Saved, save, worker_file
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError

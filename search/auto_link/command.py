@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from taugrad.platform.exit_codes import FAILED, OK
-from taugrad.platform.launching.cluster import is_local
-from taugrad.platform.preflight import check, usable_store
+from taugrad.platform.launching.driver.cluster import is_local
+from taugrad.platform.launching.driver.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import Metric

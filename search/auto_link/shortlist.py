@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taugrad.platform.synchronization.config import AllGatherSync
+from taugrad.platform.spec.synchronization import AllGatherSync
 
 from ..plan.calibrated import HALF, Calibration
 from ..plan.candidate import Candidate

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from taugrad.platform.synchronization.config import RealSync
+from taugrad.platform.spec.synchronization import RealSync
 
 from .calibrated import HALF
 

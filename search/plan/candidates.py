@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from taugrad.compressors.method import CompressedMethod, Method, read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, RealSync, real
-from taugrad.platform.synchronization.validation import check_method
+from taugrad.platform.spec.synchronization import AllGatherSync, RealSync, real
+from taugrad.platform.spec.validation import check_method
 
 from ..advice import value_like
 from ..ways import ways_of

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.synchronization.config import HybridSync, real
+from taugrad.platform.spec.synchronization import HybridSync, real
 from taugrad.platform.terminal import open_console, say, short
 
 from ..advice import PAGE, warning_of

@@ -25,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors.method import read_config
 from taugrad.platform.config import Config
 from taugrad.platform.data import load
+from taugrad.platform.data.batch_plan import BatchPlan
 from taugrad.platform.data.examples import Examples
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.building import build
+from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks import build_task
-from taugrad.platform.training.batch_plan import BatchPlan
-from taugrad.platform.training.replica import Replica
 
 from .calibrated import HALF, Bucket, Calibration, MethodWork
 from .method_work import COMPRESSIONS, Gradient, Model, Stopwatch, half_work, measured_work

@@ -21,9 +21,9 @@ from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.method import CompressedMethod, Method, PowerSGD
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.platform.data.feeding import Batch
+from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.base import Task
-from taugrad.platform.training.replica import Replica
 
 from .calibrated import BucketWork, MethodWork
 

@@ -10,7 +10,7 @@ read after the backward pass.
 
 from dataclasses import dataclass
 
-from taugrad.platform.synchronization.config import RealSync
+from taugrad.platform.spec.synchronization import RealSync
 
 from . import exchange_model as model
 from .calibrated import Calibration, MethodWork

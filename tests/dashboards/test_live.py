@@ -82,7 +82,7 @@ def test_a_log_is_told_what_is_waited_for_after_three_seconds():
 
 def test_a_terminal_keeps_the_last_line_of_a_run_that_has_ended():
     """What ends it (metrics are sent, workers end) is shown, but is no result."""
-    console = Console(force_terminal=True, width=200, file=StringIO())
+    console = Console(force_terminal=True, width=200, file=io.StringIO())
     with LiveRun(console, "gpt") as watch:
         watch(News(progress(90), stages=[TRAINING]))
         watch(News(progress(90), stages=["sending metrics to MLflow"]))

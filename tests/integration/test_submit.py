@@ -1,4 +1,4 @@
-"""Jobs on a cluster that wants a token: the lines of docs/clusters.md as they stand, in fresh shells, and others."""
+"""Jobs on a cluster that wants a token: the lines of docs/clusters.md as they stand, and others."""
 
 import os
 import re
@@ -275,8 +275,8 @@ def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, argument
         return 7
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("taugrad.platform.launching.submit._submit", submitted)
-    monkeypatch.setattr("taugrad.platform.launching.submit.check_job_server", lambda address: None)
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit._submit", submitted)
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit.check_job_server", lambda address: None)
     arguments = [argument.format(here=folder) for argument in arguments]
     assert cli.main(["submit", *arguments, "--address", "http://127.0.0.1:9"]) == 7
     assert given == [f"taugrad {command}"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
@@ -15,7 +16,6 @@ from taugrad.platform.synchronization.base import Moment, Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.tasks import build_task
-from taugrad.platform.training.batch_plan import Position
 
 FEATURES, CLASSES, EXAMPLES = 6, 3, 5
 RATE = 0.5

@@ -9,9 +9,9 @@ import torch
 from bits import same
 
 from taugrad.platform.data import DataError, Draw
+from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.batches import iterations_per_epoch
 from taugrad.platform.data.feeding import feed
-from taugrad.platform.training.batch_plan import Position
 
 
 @contextmanager

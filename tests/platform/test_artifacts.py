@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.spans import Span
-from taugrad.platform.launching.launch import _keep
+from taugrad.platform.launching.driver.launch import _keep
 from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.ledger import Links

@@ -11,7 +11,7 @@ from async_training import hashed, run, training_of
 from group import run_group
 
 from taugrad.compressors.exchange.keys import KEY, KEY_FILE
-from taugrad.platform.preflight import check
+from taugrad.platform.launching.driver.preflight import check
 from taugrad.platform.spec import RunSpec, SpecError
 
 WORKERS, DEADLINE_S = 3, 20

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taugrad.platform.data.batch_plan import BatchPlan, Position, adabatch_size
 from taugrad.platform.data.batches import epoch_order, iterations_per_epoch, worker_share
-from taugrad.platform.training.batch_plan import BatchPlan, Position, adabatch_size
-from taugrad.platform.training.config import AdaBatch, TrainingConfig
+from taugrad.platform.spec.training import AdaBatch, TrainingConfig
 
 examples = st.integers(1, 200)
 batch_sizes = st.integers(1, 70)
@@ -58,8 +58,8 @@ def test_fewer_workers_share_a_batch_and_the_mean_over_all_stays_the_batchs(data
 
 def test_configs_and_batches_do_not_import_torch():
     code = (
-        "import sys, taugrad.platform.data.config, taugrad.platform.data.batches, "
-        "taugrad.platform.models.config; sys.exit('torch' in sys.modules)"
+        "import sys, taugrad.platform.spec.data, taugrad.platform.data.batches, "
+        "taugrad.platform.spec.models; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -8,10 +8,10 @@ from feeds import refused
 from image_files import write_tree
 
 from taugrad.platform.data import DataError, DataSet, load
-from taugrad.platform.data.config import CustomData, ImageFolder, Mnist, Mnist5k, Synthetic, Text
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
 from taugrad.platform.places import placed
+from taugrad.platform.spec.data import CustomData, ImageFolder, Mnist, Mnist5k, Synthetic, Text
 
 torch.set_num_threads(1)
 

@@ -8,7 +8,7 @@ import torch
 from feeds import all_examples, check_augments, refused
 
 from taugrad.platform.data import load
-from taugrad.platform.data.config import Cifar10, Cifar100
+from taugrad.platform.spec.data import Cifar10, Cifar100
 
 torch.set_num_threads(1)
 TEN = {f"data_batch_{i}.bin": 3 for i in range(1, 6)} | {"test_batch.bin": 4}

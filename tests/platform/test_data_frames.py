@@ -11,7 +11,7 @@ import torch
 from feeds import all_examples, refused
 
 from taugrad.platform.data import DataError, load
-from taugrad.platform.data.config import Frames
+from taugrad.platform.spec.data import Frames
 
 torch.set_num_threads(1)
 FEATURES = 3

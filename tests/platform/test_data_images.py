@@ -13,8 +13,8 @@ from feeds import all_examples, batches, check_augments, check_resumes, refused
 from image_files import noise, png, ppm, tiff, write_tree
 
 from taugrad.platform.data import DataError, load
-from taugrad.platform.data.config import ImageFolder
 from taugrad.platform.data.image_file import Framing
+from taugrad.platform.spec.data import ImageFolder
 
 torch.set_num_threads(1)
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])

@@ -11,7 +11,7 @@ from feeds import all_examples, check_augments, check_resumes, refused
 from image_files import noise, png
 
 from taugrad.platform.data import DataError, Draw, load
-from taugrad.platform.data.config import Parquet
+from taugrad.platform.spec.data import Parquet
 
 torch.set_num_threads(1)
 ROWS = 53

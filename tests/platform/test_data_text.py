@@ -14,8 +14,8 @@ from bits import same
 from feeds import all_examples, check_resumes, refused
 
 from taugrad.platform.data import DataError, Draw, load
-from taugrad.platform.data.config import Text, Tokens
 from taugrad.platform.data.text_files import split
+from taugrad.platform.spec.data import Text, Tokens
 
 torch.set_num_threads(1)
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import torch
 
-from taugrad.platform.training.generators import (
+from taugrad.platform.replica.generators import (
     Randomness,
     generator_states,
     restore_generators,

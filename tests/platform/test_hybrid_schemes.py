@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
-from taugrad.platform.models.config import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
 from taugrad.platform.models.mlp import mlp
+from taugrad.platform.spec.models import LeNet, NetworkInNetwork, ResNet, Vgg16
+from taugrad.platform.spec.training import TrainingConfig
 from taugrad.platform.synchronization.hybrid.exchange import Exchange, run_lockstep
 from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer, two_parts
 from taugrad.platform.synchronization.hybrid.worker import (
@@ -30,8 +32,6 @@ from taugrad.platform.synchronization.hybrid.worker import (
     turns_of,
 )
 from taugrad.platform.tasks.builtin import ClassificationTask
-from taugrad.platform.training.batch_plan import Position
-from taugrad.platform.training.config import TrainingConfig
 
 SEED, DONE = 11, 5
 CLASSES = 10

@@ -8,8 +8,8 @@ import pytest
 import specs
 from recorder import Recorder, saved_in, trainer_of
 
-from taugrad.platform.launching.interruption import Interruption
 from taugrad.platform.launching.run_status import RunStatus
+from taugrad.platform.launching.worker.interruption import Interruption
 from taugrad.platform.training.reporting import TRAINING
 
 WORKERS = 4

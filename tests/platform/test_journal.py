@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from waiting import program, until
 
-from taugrad.platform.launching.delivering import deliver_metrics
+from taugrad.platform.launching.driver.delivering import deliver_metrics
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import journal as journals
 from taugrad.platform.tracking import shipper as shipping

@@ -10,7 +10,7 @@ from torch import nn
 
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build, try_out
-from taugrad.platform.models.config import (
+from taugrad.platform.spec.models import (
     AlexNet,
     CustomModel,
     Gpt,

@@ -8,9 +8,9 @@ import torch
 
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
-from taugrad.platform.models.config import Gpt
-from taugrad.platform.training.config import Adam, Lamb, Lars, Muon
-from taugrad.platform.training.optimizer import build_optimizer, hidden_matrices, orthogonalized
+from taugrad.platform.replica.optimizer import build_optimizer, hidden_matrices, orthogonalized
+from taugrad.platform.spec.models import Gpt
+from taugrad.platform.spec.training import Adam, Lamb, Lars, Muon
 
 STEPS = 30
 Memory = dict[str, np.ndarray]

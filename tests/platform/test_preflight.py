@@ -14,8 +14,8 @@ import grpc
 import pytest
 from servers import answering, http
 
-from taugrad.platform.launching.cluster_probe import check_cluster, check_job_server
-from taugrad.platform.preflight import check
+from taugrad.platform.launching.driver.cluster_probe import check_cluster, check_job_server
+from taugrad.platform.launching.driver.preflight import check
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
 

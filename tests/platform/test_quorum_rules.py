@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.carrier import MemoryCarrier, in_memory
 from taugrad.platform.launching.run_status import RunStatus
-from taugrad.platform.synchronization.config import Deadline, RoundSchedule
+from taugrad.platform.spec.synchronization import Deadline, RoundSchedule
+from taugrad.platform.spec.validation import needed_of
 from taugrad.platform.synchronization.quorum.free import RoundDeadline, by_store, close_round
 from taugrad.platform.synchronization.quorum.inbox import Inbox
 from taugrad.platform.synchronization.quorum.message import (
@@ -25,7 +26,6 @@ from taugrad.platform.synchronization.quorum.message import (
     written,
 )
 from taugrad.platform.synchronization.quorum.scheduled import Drawn, Presence
-from taugrad.platform.synchronization.validation import needed_of
 
 
 @pytest.mark.parametrize("kind", ["store of one process", "store of several", "actor"])

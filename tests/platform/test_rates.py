@@ -5,10 +5,10 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, LinearLR, StepLR
 
-from taugrad.platform.training.batch_plan import BatchPlan, Position
-from taugrad.platform.training.config import TrainingConfig
-from taugrad.platform.training.optimizer import build_optimizer
-from taugrad.platform.training.rates import rate_at, set_rate
+from taugrad.platform.data.batch_plan import BatchPlan, Position
+from taugrad.platform.replica.optimizer import build_optimizer
+from taugrad.platform.replica.rates import rate_at, set_rate
+from taugrad.platform.spec.training import TrainingConfig
 
 EPOCHS, EXAMPLES, BATCH = 7, 35, 10  # four iterations an epoch
 

@@ -10,9 +10,9 @@ import ray
 from waiting import said_by
 
 from taugrad.compressors.errors import CorruptMessage, PeerLost
-from taugrad.platform.launching.cluster import ray_cluster
-from taugrad.platform.launching.failure import run_failed
-from taugrad.platform.launching.ray_train import trainer_for
+from taugrad.platform.launching.driver.cluster import ray_cluster
+from taugrad.platform.launching.driver.failure import run_failed
+from taugrad.platform.launching.driver.ray_train import trainer_for
 from taugrad.platform.spec import SpecError
 
 

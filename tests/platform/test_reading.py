@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.compressors.method import read_config
-from taugrad.platform.models.config import Timm
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.models import Timm
 from taugrad.platform.spec.reading import read_spec
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

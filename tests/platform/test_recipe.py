@@ -10,10 +10,10 @@ from recorder import trained, trainer_of
 from torch import nn
 
 from taugrad.platform.data import load
+from taugrad.platform.data.batch_plan import BatchPlan
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.training.batch_plan import BatchPlan
 
 EXAMPLES, WORKERS, RATE = 200, 4, 0.1
 BASE = small(EXAMPLES, epochs=2, batch_size=64, optimizer=sgd(RATE)) | {

@@ -8,7 +8,7 @@ import pytest
 from ray._private.runtime_env.packaging import _zip_files
 from ray.job_submission import JobSubmissionClient
 
-from taugrad.platform.launching import submit as submitting
+from taugrad.platform.launching.driver import submit as submitting
 from taugrad.platform.places import RUNS, output_folder
 from taugrad.platform.tracking import store
 

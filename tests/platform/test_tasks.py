@@ -9,8 +9,8 @@ from feeds import refused
 
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.tasks import Classification, CustomTask, LanguageModel, Regression
 from taugrad.platform.tasks import Task, build_task, try_task
-from taugrad.platform.tasks.config import Classification, CustomTask, LanguageModel, Regression
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.user_code import UserCodeError

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from taugrad import ending
 from taugrad.platform import terminal
-from taugrad.platform.launching.submit import follow
+from taugrad.platform.launching.driver.submit import follow
 
 
 class Heard(io.StringIO):

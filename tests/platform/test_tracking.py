@@ -289,7 +289,7 @@ def test_runs_are_kept_in_a_folder_of_any_name(tmp_path, monkeypatch):
 def test_how_to_deliver_is_said_as_a_shell_reads_it(tmp_path):
     from pyarrow.fs import LocalFileSystem
 
-    from taugrad.platform.launching.launch import _end
+    from taugrad.platform.launching.driver.launch import _end
     from taugrad.platform.launching.run_folder import RunFolder
 
     place = str(tmp_path / 'it\'s "here" now')

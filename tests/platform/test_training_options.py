@@ -14,9 +14,9 @@ from torch import nn
 
 from taugrad.compressors.observe import GradientStatistics
 from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.builtin import ClassificationTask
-from taugrad.platform.training.replica import Replica
 
 pytestmark = pytest.mark.usefixtures("alone")
 EXAMPLES, BATCH, ITERATIONS = 200, 30, 17  # seven batches an epoch, the last of 20
@@ -157,7 +157,7 @@ class Exploding(nn.Module):
 
 @pytest.mark.parametrize("compressor", ["none", "wgt(0.001)"])
 def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compressor, monkeypatch):
-    monkeypatch.setattr("taugrad.platform.training.precision._FIRST", 2.0**24)
+    monkeypatch.setattr("taugrad.platform.replica.precision._FIRST", 2.0**24)
     monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Exploding())
     options = TRAINING | {"precision": "fp16", "iterations": 20}
     trainer = trainer_of(BASE | {"training": options, "compressor": compressor})

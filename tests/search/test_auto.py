@@ -5,7 +5,7 @@ from finished import StandIn, leave
 from specs import digits
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import SimulatedSync, real
+from taugrad.platform.spec.synchronization import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors import Outer
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
+from taugrad.platform.spec.synchronization import AllGatherSync, ShardedSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import Run, choose, shortlist
 from taugrad.search.auto_link.shortlist import (

@@ -13,7 +13,7 @@ from taugrad import cli
 from taugrad.platform.data import load
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.spec.reading import read_spec
-from taugrad.platform.synchronization.config import SimulatedSync
+from taugrad.platform.spec.synchronization import SimulatedSync
 from taugrad.platform.tracking import names
 from taugrad.search.auto_link import command
 from taugrad.search.auto_link.command import ARTIFACT, run_auto_link

@@ -8,7 +8,7 @@ import yaml
 from taugrad.compressors import Outer
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import (
+from taugrad.platform.spec.synchronization import (
     AllGatherSync,
     AsyncSync,
     HybridSync,

@@ -16,7 +16,7 @@ from unittest import mock
 
 from taugrad import cli
 from taugrad.dashboards.console import ConsoleDisplay
-from taugrad.platform.launching.cluster import ray_cluster
+from taugrad.platform.launching.driver.cluster import ray_cluster
 
 Run = Callable[[list[str]], int]
 

@@ -12,8 +12,8 @@ from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
+from ...replica.generators import Randomness
 from ...tracking import names
-from ...training.generators import Randomness
 from ..base import Moment, Synchronization
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
 from .mail import Course, Mail, Message, Schedule

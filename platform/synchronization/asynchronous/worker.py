@@ -20,12 +20,12 @@ from taugrad.compressors.observe import GradientStatistics
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
 
+from ...data.batch_plan import Position
 from ...data.feeding import Batch
-from ...training.batch_plan import Position
-from ...training.config import TrainingConfig
-from ...training.optimizer import penalized
-from ...training.rates import rate_at
-from ...training.replica import Replica
+from ...replica.optimizer import penalized
+from ...replica.rates import rate_at
+from ...replica.replica import Replica
+from ...spec.training import TrainingConfig
 from .accumulator import Accumulator
 from .mail import Message
 

@@ -16,8 +16,8 @@ from taugrad.compressors.exchange.tensors import copy_into
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
-from ...training.generators import Randomness
-from ...training.replica import Replica
+from ...replica.generators import Randomness
+from ...replica.replica import Replica
 from ..base import Moment
 from ..gradients import GradientsInRounds
 from ..ledger import Iteration

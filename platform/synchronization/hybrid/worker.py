@@ -19,14 +19,14 @@ from torch.func import functional_call
 
 from taugrad.compressors.spans import RECORDER
 
+from ...data.batch_plan import Position
 from ...data.feeding import Batch
+from ...replica.optimizer import add_l1, build_optimizer
+from ...replica.precision import autocast
+from ...replica.rates import rate_at, set_rate
+from ...replica.replica import is_finite
+from ...spec.training import TrainingConfig
 from ...tasks.base import Task
-from ...training.batch_plan import Position
-from ...training.config import TrainingConfig
-from ...training.optimizer import add_l1, build_optimizer
-from ...training.precision import autocast
-from ...training.rates import rate_at, set_rate
-from ...training.replica import is_finite
 from .exchange import Coroutine, Exchange, PendingReceive, added
 from .layers import ExampleRows, Layer, ModelParts, share_of
 

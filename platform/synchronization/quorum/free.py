@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from taugrad.compressors.errors import PeerLost
 
-from ..config import Deadline, WeightsSync
+from ...spec.synchronization import Deadline, WeightsSync
 from ..weights import OwnWorkers
 from .inbox import Inbox
 from .training import QuorumTraining

@@ -12,7 +12,7 @@ import numpy as np
 
 from taugrad.compressors.exchange.carrier import Payload
 
-from ..config import RoundSchedule, WeightsSync
+from ...spec.synchronization import RoundSchedule, WeightsSync
 from ..weights import OwnWorkers
 from .training import QuorumTraining
 

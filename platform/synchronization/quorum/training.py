@@ -19,9 +19,9 @@ from taugrad.compressors.exchange.rounds import ExchangeRecord
 from taugrad.compressors.exchange.tensors import copy_into, to_bytes
 
 from ...data.feeding import Batch
+from ...spec.synchronization import WeightsSync
 from ...tracking import names
 from ..base import Moment
-from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..weights import LocalTraining, OwnWorkers
 from .message import AgreedState

@@ -97,7 +97,7 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
 
     spec, goal = read_auto(options, overrides)
     source = str(options.spec)
-    from taugrad.platform.launching.cluster import ray_cluster  # noqa: PLC0415
+    from taugrad.platform.launching.driver.cluster import ray_cluster  # noqa: PLC0415
 
     compares = isinstance(goal, Goal) and goal.budget is None and not goal.once
     again = "then give the same command again: it takes the trainings that are finished"

@@ -73,7 +73,7 @@ def add_deliver(commands: "Commands") -> None:
 
 def run_deliver(options: argparse.Namespace, _: list[str]) -> int:
     """Sends undelivered metrics to MLflow, or an undelivered checkpoint to its storage."""
-    from taugrad.platform.launching.delivering import (  # noqa: PLC0415
+    from taugrad.platform.launching.driver.delivering import (  # noqa: PLC0415
         check_place,
         deliver_checkpoint,
         deliver_metrics,

@@ -53,7 +53,7 @@ def run_submit(parser: argparse.ArgumentParser, options: argparse.Namespace, ove
 
         # The front of a finished search is where the job runs.
         (read_search if job_options.pick is None else name_search)(job_options.spec, fields)
-    from taugrad.platform.launching.submit import submit  # noqa: PLC0415
+    from taugrad.platform.launching.driver.submit import submit  # noqa: PLC0415
 
     calibration = getattr(job_options, "calibration", None)
     files = [] if calibration is None else [calibration]

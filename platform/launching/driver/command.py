@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
-from ..deadline import in_time
-from ..exit_codes import FAILED, OK
-from ..places import address_of, is_bucket
-from ..preflight import check, usable_store
-from ..spec import COMMAND_LINE, RunSpec, SpecError
-from ..spec.allowing import OPTION, code_of, require_allowed
-from ..spec.reading import import_named
-from ..spec.resizing import with_workers
-from ..spec.yaml_file import read_yaml
-from ..terminal import going_on, say
-from ..tracking import names
-from ..tracking.holding import Hold, RunHeld
-from ..tracking.masking import first_line, masked
-from ..tracking.probe import probe
-from ..tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
-from ..training.manifest import CheckpointError, newest_good
-from ..user_code import TRACEBACK
+from ...deadline import in_time
+from ...exit_codes import FAILED, OK
+from ...places import address_of, is_bucket
+from ...spec import COMMAND_LINE, RunSpec, SpecError
+from ...spec.allowing import OPTION, code_of, require_allowed
+from ...spec.reading import import_named
+from ...spec.resizing import with_workers
+from ...spec.yaml_file import read_yaml
+from ...terminal import going_on, say
+from ...tracking import names
+from ...tracking.holding import Hold, RunHeld
+from ...tracking.masking import first_line, masked
+from ...tracking.probe import probe
+from ...tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
+from ...training.manifest import CheckpointError, newest_good
+from ...user_code import TRACEBACK
+from ..run_folder import RunFolder
+from ..storage import above, check_storage
 from .cluster import import_ray, is_local, ray_cluster, ray_lives
 from .failure import RunFailed
 from .launch import Watch, launch
-from .run_folder import RunFolder
-from .storage import above, check_storage
+from .preflight import check, usable_store
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -21,8 +21,8 @@ from torch._C._distributed_c10d import TCPStore
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.sites import Sites
 
-from ..spec import RunSpec
-from ..synchronization.config import real
+from ...spec import RunSpec
+from ...spec.synchronization import real
 
 _PATIENCE = timedelta(minutes=30)
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from ..places import address_of, output_folder, placed
-from ..spec import RunSpec
-from ..tracking import names
-from ..tracking.holding import Hold
-from ..tracking.masking import masked
-from ..tracking.record import UNDELIVERED, Record, Status
-from ..tracking.store import finish_run
-from .entry import train_worker
+from ...places import address_of, output_folder, placed
+from ...spec import RunSpec
+from ...tracking import names
+from ...tracking.holding import Hold
+from ...tracking.masking import masked
+from ...tracking.record import UNDELIVERED, Record, Status
+from ...tracking.store import finish_run
+from ..run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
+from ..run_status import Job, News, RunStatus
+from ..storage import reason
+from ..worker.entry import train_worker
 from .failure import RunFailed, run_failed
-from .run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
-from .run_status import Job, News, RunStatus
-from .storage import reason
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -13,11 +13,11 @@ from urllib.parse import urlparse
 
 from taugrad.compressors.exchange.keys import KEY, KEY_FILE
 
-from ..exit_codes import FAILED, INTERRUPTED, OK
-from ..places import RUNS
-from ..spec import COMMAND_LINE, SpecError
-from ..spec.overrides import ENVIRONMENT_PREFIX
-from ..tracking.store import tracking_uri
+from ...exit_codes import FAILED, INTERRUPTED, OK
+from ...places import RUNS
+from ...spec import COMMAND_LINE, SpecError
+from ...spec.overrides import ENVIRONMENT_PREFIX
+from ...tracking.store import tracking_uri
 from .cluster_probe import check_job_server, is_this_machine, sent_token
 
 if TYPE_CHECKING:

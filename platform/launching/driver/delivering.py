@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..places import is_bucket
-from ..spec import COMMAND_LINE, SpecError
-from ..tracking import names
-from ..tracking.holding import Hold, end_run
-from ..tracking.record import records_of
-from ..tracking.shipper import Shipper
-from ..training.manifest import FILE, Unusable
-from .run_folder import RunFolder
-from .storage import above
+from ...places import is_bucket
+from ...spec import COMMAND_LINE, SpecError
+from ...tracking import names
+from ...tracking.holding import Hold, end_run
+from ...tracking.record import records_of
+from ...tracking.shipper import Shipper
+from ...training.manifest import FILE, Unusable
+from ..run_folder import RunFolder
+from ..storage import above
 
 if TYPE_CHECKING:
     from collections.abc import Callable

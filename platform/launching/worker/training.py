@@ -11,21 +11,21 @@ import ray
 import torch
 from ray.train.torch import get_device
 
-from ..data import load
-from ..spec import RunSpec
-from ..spec.resizing import with_present
-from ..synchronization.ledger import SHOWN_WORKERS
-from ..tracking import names
-from ..tracking.journal import Journal
-from ..tracking.record import UNDELIVERED, records_of
-from ..training.reporting import Listener, Progress
-from ..training.trainer import Trainer
-from ..user_code import placing_errors
+from ...data import load
+from ...spec import RunSpec
+from ...spec.resizing import with_present
+from ...synchronization.ledger import SHOWN_WORKERS
+from ...tracking import names
+from ...tracking.journal import Journal
+from ...tracking.record import UNDELIVERED, records_of
+from ...training.reporting import Listener, Progress
+from ...training.trainer import Trainer
+from ...user_code import placing_errors
+from ..run_folder import keep_text
+from ..run_status import Job
 from .checkpoints import Checkpoints
 from .interruption import Interruption
 from .process_group import process_group, with_sites
-from .run_folder import keep_text
-from .run_status import Job
 
 _PROGRESS_S = 0.5
 _DELIVERY_S = 30.0

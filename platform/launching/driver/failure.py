@@ -4,7 +4,7 @@ from typing import Literal
 
 from taugrad.compressors.errors import Diverged, PeerLost, reaching
 
-from ..user_code import UserCodeError, UserCodeRaised
+from ...user_code import UserCodeError, UserCodeRaised
 
 Cause = Literal["diverged", "own code", "other"]
 """`diverged` recurs from the same checkpoint; `own code` recurs until the user has fixed it."""

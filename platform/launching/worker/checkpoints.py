@@ -11,11 +11,12 @@ import torch.distributed as dist
 from pyarrow import ArrowException
 from ray.train import Checkpoint
 
-from ..training.checkpoint import Saved, agreed, gathered
-from ..training.manifest import Digest, Manifest, folder_name
-from .run_folder import RunFolder, fallback
-from .run_status import Job
-from .storage import below, reason
+from ...synchronization.gathering import all_gather_texts
+from ...training.checkpoint import Saved, agreed
+from ...training.manifest import Digest, Manifest, folder_name
+from ..run_folder import RunFolder, fallback
+from ..run_status import Job
+from ..storage import below, reason
 
 
 class Checkpoints:
@@ -63,7 +64,7 @@ class Checkpoints:
             # When worker 0 has heard of all files, all of them are there.
             mine = Manifest(self._run_id, iteration, manifest).to_bytes().decode()
             manifests = [
-                Manifest.from_bytes(text.encode(), self._run_id, iteration) for text in gathered(mine)
+                Manifest.from_bytes(text.encode(), self._run_id, iteration) for text in all_gather_texts(mine)
             ]
             everything = {name: digest for manifest in manifests for name, digest in manifest.files.items()}
             whole = Manifest(self._run_id, iteration, everything)
@@ -95,7 +96,7 @@ class Checkpoints:
 
     def _first(self, problem: str) -> str:
         """The first worker's problem, on all of them."""
-        return next(filter(None, gathered(problem)), "")
+        return next(filter(None, all_gather_texts(problem)), "")
 
     def _keep_here(self, files: Path, whole: Manifest, problem: str, *, complete: bool) -> None:
         """Keeps a checkpoint that the storage did not take on the workers' machines, and says where."""

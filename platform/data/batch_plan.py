@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from ..data.batches import iterations_per_epoch
-from .config import AdaBatch, Stages, TrainingConfig
+from ..spec.training import AdaBatch, Stages, TrainingConfig
+from .batches import iterations_per_epoch
 
 _ROUNDING = 1e-12
 """Far above the rounding of a quotient, far below what one test example more or less changes."""

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
 from taugrad.compressors.spans import RECORDER
 
+from ..data.batch_plan import Position
 from ..data.feeding import Batch
+from ..spec.training import TrainingConfig
 from ..tasks.base import Task
-from .batch_plan import Position
-from .config import TrainingConfig
 from .optimizer import add_l1, build_optimizer, hidden_matrices
 from .precision import LossScale, autocast
 from .rates import rate_at, set_rate

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..config import Config
-from ..data.config import ImportPath
+from .data import ImportPath
 
 Activation = Literal["relu", "tanh", "sigmoid", "gelu"]
 Form = Literal["small", "imagenet"]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..config import Config
-from ..data.config import ImportPath
+from .data import ImportPath
 
 
 class Classification(Config):

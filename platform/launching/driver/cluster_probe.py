@@ -14,8 +14,8 @@ from urllib.parse import urlparse
 
 import psutil
 
-from ..deadline import in_time
-from ..spec import SpecError
+from ...deadline import in_time
+from ...spec import SpecError
 
 if TYPE_CHECKING:
     import grpc

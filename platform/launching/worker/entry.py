@@ -9,6 +9,6 @@ def train_worker(config: dict[str, Any]) -> None:
 
     if get_context().get_world_rank() == 0:
         config["job"].status.enter.remote("importing torch")
-    from .worker import train  # noqa: PLC0415 - imports torch, which the controller does not need
+    from .training import train  # noqa: PLC0415 - imports torch, which the controller does not need
 
     train(config["job"])

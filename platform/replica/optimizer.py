@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from . import config
+from ..spec import training as config
 
 _Entries = dict[str, Any]
 

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..deadline import in_time
-from ..places import FOLDER, absolute_variables
-from ..ports import LOOPBACK, free_port
-from ..preflight import cpus_here
-from ..spec import SpecError
-from ..watchdog import watched
+from ...deadline import in_time
+from ...places import FOLDER, absolute_variables
+from ...ports import LOOPBACK, free_port
+from ...spec import SpecError
+from ...watchdog import watched
+from .preflight import cpus_here
 
 _OBJECT_STORE_BYTES = 256 * 2**20
 _ANSWER_S = 10.0

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from . import config
-from .batch_plan import Position
+from ..data.batch_plan import Position
+from ..spec import training as config
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

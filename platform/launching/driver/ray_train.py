@@ -12,7 +12,7 @@ from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from ..places import FOLDER
+from ...places import FOLDER
 
 _CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
 

@@ -13,16 +13,8 @@ from taugrad.compressors.method import Method, PowerSGD
 from taugrad.compressors.method.local import local_refusals
 from taugrad.compressors.method.methods import NoCompression
 
-from ..training.config import Lamb, Lars, Muon, Sgd, Stages, TrainingConfig
-from .config import (
-    AllGatherSync,
-    AsyncSync,
-    HybridSync,
-    RealSync,
-    SyncConfig,
-    WeightsSync,
-    real,
-)
+from .synchronization import AllGatherSync, AsyncSync, HybridSync, RealSync, SyncConfig, WeightsSync, real
+from .training import Lamb, Lars, Muon, Sgd, Stages, TrainingConfig
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.method import NoCompression, PowerSGD
 from taugrad.compressors.names import unmatched_patterns
 
-from .data import load
-from .launching.cluster_probe import check_cluster
-from .launching.storage import check_storage
-from .models.building import build, try_out
-from .spec import RunSpec, SpecError
-from .spec.resizing import check_present
-from .synchronization.config import real
-from .tasks import build_task, try_task
-from .tracking.local_database import served_only
-from .tracking.probe import answering_client
-from .tracking.store import patient, sqlite_path, tracking_uri
-from .user_code import UserCodeError
+from ...data import load
+from ...models.building import build, try_out
+from ...spec import RunSpec, SpecError
+from ...spec.resizing import check_present
+from ...spec.synchronization import real
+from ...tasks import build_task, try_task
+from ...tracking.local_database import served_only
+from ...tracking.probe import answering_client
+from ...tracking.store import patient, sqlite_path, tracking_uri
+from ...user_code import UserCodeError
+from ..storage import check_storage
+from .cluster_probe import check_cluster
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -122,7 +122,7 @@ def usable_store() -> "MlflowClient":
 
 def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
     """Refuses a model that hybrid parallelism cannot cut in two."""
-    from .synchronization.hybrid.layers import two_parts  # noqa: PLC0415 - imports torch
+    from ...synchronization.hybrid.layers import two_parts  # noqa: PLC0415 - imports torch
 
     try:
         two_parts(model)

@@ -1,0 +1,1 @@
+"""In the command's process: checks, starts Ray, launches runs, and says how they end."""
