@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from taugrad.platform.launching.driver.launch import Watch
-from taugrad.platform.launching.run_status import News
+from taugrad.platform.launching.run_status import StatusUpdate
 from taugrad.platform.places import RUNS, home, output_folder
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
@@ -23,7 +23,7 @@ from taugrad.platform.terminal import SILENT_S, SOON_S, open_console, say, short
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.masking import masked
 from taugrad.platform.tracking.store import to_copy
-from taugrad.platform.training.reporting import TRAINING, Progress
+from taugrad.platform.training.reporting import TRAINING, RunProgress
 
 from .metric_labels import common
 from .palette import color_tag
@@ -164,7 +164,7 @@ def _mlflow_ui(uri: str, experiment: str) -> str:
 class LiveRun:
     """Shows one run: in a terminal as a line that is updated, in a log as new lines.
 
-    A context manager that returns the function that `launch` calls with news.
+    A context manager that returns the function that `launch` calls with update.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class LiveRun:
         self._trains = False
         self._stage, self._told = "starting", ""
         """The stage that the run is in, and the one that a log was told last."""
-        self._latest: Progress | None = None
+        self._latest: RunProgress | None = None
         self._printed = self._entered = clock()
         self._live = Live(self._waiting("starting"), console=console, refresh_per_second=4)
 
@@ -191,22 +191,22 @@ class LiveRun:
                 self._live.update(self._line(self._latest))
             self._live.stop()
 
-    def _watch(self, news: News) -> None:
+    def _watch(self, update: StatusUpdate) -> None:
         """Shows news of the run; may be called by another thread."""
-        for notice in news.notices:
+        for notice in update.notices:
             self._console.print(
                 f"{self._title.strip()}: {notice}", style="yellow", markup=False, soft_wrap=True
             )
-        for stage in news.stages:
+        for stage in update.stages:
             self._stage, self._trains, self._entered = stage, stage == TRAINING, self._clock()
-        self._latest = news.progress or self._latest
+        self._latest = update.progress or self._latest
         if self._console.is_terminal:
-            if news.progress is not None and self._trains:
-                self._live.update(self._line(news.progress))
-            elif news.stages:
-                self._live.update(self._waiting(news.stages[-1]))
+            if update.progress is not None and self._trains:
+                self._live.update(self._line(update.progress))
+            elif update.stages:
+                self._live.update(self._waiting(update.stages[-1]))
         else:
-            for progress in news.evaluations:
+            for progress in update.evaluations:
                 self._print(self._line(progress))
             now = self._clock()
             untold = not self._trains and self._stage != self._told
@@ -222,7 +222,7 @@ class LiveRun:
     def _waiting(self, what: str) -> Text:
         return Text.assemble((self._title, "bold"), f"  {what} {chr(0x2026)}")
 
-    def _line(self, p: Progress) -> Text:
+    def _line(self, p: RunProgress) -> Text:
         value = "--" if p.value is None else p.metric.shown(p.value)
         loss_of, agreed = (" (workers' own models)", " (agreed model)") if p.own_models else ("", "")
         left = (

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taugrad.platform.launching.driver.launch import launch
-from taugrad.platform.launching.run_status import News
+from taugrad.platform.launching.run_status import StatusUpdate
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.journal import Journal
+from taugrad.platform.tracking.journal import MetricsJournal
 from taugrad.platform.tracking.store import finish_run
-from taugrad.platform.training.reporting import Listener, Progress
+from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.user_code import import_object
 
 from .measured import outcome_of
@@ -102,7 +102,7 @@ def _simulated(
 
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = torch.device("cuda" if spec.workers.device == "cuda" else "cpu")
-    journal = Journal(client.tracking_uri, run_id, print, client)
+    journal = MetricsJournal(client.tracking_uri, run_id, print, client)
     listener = _Listener(journal, metric, notify)
     try:
         with group_of_one():
@@ -135,7 +135,7 @@ def group_of_one() -> Iterator[None]:
 class _Listener(Listener):
     """Logs metrics to MLflow, and reports evaluations to the trial; writes no checkpoints."""
 
-    def __init__(self, journal: Journal, metric: Metric, notify: OnEvaluation) -> None:
+    def __init__(self, journal: MetricsJournal, metric: Metric, notify: OnEvaluation) -> None:
         self._journal, self._metric, self._tell = journal, metric, notify
         self._evaluations = 0
         self.trainer: Trainer | None = None
@@ -162,10 +162,10 @@ def _launched(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
 ) -> Outcome:
     """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
-    heard: queue.SimpleQueue[Progress | dict[str, float] | BaseException] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[RunProgress | dict[str, float] | BaseException] = queue.SimpleQueue()
 
-    def watch(news: News) -> None:
-        for progress in news.evaluations:
+    def watch(update: StatusUpdate) -> None:
+        for progress in update.evaluations:
             heard.put(progress)
 
     def run() -> None:
@@ -178,7 +178,7 @@ def _launched(
     threading.Thread(target=run, daemon=True).start()
     while True:
         match heard.get():
-            case Progress() as progress:
+            case RunProgress() as progress:
                 assert progress.value is not None  # it comes from an evaluation
                 reached = _reached(spec, metric, progress.value)
                 share = 1.0 if reached else progress.iteration / progress.iterations

@@ -15,7 +15,7 @@ from taugrad import cli
 from taugrad.commands.shared import warn_once
 from taugrad.compressors import LocalSteps, compress_gradients
 from taugrad.compressors.method import read_config
-from taugrad.platform.launching.driver import command as training
+from taugrad.platform.launching.driver import train as training
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import WeightsSync
 from taugrad.search import command as searching

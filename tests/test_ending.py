@@ -13,7 +13,7 @@ from taugrad import cli, ending
 
 WAITING = """
 import signal, sys, time
-from taugrad.ending import run
+from taugrad.signals import run
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 
@@ -94,7 +94,7 @@ def test_a_closed_pipe_ends_a_command():
 PRINTING = """
 import subprocess, sys
 from rich.table import Table
-from taugrad.ending import run
+from taugrad.signals import run
 from taugrad.platform.terminal import open_console, say
 
 def command():

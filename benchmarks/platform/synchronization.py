@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.base import InRounds
+from taugrad.platform.synchronization.synchronization import InRounds
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit

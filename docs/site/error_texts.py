@@ -87,7 +87,7 @@ _INTERNAL = (
     "compressors/exchange/rounds",
     "compressors/exchange/patterns",
     "platform/synchronization/build",
-    "platform/synchronization/base",
+    "platform/synchronization/synchronization",
     "platform/synchronization/asynchronous/accumulator",
     "platform/synchronization/asynchronous/mode",
 )
@@ -102,7 +102,7 @@ _WORDING = (
     "platform/spec/allowing.py",
     "platform/launching/driver/cluster_probe.py",
     "platform/launching/driver/failure.py",
-    "platform/launching/driver/command.py",
+    "platform/launching/driver/train.py",
     "platform/tracking/holding.py",
 )
 """Files in which a text that is returned or yielded is told to a user."""

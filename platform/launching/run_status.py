@@ -6,7 +6,7 @@ Light to import: the controller needs no torch.
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..training.reporting import TRAINING, Progress
+from ..training.reporting import TRAINING, RunProgress
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Job:
 
 
 @dataclass
-class News:
+class StatusUpdate:
     """What happened since the status was last read."""
 
-    progress: Progress | None = None
+    progress: RunProgress | None = None
     """Where the run stands."""
-    evaluations: list[Progress] = field(default_factory=list)
+    evaluations: list[RunProgress] = field(default_factory=list)
     """Where it stood after each evaluation."""
     notices: list[str] = field(default_factory=list)
     """Lines for the user."""
@@ -41,38 +41,38 @@ class RunStatus:
     """A Ray actor of the driver (made by `launch`): it outlives workers."""
 
     def __init__(self) -> None:
-        self._news = News()
-        self._outcome: tuple[dict[str, float], dict[str, str]] = {}, {}
+        self._update = StatusUpdate()
+        self._result: tuple[dict[str, float], dict[str, str]] = {}, {}
         self._decided: dict[str, str] = {}
         self._trains = self._interrupted = self._saved = False
         self._begun: dict[int, int] = {}
 
-    def pin(self, progress: Progress, evaluated: bool) -> None:
+    def set_progress(self, progress: RunProgress, evaluated: bool) -> None:
         """Replaces the progress, and keeps it if it is that after an evaluation."""
-        self._news.progress = progress
+        self._update.progress = progress
         if evaluated:
-            self._news.evaluations.append(progress)
+            self._update.evaluations.append(progress)
 
     def notify(self, notice: str) -> None:
         """Adds a line for the user."""
-        self._news.notices.append(notice)
+        self._update.notices.append(notice)
 
-    def enter(self, stage: str) -> None:
+    def add_stage(self, stage: str) -> None:
         """Adds what the workers are doing now."""
-        self._news.stages.append(stage)
+        self._update.stages.append(stage)
         self._trains = stage == TRAINING
 
     def decide(self, key: str, value: str) -> str:
         """Writes a value under a key where there is none yet; returns the value that is there."""
         return self._decided.setdefault(key, value)
 
-    def conclude(self, metrics: dict[str, float], artifacts: dict[str, str]) -> None:
+    def set_result(self, metrics: dict[str, float], artifacts: dict[str, str]) -> None:
         """Says what the run came to: last evaluation and totals, by MLflow name; texts to keep, by name."""
-        self._outcome = metrics, artifacts
+        self._result = metrics, artifacts
 
-    def outcome(self) -> tuple[dict[str, float], dict[str, str]]:
-        """What `conclude` said; empty before."""
-        return self._outcome
+    def result(self) -> tuple[dict[str, float], dict[str, str]]:
+        """What `set_result` said; empty before."""
+        return self._result
 
     def interrupt(self) -> bool:
         """Has the workers end with a checkpoint; whether they train already."""
@@ -96,7 +96,7 @@ class RunStatus:
         """Whether the workers have ended with a checkpoint."""
         return self._saved
 
-    def read(self) -> News:
+    def read(self) -> StatusUpdate:
         """What came since the last reading."""
-        news, self._news = self._news, News(self._news.progress)
-        return news
+        update, self._update = self._update, StatusUpdate(self._update.progress)
+        return update

@@ -13,7 +13,7 @@ from taugrad.compressors.spans import RECORDER
 from ..data.batch_plan import Position
 from ..data.feeding import Batch
 from ..spec.training import TrainingConfig
-from ..tasks.base import Task
+from ..tasks.task import Task
 from .optimizer import add_l1, build_optimizer, hidden_matrices
 from .precision import LossScale, autocast
 from .rates import rate_at, set_rate

@@ -31,11 +31,10 @@ from ..spec.synchronization import (
     real,
 )
 from ..spec.validation import needed_of
-from ..tasks.base import Task
+from ..tasks.task import Task
 from .asynchronous.mail import Course
 from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.worker import AsyncWorker
-from .base import Synchronization
 from .gathering import all_gather_texts
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
@@ -45,6 +44,7 @@ from .hybrid.worker import HybridConfig, HybridWorker
 from .quorum.free import Decide, FreeRounds, by_store
 from .quorum.inbox import Inbox
 from .quorum.scheduled import Drawn, ScheduledRounds
+from .synchronization import Synchronization
 from .weights import LocalTraining, OwnWorkers
 
 SILENT_AFTER_S = 10.0

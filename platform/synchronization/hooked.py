@@ -21,8 +21,8 @@ from ..data.feeding import Batch
 from ..replica.replica import Replica
 from ..spec import RunSpec
 from ..spec.synchronization import AllGatherSync
-from .base import Moment, Synchronization
 from .ledger import Iteration, Ledger, Links
+from .synchronization import StepContext, Synchronization
 
 
 class HookedGradients(Synchronization):
@@ -60,8 +60,8 @@ class HookedGradients(Synchronization):
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        if moment.observe:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
+        if context.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = 1 / self.replica.scale.factor
         try:
@@ -71,11 +71,11 @@ class HookedGradients(Synchronization):
                 raise self.state.failure from None  # DDP's own error only quotes it
             raise
         if not self.state.last_step.skipped:
-            self.replica.step(moment.position)
+            self.replica.step(context.position)
         elif not self.replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.state.last_step.nonfinite[0])
         step = self.state.last_step
-        statistics = self.state.statistics if moment.observe else {}
+        statistics = self.state.statistics if context.observe else {}
         iteration = self.ledger.begin(replace(step))
         iteration.loss, iteration.statistics = loss, statistics
         return iteration

@@ -10,9 +10,9 @@ from taugrad.compressors.lazy import export_lazily
 __all__ = ["Metric", "Task", "build_task", "try_task"]
 
 if TYPE_CHECKING:
-    from .base import Task
     from .building import build_task, try_task
     from .metric import Metric
+    from .task import Task
 else:
     __getattr__ = export_lazily(
         __name__, {"Metric": ".metric", "Task": ".base", "build_task": ".building", "try_task": ".building"}

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from ..data.shape import Shape
 from ..spec.tasks import Classification, CustomTask, LanguageModel, Regression, TaskConfig
 from ..user_code import UserCodeError, call, import_object, told
-from .base import Task
 from .builtin import ClassificationTask, LanguageModelTask, RegressionTask
 from .metric import Metric
+from .task import Task
 
 _CONTRACT = "a task is a subclass of taugrad.platform.tasks.Task whose arguments are those of task.arguments"
 _FITTING = {"classes": "classification", "tokens": "language_model", "numbers": "regression"}

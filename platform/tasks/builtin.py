@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..spec.tasks import Regression
-from .base import Task
 from .metric import ACCURACY, BITS_PER_BYTE, ERROR, LOSS, PERPLEXITY, Metric
+from .task import Task
 
 
 class ClassificationTask(Task):

@@ -28,7 +28,7 @@ _FAILED_RESTART_S = 30.0
 _LEAVING_S = 2.0
 
 
-class Journal:
+class MetricsJournal:
     """A run's journal, and what ships from it.
 
     `notify` is told, from a thread of its own, what the user should know. A process of its own ships, and is

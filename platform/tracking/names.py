@@ -129,7 +129,7 @@ TAG_METRIC: Final = "taugrad.metric"
 TAG_DATA: Final = "taugrad.data"
 """A hash of the run's data, if their source computes one (`data.Parts.fingerprint`)."""
 TAG_HOLDER: Final = "taugrad.holder"
-"""The process that trains the run, with its last sign of life; absent if no process does."""
+"""The process that trains the run, with its last heartbeat; absent if no process does."""
 
 TAG_SEARCH: Final = "taugrad.search"
 """On a search's parent run: the search's name."""

@@ -34,13 +34,13 @@ _LOOK_S = 0.1
 class Shipper:
     """Sends records of a run that are not in the store yet; the store is asked at once what it has.
 
-    `notify` is told what it will never accept, once for each name that the user has not heard of (`told`).
+    `notify` gets what it will never accept, once for each name that is not in `reported`.
     """
 
     def __init__(
-        self, client: "MlflowClient", run_id: str, notify: Callable[[str], None], told: set[str]
+        self, client: "MlflowClient", run_id: str, notify: Callable[[str], None], reported: set[str]
     ) -> None:
-        self._client, self._run_id, self._notify, self._told = client, run_id, notify, told
+        self._client, self._run_id, self._notify, self._reported = client, run_id, notify, reported
         metrics = client.get_run(run_id).data.to_proto().metrics
         self._stored = {metric.key: int(metric.step) for metric in metrics}
 
@@ -68,8 +68,8 @@ class Shipper:
             raise refused[0][1]
         for metric, error in refused:
             what = metric.key if math.isfinite(metric.value) else "non-finite values"
-            if what not in self._told:
-                self._told.add(what)
+            if what not in self._reported:
+                self._reported.add(what)
                 said = f"MLflow refuses {metric.key}={metric.value} at step {metric.step}, dropped"
                 self._notify(f"{said} ({first_line(error)})")
         return len(batch) - len(refused)
@@ -108,7 +108,7 @@ def follow(
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
     shipper: Shipper | None = None
-    told: set[str] = set()
+    reported: set[str] = set()
     is_down, recovered, since = False, 0, time.monotonic()
     while not ended.is_set():
         at = shipped(journal)
@@ -124,7 +124,7 @@ def follow(
             continue
         records = records_of(lines.decode(), "journal")
         try:
-            shipper = shipper or Shipper(open_store(), run_id, notify, told)
+            shipper = shipper or Shipper(open_store(), run_id, notify, reported)
             count = shipper.ship(records)
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             shipper = None

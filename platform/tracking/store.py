@@ -263,7 +263,7 @@ _AGAIN_S = 60.0
 _ONCE_S = 5.0
 
 
-class Patience:
+class RetryBudget:
     """Lets calls fail for a number of seconds in total; a call that succeeds restores them."""
 
     def __init__(self, seconds: float = LOST_S) -> None:
@@ -285,7 +285,7 @@ class Patience:
         return answer
 
 
-def patient(client: "MlflowClient") -> "MlflowClient":
+def with_timeout(client: "MlflowClient") -> "MlflowClient":
     """The client, with calls that together wait at most `LOST_S` for a store that is away.
 
     A local database does not go away. Users can set a longer MLFLOW_HTTP_REQUEST_TIMEOUT for single requests.
@@ -293,20 +293,22 @@ def patient(client: "MlflowClient") -> "MlflowClient":
     if sqlite_path(client.tracking_uri) is not None:
         return client
     granted = os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", "")
-    return cast("MlflowClient", _Patient(client, max(LOST_S, float(granted) if granted.isdecimal() else 0)))
+    return cast(
+        "MlflowClient", _TimedClient(client, max(LOST_S, float(granted) if granted.isdecimal() else 0))
+    )
 
 
-def impatient(client: "MlflowClient") -> "MlflowClient":
-    """The client inside a patient one, for a thread that nobody waits for: its waiting is not counted."""
-    return client._client if isinstance(client, _Patient) else client
+def without_timeout(client: "MlflowClient") -> "MlflowClient":
+    """The client inside one with a timeout, for a thread whose waiting is not counted."""
+    return client._client if isinstance(client, _TimedClient) else client
 
 
-class _Patient:
+class _TimedClient:
     def __init__(self, client: "MlflowClient", seconds: float) -> None:
-        self._client, self._patience = client, Patience(seconds)
+        self._client, self._budget = client, RetryBudget(seconds)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._client, name)
         if not callable(attribute):
             return attribute
-        return lambda *arguments, **named: self._patience(lambda: attribute(*arguments, **named))
+        return lambda *arguments, **named: self._budget(lambda: attribute(*arguments, **named))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data.examples import Examples
 from ..replica.precision import Precision, autocast
-from ..tasks.base import Task
+from ..tasks.task import Task
 
 Evaluation = Mapping[str, float]
 """By the name of a task's metric."""

@@ -16,7 +16,7 @@ from torch import nn
 from ..data.batches import Draw, epoch_order
 from ..data.examples import Examples
 from ..spec.training import Pretraining
-from ..tasks.base import Task
+from ..tasks.task import Task
 
 
 def pretrain(

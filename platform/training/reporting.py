@@ -11,7 +11,7 @@ TRAINING = "training"
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """The progress of a run, for people to watch."""
 
     epoch: int
@@ -47,7 +47,7 @@ class Listener:
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Metrics of an iteration, or of an evaluation after it. Must not block."""
 
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+    def progress(self, progress: RunProgress, *, evaluated: bool) -> None:
         """The progress of the run, and whether it was just evaluated. Must not block."""
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:

@@ -22,9 +22,9 @@ from ..data.feeding import Batch, feed
 from ..models.building import build
 from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
-from ..synchronization.base import Moment
 from ..synchronization.build import build_synchronization
 from ..synchronization.quorum.free import Decide
+from ..synchronization.synchronization import StepContext
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
@@ -36,7 +36,7 @@ from .pretraining import pretrain
 from .publishing import Publisher
 from .recording import Recording
 from .records import IterationRecord, averaged, epoch_metrics
-from .reporting import TRAINING, Listener, Progress
+from .reporting import TRAINING, Listener, RunProgress
 
 _COMPILING = event.TimingListener()
 event.register("numba:compile", _COMPILING)
@@ -268,12 +268,14 @@ class Trainer:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
         started = _clock()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
-        moment = Moment(position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due)
+        context = StepContext(
+            position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due
+        )
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
                 batches = next(coming)
             waited_s = _clock() - started
-            iteration = self.sync.iterate(batches, moment)
+            iteration = self.sync.iterate(batches, context)
         self.done += 1
         here = len(self.sync.ranks)
         step_s = (_clock() - started) / here
@@ -344,14 +346,14 @@ class Trainer:
             self.listener.log(self.done, metrics | live)
         self.listener.evaluated(self.done, metrics | totals_so_far)
 
-    def _progress(self, latest: dict[str, float]) -> Progress:
+    def _progress(self, latest: dict[str, float]) -> RunProgress:
         self._shown = _clock()
         behind = self.done - self._done_at_start
         metric = self.task.metrics[0]
         # The first iteration also loads kernels, which takes as long as many others.
         began, counted = (self._first_done, behind - 1) if behind > 1 else (self._started, behind)
         pace = (_clock() - began) / counted if counted else 0.0
-        return Progress(
+        return RunProgress(
             epoch=self.plan.position(self.done - 1).epoch + 1,
             epochs=self.plan.epochs,
             iteration=self.done,

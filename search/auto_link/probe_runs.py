@@ -19,7 +19,7 @@ from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
 from taugrad.platform.training.evaluation import Evaluation, evaluate
-from taugrad.platform.training.reporting import Listener, Progress
+from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.training.trainer import Trainer
 
 from ..run_trial import group_of_one
@@ -54,7 +54,7 @@ class _Recorder(Listener):
     def __init__(self, run: _ProbeRun, until: int, late: Callable[[], bool] = lambda: False) -> None:
         self._course, self._until, self._late = run, until, late
 
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+    def progress(self, progress: RunProgress, *, evaluated: bool) -> None:
         """Ends the training when the time is over; steps since the last part are lost, but no loss is."""
         if not evaluated and self._late():
             raise _Enough

@@ -23,7 +23,7 @@ from taugrad.compressors.wire.message import NonFinite
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.tasks.base import Task
+from taugrad.platform.tasks.task import Task
 
 from .calibrated import BucketWork, MethodWork
 

@@ -19,8 +19,8 @@ from taugrad.commands.search import add_search
 from taugrad.commands.stored import add_dashboard, add_deliver, add_report
 from taugrad.commands.submit import SUBMITTED, add_submit
 from taugrad.commands.train import add_train
-from taugrad.ending import run
 from taugrad.platform.exit_codes import INTERRUPTED, WRONG_INPUT
+from taugrad.signals import run
 
 if TYPE_CHECKING:
     from taugrad.commands.shared import Handler

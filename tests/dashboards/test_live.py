@@ -5,9 +5,9 @@ import io
 from rich.console import Console
 
 from taugrad.dashboards.console import LiveRun
-from taugrad.platform.launching.run_status import News
+from taugrad.platform.launching.run_status import StatusUpdate
 from taugrad.platform.tasks.metric import LOSS
-from taugrad.platform.training.reporting import TRAINING, Progress
+from taugrad.platform.training.reporting import TRAINING, RunProgress
 
 MOST_S = 30.0
 READ_S = 0.3
@@ -23,23 +23,23 @@ class Log:
     def lines(self) -> list[str]:
         return self._text.getvalue().splitlines()
 
-    def go_on(self, seconds: float, news: News | None = None) -> list[str]:
+    def go_on(self, seconds: float, update: StatusUpdate | None = None) -> list[str]:
         """Time passes; what was printed meanwhile."""
         before = len(self.lines())
         end = self.now + seconds
         with self._live as watch:
             while self.now < end:
                 count = len(self.lines())
-                watch(news or News())
-                news = None
+                watch(update or StatusUpdate())
+                update = None
                 if len(self.lines()) > count:
                     self.told_at.append(self.now)
                 self.now += READ_S
         return self.lines()[before:]
 
 
-def progress(iteration: int, *, own_models: bool = False) -> Progress:
-    return Progress(
+def progress(iteration: int, *, own_models: bool = False) -> RunProgress:
+    return RunProgress(
         epoch=1,
         epochs=1,
         iteration=iteration,
@@ -60,12 +60,12 @@ def progress(iteration: int, *, own_models: bool = False) -> Progress:
 def test_a_log_is_never_silent_for_long():
     log = Log()
     log.go_on(100)  # nothing is heard of the workers
-    told = log.go_on(100, News(stages=["preparing the data"]))
+    told = log.go_on(100, StatusUpdate(stages=["preparing the data"]))
     assert set(told) == {"gpt  preparing the data \u2026"}
-    told = log.go_on(100, News(progress(1), stages=[TRAINING]))
+    told = log.go_on(100, StatusUpdate(progress(1), stages=[TRAINING]))
     assert all("iteration   1/100 at 3.4 s each  loss 2.5000  test loss" in line for line in told)
     assert all("5:37 left" in line for line in told)
-    told = log.go_on(40, News(progress(30)))
+    told = log.go_on(40, StatusUpdate(progress(30)))
     assert all("iteration  30/100" in line for line in told)
     gaps = [later - sooner for sooner, later in zip(log.told_at, log.told_at[1:], strict=False)]
     assert 15 < max(gaps) <= MOST_S
@@ -74,16 +74,16 @@ def test_a_log_is_never_silent_for_long():
 def test_a_log_is_told_what_is_waited_for_after_three_seconds():
     """A stage that is over sooner is not worth a line."""
     log = Log()
-    assert log.go_on(2, News(stages=["starting the workers"])) == []
-    assert log.go_on(2, News(stages=["reading the data"])) == []
-    assert log.go_on(4, News(stages=["first iteration"])) == ["gpt  first iteration \u2026"]
-    assert log.go_on(10, News(progress(1), stages=[TRAINING])) == []
+    assert log.go_on(2, StatusUpdate(stages=["starting the workers"])) == []
+    assert log.go_on(2, StatusUpdate(stages=["reading the data"])) == []
+    assert log.go_on(4, StatusUpdate(stages=["first iteration"])) == ["gpt  first iteration \u2026"]
+    assert log.go_on(10, StatusUpdate(progress(1), stages=[TRAINING])) == []
 
 
 def test_a_terminal_keeps_the_last_line_of_a_run_that_has_ended():
     """What ends it (metrics are sent, workers end) is shown, but is no result."""
     console = Console(force_terminal=True, width=200, file=io.StringIO())
     with LiveRun(console, "gpt") as watch:
-        watch(News(progress(90), stages=[TRAINING]))
-        watch(News(progress(90), stages=["sending metrics to MLflow"]))
+        watch(StatusUpdate(progress(90), stages=[TRAINING]))
+        watch(StatusUpdate(progress(90), stages=["sending metrics to MLflow"]))
     assert console.file.getvalue().rstrip().rpartition("\n")[2].count("iteration 90/") == 1

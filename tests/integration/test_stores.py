@@ -27,7 +27,7 @@ from taugrad import cli
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
-from taugrad.platform.tracking.journal import Journal
+from taugrad.platform.tracking.journal import MetricsJournal
 from taugrad.platform.tracking.store import finish_run, open_client, start_run
 
 pytestmark = pytest.mark.ray
@@ -169,7 +169,7 @@ def assert_whole(points: dict[str, list[tuple[int, float]]], last: int) -> None:
 def write_a_run(team: Team, run_id: str, told: list[str]) -> None:
     """Metrics as a worker writes them, which is started a second time and repeats what it had written."""
     for steps in (range(1, HALF + 1), range(HALF // 2, STEPS + 1)):
-        journal = Journal(team.uri, run_id, told.append)
+        journal = MetricsJournal(team.uri, run_id, told.append)
         for step in steps:
             odd = {7: math.nan, 8: math.inf}.get(step, 1 / step)
             journal.log(step, {"comm/fraction": step / 3, "train/loss": odd, "comm/wire_bytes": 1e15 + step})

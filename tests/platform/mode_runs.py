@@ -19,7 +19,7 @@ from taugrad.compressors.exchange.keys import KEY
 from taugrad.compressors.exchange.mesh import Mesh
 from taugrad.compressors.ops.array import Bytes
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.base import InRounds
+from taugrad.platform.synchronization.synchronization import InRounds
 from taugrad.platform.training.trainer import Trainer
 
 Spec = dict[str, Any]

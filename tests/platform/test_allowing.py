@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from taugrad import cli
-from taugrad.platform.launching.driver import command
+from taugrad.platform.launching.driver import train as command
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.allowing import VARIABLE, allowed, code_of, is_allowed
 from taugrad.platform.spec.reading import read_spec

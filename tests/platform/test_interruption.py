@@ -54,9 +54,9 @@ def test_workers_in_lockstep_end_after_the_same_iteration():
 
 def test_a_status_knows_whether_there_is_something_to_save():
     status = RunStatus()
-    status.enter("reading the data")
+    status.add_stage("reading the data")
     assert not status.interrupt()
-    status.enter(TRAINING)
+    status.add_stage(TRAINING)
     assert status.interrupt()
     assert status.is_interrupted()
     assert not status.is_saved()

@@ -144,10 +144,10 @@ def not_finite(rank: int) -> dict[str, str]:
         trainer.plan._most = 3
         iterate = trainer.sync.iterate
 
-        def poisoned(batches: Any, moment: Any, iterate: Any = iterate) -> Any:
-            if rank == 3 and moment.position.iteration == 1:
+        def poisoned(batches: Any, context: Any, iterate: Any = iterate) -> Any:
+            if rank == 3 and context.position.iteration == 1:
                 batches[0].inputs[0, 0, 0, 0] = torch.nan
-            return iterate(batches, moment)
+            return iterate(batches, context)
 
         trainer.sync.iterate = poisoned  # type: ignore[method-assign]
         try:

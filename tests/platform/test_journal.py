@@ -20,9 +20,9 @@ from taugrad.platform.launching.driver.delivering import deliver_metrics
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import journal as journals
 from taugrad.platform.tracking import shipper as shipping
-from taugrad.platform.tracking.holding import Hold, end_run
-from taugrad.platform.tracking.journal import Journal
+from taugrad.platform.tracking.journal import MetricsJournal
 from taugrad.platform.tracking.record import BEGIN, UNDELIVERED, Record, records_of
+from taugrad.platform.tracking.run_lock import RunLock, end_run
 from taugrad.platform.tracking.shipper import Shipper
 from taugrad.platform.tracking.store import open_client, start_run
 
@@ -77,10 +77,10 @@ def run(tmp_path, new_store):
     return uri, start_run(open_client(uri), RunSpec(name="one"))
 
 
-def of(store: Any, run_id: str = "run", steps: Iterable[int] = ()) -> tuple[Journal, list[str]]:
+def of(store: Any, run_id: str = "run", steps: Iterable[int] = ()) -> tuple[MetricsJournal, list[str]]:
     """A journal that a thread ships from, with a metric of these steps, and what the user is told."""
     told: list[str] = []
-    journal = Journal("fake", run_id, told.append, store)
+    journal = MetricsJournal("fake", run_id, told.append, store)
     for step in steps:
         journal.log(step, {"a": step})
     return journal, told
@@ -270,7 +270,7 @@ def test_a_broken_display_does_not_stop_the_delivery(fake):
         told.append(notice)
         raise OSError("no terminal")
 
-    journal = Journal("fake", "run", broken, fake)
+    journal = MetricsJournal("fake", "run", broken, fake)
     fake.before = away
     journal.log(0, {"a": 1})
     until(lambda: journal.flush(0.1) or told)
@@ -341,7 +341,7 @@ def process_of(run_id: str) -> dict[int, str]:
 
 def test_its_process_may_be_killed_at_any_time(run, temporary):
     (uri, run_id), told = run, list[str]()
-    journal = Journal(uri, run_id, told.append)
+    journal = MetricsJournal(uri, run_id, told.append)
     journal.tag("a tag", "its value")
     for step in range(1, 60):
         journal.log(step, {"a": 0.5, "nan": math.nan, "bad|name": 1.0})
@@ -363,7 +363,7 @@ def test_its_process_may_be_killed_at_any_time(run, temporary):
 
 def test_a_shipper_that_fails_is_reported(run, temporary):
     (uri, run_id), told = run, list[str]()
-    journal = Journal(uri, run_id, told.append)
+    journal = MetricsJournal(uri, run_id, told.append)
     journal.restore(["no record\n"])
     until(lambda: bool(journal.flush(0.5) or told))
     assert journal.close(0.5) == ["no record\n"]
@@ -372,8 +372,8 @@ def test_a_shipper_that_fails_is_reported(run, temporary):
 
 TRAINER = """
 import sys, time
-from taugrad.platform.tracking.journal import Journal
-journal = Journal(*sys.argv[1:], print)
+from taugrad.platform.tracking.journal import MetricsJournal
+journal = MetricsJournal(*sys.argv[1:], print)
 for step in range(50):
     journal.log(step, {"a": step})
 journal.flush(60)
@@ -410,7 +410,7 @@ def test_a_file_is_delivered_with_how_the_run_ended(run, tmp_path):
     failed = Record(time=6, ended="FAILED", run=run_id)
     ended = Record(time=7, ended="FINISHED", run=run_id)
     assert deliver(metrics, tag) == f"1 metrics delivered to run {run_id}, which is RUNNING"
-    with Hold(client, run_id, new=True):  # somebody goes on with it
+    with RunLock(client, run_id, new=True):  # somebody goes on with it
         assert deliver(metrics, ended) == f"0 metrics delivered to run {run_id}, which is RUNNING"
     # A run that failed, was resumed and finished in one outage.
     assert deliver(metrics, failed, ended) == f"0 metrics delivered to run {run_id}, which is FINISHED"

@@ -8,7 +8,8 @@ import pytest
 from mlflow.tracking._tracking_service import utils
 
 from taugrad.platform import doctor
-from taugrad.platform.launching.driver import command, preflight
+from taugrad.platform.launching.driver import preflight
+from taugrad.platform.launching.driver import train as command
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tracking import names, store
 from taugrad.platform.tracking.local_database import locations

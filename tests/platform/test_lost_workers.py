@@ -9,7 +9,7 @@ from time import sleep
 
 import pytest
 import torch
-from async_training import Learnt, batch, hashed, kept, moment, training_of, weights
+from async_training import Learnt, batch, hashed, kept, step_context, training_of, weights
 from forked import Worker
 from group import run_group, started_group, step_of
 
@@ -59,7 +59,7 @@ def work(rank: int, workers: int, folder: Path) -> None:
     entries: list[dict[str, float]] = []
     with saying_who_is_lost():
         for number in range(STEPS):
-            entries.append(training.iterate([batch(rank, number)], moment(number, STEPS)).metrics)
+            entries.append(training.iterate([batch(rank, number)], step_context(number, STEPS)).metrics)
             sleep(STEP_S * (SLOWER if rank == SLOW else 1))
             print("step", number, flush=True)
             if number + 1 == MEETING:
@@ -177,7 +177,7 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             wait_for_decision(0)
         while now == H and rank != LATE and LATE not in inbox.offers[1]:
             hear(0.05)
-        members.append(training.iterate([batch(rank, now)], moment(now, ROUNDS * H)).metrics)
+        members.append(training.iterate([batch(rank, now)], step_context(now, ROUNDS * H)).metrics)
     training.sync_model()
     return {
         "learnt": learnt.sum,
@@ -207,7 +207,7 @@ def work_freely(rank: int, workers: int, _folder: Path) -> None:
     training = training_of(workers, FREE)
     with saying_who_is_lost():
         for number in range(FREE_STEPS):
-            training.iterate([batch(rank, number)], moment(number, FREE_STEPS))
+            training.iterate([batch(rank, number)], step_context(number, FREE_STEPS))
             print("step", number, flush=True)
             sleep(0.02)
             if 2 * (number + 1) == FREE_STEPS:

@@ -9,7 +9,7 @@ from typing import Any
 import emulator
 import pytest
 import torch
-from async_training import Learnt, batch, kept, moment, run, training_of, weights
+from async_training import Learnt, batch, kept, run, step_context, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,7 +122,7 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
         torch.nn.utils.vector_to_parameters(agreed.clone(), replica.parameters)
         for place in range(steps):
             replica.backward(batch(rank, number * H + place))
-            replica.step(moment(0, 100).position)
+            replica.step(step_context(0, 100).position)
         return agreed - torch.cat(replica.weights())
 
     waiting = moved(3, 0, 2)
@@ -174,7 +174,7 @@ def test_residuals_survive_any_sequence_of_resizes(counts, seed, unsent):
 
 def test_an_update_that_is_not_finite_ends_the_run():
     training = training_of(N, simulating(), "strom(0.05)")
-    training.iterate([batch(rank, 0) for rank in range(N)], moment(0, 9))
+    training.iterate([batch(rank, 0) for rank in range(N)], step_context(0, 9))
     training._replicas[2].parameters[1].data[0] = float("nan")
     with pytest.raises(NonFiniteWeight, match="worker 2"):
         run(training, 1, H, 9)

@@ -19,7 +19,7 @@ from unsent import unsent_by
 
 from taugrad import cli
 from taugrad.compressors.exchange.resizing import merged, share_of
-from taugrad.platform.launching.driver import command
+from taugrad.platform.launching.driver import train as command
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.resizing import check_present, with_present, with_workers
 from taugrad.platform.synchronization.hybrid.mode import HybridTraining

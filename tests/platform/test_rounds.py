@@ -20,8 +20,8 @@ from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.base import Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
+from taugrad.platform.synchronization.synchronization import Synchronization
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 SIZES = {"head": 7, "body": 301, "empty": 0, "tail": 64}

@@ -15,7 +15,7 @@ from taugrad.platform import exit_codes
 from taugrad.platform.deadline import NoAnswer
 from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking.probe import answering_client, probe
-from taugrad.platform.tracking.store import Patience, open_client
+from taugrad.platform.tracking.store import RetryBudget, open_client
 
 NOWHERE = "http://me:secret@127.0.0.1:1"
 
@@ -116,7 +116,7 @@ def test_an_unknown_run_and_an_unknown_experiment_are_named(own_folder, new_stor
 
 def test_a_store_that_goes_away_costs_a_bounded_time_and_is_asked_again(monkeypatch):
     monkeypatch.setattr("taugrad.platform.tracking.store._AGAIN_S", 3.0)
-    patience, asked = Patience(0.3), []
+    patience, asked = RetryBudget(0.3), []
 
     def hang() -> None:
         asked.append(True)

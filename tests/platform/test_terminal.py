@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from rich.console import Console
 
-from taugrad import ending
+from taugrad import signals
 from taugrad.platform import terminal
 from taugrad.platform.launching.driver.submit import follow
 
@@ -65,7 +65,7 @@ def test_the_job_goes_on_and_two_lines_say_how_to_go_on(sent, code, mode, monkey
     monkeypatch.setenv("RAY_AUTH_MODE", "token" if mode else "disabled")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
-    assert ending.run(lambda: follow(Client(sent), "j1", ADDRESS)) == code
+    assert signals.run(lambda: follow(Client(sent), "j1", ADDRESS)) == code
     signal.signal(signal.SIGINT, before)
     out, err = capsys.readouterr()
     assert out == "epoch 1/9\n"

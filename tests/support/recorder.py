@@ -10,7 +10,7 @@ import torch.distributed as dist
 from taugrad.platform.data import load
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
-from taugrad.platform.training.reporting import Listener, Progress
+from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.training.trainer import Trainer
 
 
@@ -22,7 +22,7 @@ class Recorder(Listener):
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.checkpoints: list[int] = []
-        self.progresses: list[Progress] = []
+        self.progresses: list[RunProgress] = []
         self.stages: list[str] = []
 
     def stage(self, name: str) -> None:
@@ -31,7 +31,7 @@ class Recorder(Listener):
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.logged.append((iteration, dict(metrics)))
 
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+    def progress(self, progress: RunProgress, *, evaluated: bool) -> None:
         assert 0 <= progress.evaluation <= progress.evaluations
         self.progresses.append(progress)
 

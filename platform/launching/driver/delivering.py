@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from ...places import is_bucket
 from ...spec import COMMAND_LINE, SpecError
 from ...tracking import names
-from ...tracking.holding import Hold, end_run
 from ...tracking.record import records_of
+from ...tracking.run_lock import RunLock, end_run
 from ...tracking.shipper import Shipper
 from ...training.manifest import FILE, Unusable
 from ..run_folder import RunFolder
@@ -81,7 +81,7 @@ def deliver_checkpoint(place: Path, open_store: "Callable[[], MlflowClient]") ->
     if address is None:
         raise Unusable(f"run {run_id} does not say in MLflow where its checkpoints are")
     folder = RunFolder.at(*above(address))
-    with Hold(client, run_id):
+    with RunLock(client, run_id):
         folder.reopen(iteration)
         for name in here:
             folder.put(iteration, place / name)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ...places import address_of, output_folder, placed
 from ...spec import RunSpec
 from ...tracking import names
-from ...tracking.holding import Hold
 from ...tracking.masking import masked
 from ...tracking.record import UNDELIVERED, Record, Status
+from ...tracking.run_lock import RunLock
 from ...tracking.store import finish_run
 from ..run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
-from ..run_status import Job, News, RunStatus
+from ..run_status import Job, RunStatus, StatusUpdate
 from ..storage import reason
 from ..worker.entry import train_worker
 from .failure import RunFailed, run_failed
@@ -29,7 +29,7 @@ _SAVING_S = 20.0
 """An interrupted run may take so long for its checkpoint; what stops containers waits 30 s."""
 
 
-Watch = Callable[[News], None]
+Watch = Callable[[StatusUpdate], None]
 """Called from another thread a few times a second."""
 
 
@@ -40,7 +40,7 @@ def launch(
     watch: Watch,
     *,
     alone: bool = False,
-    hold: Hold | None = None,
+    lock: RunLock | None = None,
 ) -> dict[str, float]:
     """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
@@ -55,7 +55,7 @@ def launch(
     folder = RunFolder.at(storage, run_id)
     if folder.local is not None:
         output_folder(folder.local.parent)
-    with nullcontext(hold) if hold else Hold(client, run_id, new=True) as held:
+    with nullcontext(lock) if lock else RunLock(client, run_id, new=True) as taken:
         with suppress(Exception):  # a comfort for people; the run needs no store to go on
             client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
         status: Status = "KILLED"
@@ -65,14 +65,14 @@ def launch(
                 spec, client.tracking_uri, run_id, storage, folder.address, watch, alone=alone
             )
             status = "FINISHED"
-            watch(News(notices=list(_keep(client, artifacts, folder))))
+            watch(StatusUpdate(notices=list(_keep(client, artifacts, folder))))
             return metrics
         except RunFailed:
             status = "FAILED"
             raise
         finally:
-            if notices := _end(client, run_id, status, held, folder):
-                watch(News(notices=notices))
+            if notices := _end(client, run_id, status, taken, folder):
+                watch(StatusUpdate(notices=notices))
 
 
 def _set_aside(folder: RunFolder) -> None:
@@ -98,10 +98,10 @@ def _keep(client: "MlflowClient", artifacts: Mapping[str, str], folder: RunFolde
                 yield f"{problem}, and it could not be kept: {second}"
 
 
-def _end(client: "MlflowClient", run_id: str, status: Status, hold: Hold, folder: RunFolder) -> list[str]:
+def _end(client: "MlflowClient", run_id: str, status: Status, lock: RunLock, folder: RunFolder) -> list[str]:
     """Says in the store how a run ended, or else in a file; what the user should know about that."""
     try:
-        if not hold.is_ours():
+        if not lock.is_ours():
             return [f"another process has taken run {run_id} over: how it ended here is not recorded"]
         finish_run(client, run_id, status)
         return []
@@ -126,7 +126,7 @@ def _fit(
     *,
     alone: bool,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Trains; what `RunStatus.conclude` was told of the end."""
+    """Trains; what `RunStatus.set_result` was told of the end."""
     import ray  # noqa: PLC0415 - takes seconds
     from ray.exceptions import RayError  # noqa: PLC0415
     from ray.train import (  # noqa: PLC0415
@@ -139,7 +139,7 @@ def _fit(
 
     from .ray_train import trainer_for  # noqa: PLC0415
 
-    watch(News(stages=["starting the workers"]))
+    watch(StatusUpdate(stages=["starting the workers"]))
     # On this machine, as Ray Train's controller is: it outlives the machines of workers. A soft affinity is
     # not enough: Ray (2.60) then takes another node now and then.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -165,7 +165,7 @@ def _fit(
     reader.start()
     try:
         trainer.fit()
-        outcome: tuple[dict[str, float], dict[str, str]] = ray.get(status.outcome.remote())
+        outcome: tuple[dict[str, float], dict[str, str]] = ray.get(status.result.remote())
     except KeyboardInterrupt:
         _save(status, watch)
         raise
@@ -188,7 +188,7 @@ def _save(status: Any, watch: Watch) -> None:
     with suppress(Exception):  # Ray may be going down; the last checkpoint is there
         if not ray.get(status.interrupt.remote(), timeout=_PATIENCE_S):
             return
-        watch(News(stages=["writing a checkpoint"]))
+        watch(StatusUpdate(stages=["writing a checkpoint"]))
         deadline = time.monotonic() + _SAVING_S
         while time.monotonic() < deadline and not ray.get(status.is_saved.remote(), timeout=_PATIENCE_S):
             time.sleep(_READ_S)
@@ -200,7 +200,7 @@ def _read_status(status: Any, watch: Watch, stop: threading.Event) -> None:
     ended = False
     while not ended:
         ended = stop.wait(_READ_S)  # once more after the end, for the last notices
-        news = News()  # none: who shows it wants to be asked all the same
+        update = StatusUpdate()  # none: who shows it wants to be asked all the same
         with suppress(Exception):  # the status is not up yet, or Ray is going down
-            news = ray.get(status.read.remote(), timeout=_PATIENCE_S)
-        watch(news)
+            update = ray.get(status.read.remote(), timeout=_PATIENCE_S)
+        watch(update)

@@ -20,7 +20,7 @@ from ...spec.synchronization import real
 from ...tasks import build_task, try_task
 from ...tracking.local_database import served_only
 from ...tracking.probe import answering_client
-from ...tracking.store import patient, sqlite_path, tracking_uri
+from ...tracking.store import sqlite_path, tracking_uri, with_timeout
 from ...user_code import UserCodeError
 from ..storage import check_storage
 from .cluster_probe import check_cluster
@@ -117,7 +117,7 @@ def usable_store() -> "MlflowClient":
     When it goes away later, calls of this client hold a command up for `LOST_S` seconds in all.
     Raises SpecError: it cannot be used.
     """
-    return patient(answering_client())
+    return with_timeout(answering_client())
 
 
 def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:

@@ -61,7 +61,7 @@ class Checkpoints:
             files = Path(place)
             unwritten, manifest = self._written(files, write)
             problem = problem or unwritten or _problem(lambda: self._store(iteration, files, list(manifest)))
-            # When worker 0 has heard of all files, all of them are there.
+            # When worker 0 knows of all files, all of them are there.
             mine = Manifest(self._run_id, iteration, manifest).to_bytes().decode()
             manifests = [
                 Manifest.from_bytes(text.encode(), self._run_id, iteration) for text in all_gather_texts(mine)

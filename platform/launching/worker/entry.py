@@ -8,7 +8,7 @@ def train_worker(config: dict[str, Any]) -> None:
     from ray.train import get_context  # noqa: PLC0415
 
     if get_context().get_world_rank() == 0:
-        config["job"].status.enter.remote("importing torch")
+        config["job"].status.add_stage.remote("importing torch")
     from .training import train  # noqa: PLC0415 - imports torch, which the controller does not need
 
     train(config["job"])

@@ -16,9 +16,9 @@ from ...spec import RunSpec
 from ...spec.resizing import with_present
 from ...synchronization.ledger import SHOWN_WORKERS
 from ...tracking import names
-from ...tracking.journal import Journal
+from ...tracking.journal import MetricsJournal
 from ...tracking.record import UNDELIVERED, records_of
-from ...training.reporting import Listener, Progress
+from ...training.reporting import Listener, RunProgress
 from ...training.trainer import Trainer
 from ...user_code import placing_errors
 from ..run_folder import keep_text
@@ -47,9 +47,9 @@ def train(job: Job) -> None:
             notify(f"the cluster has room for {present} of {wanted} workers: going on with these")
         log = logging.getLogger("taugrad")
         log.setLevel(logging.INFO)
-        log.addHandler(_Telling(notify))
+        log.addHandler(_NotifyHandler(notify))
         checkpoints = Checkpoints(job, spec.checkpoint.keep, spec.workers.count, notify)
-        journal = Journal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
+        journal = MetricsJournal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
         listener, interrupted = _Listener(job.status, journal, checkpoints), False
         try:
             listener.stage("reading the data")
@@ -84,7 +84,7 @@ def train(job: Job) -> None:
             if journal is not None:
                 journal.log(trainer.done, totals)
                 # The driver hears what the run came to, whatever becomes of MLflow.
-                ray.get(job.status.conclude.remote({**listener.latest, **totals}, artifacts))
+                ray.get(job.status.set_result.remote({**listener.latest, **totals}, artifacts))
         finally:
             if journal is not None:
                 listener.stage("sending metrics to MLflow")
@@ -106,7 +106,7 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-class _Telling(logging.Handler):
+class _NotifyHandler(logging.Handler):
     """Tells the user what parts of the platform log, which know neither Ray nor the status."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
@@ -117,7 +117,7 @@ class _Telling(logging.Handler):
         self._notify(record.getMessage())
 
 
-def _close(journal: Journal, checkpoints: Checkpoints, notify: Callable[[str], object]) -> None:
+def _close(journal: MetricsJournal, checkpoints: Checkpoints, notify: Callable[[str], object]) -> None:
     """Delivers what is left; what cannot be delivered goes to a file in the run's folder."""
     text = "".join(journal.close(_DELIVERY_S))
     if not text:
@@ -135,7 +135,7 @@ def _close(journal: Journal, checkpoints: Checkpoints, notify: Callable[[str], o
 class _Listener(Listener):
     """Hands metrics to worker 0's journal, progress to the status, checkpoints to the run's folder."""
 
-    def __init__(self, status: Any, journal: Journal | None, checkpoints: Checkpoints) -> None:
+    def __init__(self, status: Any, journal: MetricsJournal | None, checkpoints: Checkpoints) -> None:
         self._status, self._journal, self._checkpoints = status, journal, checkpoints
         self._shown = 0.0
         self.latest: dict[str, float] = {}
@@ -145,16 +145,16 @@ class _Listener(Listener):
 
     def stage(self, name: str) -> None:
         if self._journal is not None:
-            self._status.enter.remote(name)
+            self._status.add_stage.remote(name)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         if self._journal is not None:
             self._journal.log(iteration, metrics)
 
-    def progress(self, progress: Progress, *, evaluated: bool) -> None:
+    def progress(self, progress: RunProgress, *, evaluated: bool) -> None:
         if self._journal is not None and (evaluated or monotonic() - self._shown >= _PROGRESS_S):
             self._shown = monotonic()
-            self._status.pin.remote(progress, evaluated)
+            self._status.set_progress.remote(progress, evaluated)
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self.latest = dict(metrics)

@@ -14,8 +14,8 @@ from taugrad.compressors.spans import RECORDER
 from ...data.feeding import Batch
 from ...replica.generators import Randomness
 from ...tracking import names
-from ..base import Moment, Synchronization
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
+from ..synchronization import StepContext, Synchronization
 from .mail import Course, Mail, Message, Schedule
 from .worker import AsyncWorker
 
@@ -62,7 +62,7 @@ class AsynchronousTraining(Synchronization):
         self._names = workers[0].replica.names
         elements = sum(parameter.numel() for parameter in workers[0].replica.parameters)
         self.ledger = Ledger(runner.gather, len(workers), self.workers, elements, _NOTES)
-        self._waiting: list[deque[tuple[Batch, Moment]]] = [deque() for _ in workers]
+        self._waiting: list[deque[tuple[Batch, StepContext]]] = [deque() for _ in workers]
         self._begin()
 
     def _begin(self) -> None:
@@ -73,11 +73,11 @@ class AsynchronousTraining(Synchronization):
         for mail in self._mails:
             mail.begin(self._drained, schedule)
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Before the drain, the loss is that of the steps made meanwhile."""
         iteration = self.ledger.begin(always_under_way=True)
         for waiting, batch in zip(self._waiting, batches, strict=True):
-            waiting.append((batch, moment))
+            waiting.append((batch, context))
         iteration.loss = self._advance()
         return iteration
 
@@ -110,10 +110,10 @@ class AsynchronousTraining(Synchronization):
         RECORDER.add("decode", "compute", began, ended)
 
     def _make_step(self, local: int, worker: AsyncWorker) -> float:
-        batch, moment = self._waiting[local].popleft()
+        batch, context = self._waiting[local].popleft()
         number = worker.steps - self._drained
         with self._randomness.of(worker.rank):
-            stepped = worker.step(batch, moment.position, observe=moment.observe and worker.rank == 0)
+            stepped = worker.step(batch, context.position, observe=context.observe and worker.rank == 0)
         self._mails[local].send(stepped.message)
         note, iteration = self.ledger.note(local, number), self.ledger.entry(number)
         note["loss"], note["squares"] = stepped.loss, worker.residual_squares()

@@ -26,7 +26,7 @@ from ...replica.precision import autocast
 from ...replica.rates import rate_at, set_rate
 from ...replica.replica import is_finite
 from ...spec.training import TrainingConfig
-from ...tasks.base import Task
+from ...tasks.task import Task
 from .exchange import Coroutine, Exchange, PendingReceive, added
 from .layers import ExampleRows, Layer, ModelParts, share_of
 

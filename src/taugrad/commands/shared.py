@@ -93,7 +93,7 @@ def train_specs(specs: "Sequence[tuple[str, RunSpec]]") -> int:
 
     with going_on(open_console(), "importing torch"):
         from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
-        from taugrad.platform.launching.driver.command import train  # noqa: PLC0415
+        from taugrad.platform.launching.driver.train import train  # noqa: PLC0415
         from taugrad.search.advice import warning_of  # noqa: PLC0415
 
     if warning := warning_of(specs):

@@ -46,7 +46,7 @@ def run_train(options: argparse.Namespace, overrides: list[str]) -> int:
             + ", ".join(f"--workers.{field}" for field in CHANGEABLE)
         )
     from taugrad.dashboards.console import ConsoleDisplay  # noqa: PLC0415
-    from taugrad.platform.launching.driver.command import resume  # noqa: PLC0415
+    from taugrad.platform.launching.driver.train import resume  # noqa: PLC0415
 
     return resume(options.resume, ConsoleDisplay(), changes)
 

@@ -23,9 +23,9 @@ from ...spec.resizing import with_workers
 from ...spec.yaml_file import read_yaml
 from ...terminal import going_on, say
 from ...tracking import names
-from ...tracking.holding import Hold, RunHeld
 from ...tracking.masking import first_line, masked
 from ...tracking.probe import probe
+from ...tracking.run_lock import RunHeld, RunLock
 from ...tracking.store import TrackingError, keep_spec, start_run, to_copy, tracking_uri
 from ...training.manifest import CheckpointError, newest_good
 from ...user_code import TRACEBACK
@@ -52,7 +52,7 @@ class Display(Protocol):
         """What a run's MLflow run gets from the beginning, to be shown by."""
 
     def live(self, title: str, width: int) -> AbstractContextManager[Watch]:
-        """Shows one run while it goes on; takes the news, from whichever thread.
+        """Shows one run while it goes on; takes updates, from whichever thread.
 
         `width` is that of the longest title among the command's runs.
         """
@@ -125,14 +125,14 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
     check_storage(spec, f"run {run_id}", local=is_local())  # before its checkpoints are read
     folder = RunFolder.at(address_of(spec.storage), run_id)
     try:
-        with Hold(client, run_id) as hold:
+        with RunLock(client, run_id) as lock:
             _check_checkpoints(folder, run_id)
             check(spec, f"run {run_id}", local=is_local())
             with _started(display.console, spec.processes):
                 client.update_run(run_id, status="RUNNING")
                 if workers:
                     keep_spec(client, run_id, spec)  # the next `--resume` goes on with these workers
-                finished = _run(display, client, spec, run_id, len(spec.title), hold)
+                finished = _run(display, client, spec, run_id, len(spec.title), lock)
     except RunHeld as error:
         raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
     with going_on(display.console, "drawing figures"):
@@ -160,23 +160,23 @@ def _run(
     spec: RunSpec,
     run_id: str,
     width: int,
-    hold: Hold | None = None,
+    lock: RunLock | None = None,
     left: Sequence[str] = (),
 ) -> bool:
     """Trains one spec, before those that are left; whether it came to its end."""
     console = display.console
     with display.live(spec.title, width) as show:
         try:
-            metrics = launch(spec, client, run_id, show, alone=is_local(), hold=hold)
+            metrics = launch(spec, client, run_id, show, alone=is_local(), lock=lock)
         except RunFailed as error:
             if os.environ.get(TRACEBACK) and error.worker_traceback:
                 say(console, error.worker_traceback)
             say(console, f"{spec.title}: failed: {error}", style="red")
             say(console, f"  {_what_helps(error, spec, _resuming(client, spec, run_id))}")
             return False
-        except KeyboardInterrupt as wish:
+        except KeyboardInterrupt as interrupt:
             command = f"continue with: {_resuming(client, spec, run_id)}"
-            raise type(wish)(_lines(command, f"{spec.title}: {_reached(spec, run_id)}", left)) from None
+            raise type(interrupt)(_lines(command, f"{spec.title}: {_reached(spec, run_id)}", left)) from None
     with _ended(client, [spec.experiment], left):
         display.add(client, spec, run_id, metrics)
     return True
@@ -192,9 +192,9 @@ def _ended(client: "MlflowClient", experiments: Sequence[str], left: Sequence[st
     """Has Ctrl-C say that what was trained is trained, and how to see it."""
     try:
         yield
-    except KeyboardInterrupt as wish:
+    except KeyboardInterrupt as interrupt:
         see = " && ".join(f"taugrad report {shlex.quote(experiment)} -o report" for experiment in experiments)
-        raise type(wish)(
+        raise type(interrupt)(
             _lines(f"continue with: {to_copy(see, client.tracking_uri)}", "trained to the end", left)
         ) from None
 

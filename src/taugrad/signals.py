@@ -42,9 +42,9 @@ def run(command: Callable[[], int], again: str = "") -> int:
     before = _handle(end)
     try:
         code = _with_output(command)
-    except KeyboardInterrupt as wish:
+    except KeyboardInterrupt as interrupt:
         what = "terminated" if signal.SIGTERM in ended[:1] else "interrupted"
-        how = str(wish) or (again and f"continue with: {again}")
+        how = str(interrupt) or (again and f"continue with: {again}")
         print(f"taugrad: {what}{'; ' * bool(how)}{how}", file=sys.stderr)
         code = INTERRUPTED
     finally:
@@ -57,10 +57,10 @@ def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
     """Handles SIGTERM, and SIGINT unless it is ignored, as in a shell's background; the handlers before."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    heard = [signal.SIGTERM]
+    handled_signals = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        heard.append(signal.SIGINT)
-    return {signum: signal.signal(signum, handler) for signum in heard}
+        handled_signals.append(signal.SIGINT)
+    return {signum: signal.signal(signum, handler) for signum in handled_signals}
 
 
 def _print_anything() -> None:

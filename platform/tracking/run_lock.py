@@ -1,4 +1,4 @@
-"""A run has one driver at a time: a lock with a sign of life, so that nobody waits for a dead process.
+"""A run has one driver at a time: a lock with a heartbeat, so that nobody waits for a dead process.
 
 A tag of the run in MLflow names the process that holds it, so every machine can see it.
 """
@@ -18,15 +18,15 @@ import psutil
 
 from . import names
 from .record import Record
-from .store import impatient
+from .store import without_timeout
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-BEAT_S = 10.0
-"""Seconds from one sign of life to the next."""
+HEARTBEAT_S = 10.0
+"""Seconds from one heartbeat to the next."""
 STALE_S = 60.0
-"""Seconds without a sign of life after which a process counts as dead on other machines."""
+"""Seconds without a heartbeat after which a process counts as dead on other machines."""
 _SETTLE_S = 1.0
 
 
@@ -46,12 +46,12 @@ class Holder:
     """When the process started, because ids are reused. Seconds since 1970, like all times here."""
     token: str
     since: float
-    beat: float
-    """The last sign of life."""
+    heartbeat: float
+    """The last heartbeat."""
 
     @classmethod
     def this_process(cls) -> "Holder":
-        """This process, with the current time as sign of life."""
+        """This process, with the current time as heartbeat."""
         now, pid = time.time(), os.getpid()
         return cls(socket.gethostname(), _space(), pid, _began(pid) or 0.0, uuid.uuid4().hex, now, now)
 
@@ -67,26 +67,27 @@ class Holder:
         """Whether this process can, or could, see that process: same host, same namespace."""
         return (self.host, self.space) == (socket.gethostname(), _space())
 
-    def lives(self, stale_s: float = STALE_S) -> bool:
-        """Whether it still holds the run: it runs on this machine, or gave a sign of life recently."""
+    def is_alive(self, stale_s: float = STALE_S) -> bool:
+        """Whether it still holds the run: it runs on this machine, or gave a heartbeat recently."""
         if self.is_near():
             return _began(self.pid) == self.began
-        return time.time() - self.beat < stale_s
+        return time.time() - self.heartbeat < stale_s
 
     def __str__(self) -> str:
-        since, beat = (
-            datetime.fromtimestamp(timestamp).strftime("%H:%M:%S") for timestamp in (self.since, self.beat)
+        since, heartbeat = (
+            datetime.fromtimestamp(timestamp).strftime("%H:%M:%S")
+            for timestamp in (self.since, self.heartbeat)
         )
         return (
-            f"process {self.pid} on {self.host} has held it since {since}, with its last sign of life at "
-            f"{beat}; wait for its end, or end that process"
+            f"process {self.pid} on {self.host} has held it since {since}, with its last heartbeat at "
+            f"{heartbeat}; wait for its end, or end that process"
         )
 
 
-class Hold:
+class RunLock:
     """Keeps all other drivers from a run while a `with` block runs; nobody else can have begun a `new` one.
 
-    There are `beat_s` seconds from one sign of life to the next; after `stale_s` without one a holder on
+    There are `heartbeat_s` seconds from one heartbeat to the next; after `stale_s` without one a holder on
     another machine counts as dead.
     """
 
@@ -96,18 +97,18 @@ class Hold:
         run_id: str,
         *,
         new: bool = False,
-        beat_s: float = BEAT_S,
+        heartbeat_s: float = HEARTBEAT_S,
         stale_s: float = STALE_S,
     ) -> None:
         self._client, self._run_id, self._new = client, run_id, new
-        self._beat_s, self._stale_s = beat_s, stale_s
+        self._heartbeat_s, self._stale_s = heartbeat_s, stale_s
         self._holder = Holder.this_process()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="taugrad-hold", daemon=True)
-        self._told = False  # the store who has the run
+        self._thread = threading.Thread(target=self._renew, name="taugrad-hold", daemon=True)
+        self._is_recorded = False  # the store who has the run
         self._store_is_away = False
 
-    def __enter__(self) -> "Hold":
+    def __enter__(self) -> "RunLock":
         """Takes the run; raises RunHeld, or what the store raises when it does not answer."""
         self._take()
         self._thread.start()
@@ -117,7 +118,7 @@ class Hold:
         """Releases the run."""
         self._ended.set()
         self._thread.join(_SETTLE_S)
-        with suppress(Exception):  # if the store is away, the missing signs of life will say so
+        with suppress(Exception):  # if the store is away, the missing heartbeats will say so
             if not (self._store_is_away or self._thread.is_alive()) and self.is_ours():
                 self._client.delete_tag(self._run_id, names.TAG_HOLDER)
 
@@ -134,7 +135,7 @@ class Hold:
         return self._is_of(holder)
 
     def _is_of(self, holder: Holder | None) -> bool:
-        return holder.token == self._holder.token if holder else not self._told
+        return holder.token == self._holder.token if holder else not self._is_recorded
 
     def _take(self) -> None:
         began = time.monotonic()
@@ -145,7 +146,7 @@ class Hold:
             raise
         except Exception:  # the store is away, or somebody wrote at this very moment
             if self._new:
-                return  # signs of life follow
+                return  # heartbeats follow
             self._refuse_if_held()
             self._write(self._client)
         if not self._new:
@@ -157,23 +158,23 @@ class Hold:
         other = Holder.of(self._client, self._run_id)
         if other is None or other.token == self._holder.token:
             return
-        if other.lives(self._stale_s):
+        if other.is_alive(self._stale_s):
             raise RunHeld(str(other))
         if not other.is_near():
-            # Clocks may differ: a sign of life in the meantime says more.
-            self._ended.wait(1.5 * self._beat_s)
+            # Clocks may differ: a heartbeat in the meantime says more.
+            self._ended.wait(1.5 * self._heartbeat_s)
             later = Holder.of(self._client, self._run_id)
-            if later is not None and later.beat != other.beat:
+            if later is not None and later.heartbeat != other.heartbeat:
                 raise RunHeld(str(later))
 
     def _write(self, client: "MlflowClient") -> None:
-        self._holder = replace(self._holder, beat=time.time())
+        self._holder = replace(self._holder, heartbeat=time.time())
         client.set_tag(self._run_id, names.TAG_HOLDER, json.dumps(asdict(self._holder)))
-        self._told = True
+        self._is_recorded = True
 
-    def _beat(self) -> None:
-        client = impatient(self._client)
-        while not self._ended.wait(self._beat_s):
+    def _renew(self) -> None:
+        client = without_timeout(self._client)
+        while not self._ended.wait(self._heartbeat_s):
             with suppress(Exception):  # an outage: training goes on, and so does this
                 if not self._is_of(Holder.of(client, self._run_id)):
                     return
@@ -189,7 +190,7 @@ def end_run(client: "MlflowClient", run_id: str, end: Record | None) -> str:
     """
     state = str(client.get_run(run_id).info.status)
     holder = Holder.of(client, run_id)
-    if state != "RUNNING" or end is None or (holder is not None and holder.lives()):
+    if state != "RUNNING" or end is None or (holder is not None and holder.is_alive()):
         return state
     client.set_terminated(run_id, status=end.ended, end_time=end.time)
     return str(end.ended)

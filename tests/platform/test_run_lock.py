@@ -8,16 +8,16 @@ import time
 import pytest
 from waiting import program, until
 
-from taugrad.platform.tracking import holding, names
-from taugrad.platform.tracking.holding import Hold, Holder, RunHeld
+from taugrad.platform.tracking import names, run_lock
+from taugrad.platform.tracking.run_lock import Holder, RunHeld, RunLock
 from taugrad.platform.tracking.store import open_client
 
 CHILD = """
 import sys, time
-from taugrad.platform.tracking.holding import Hold
+from taugrad.platform.tracking.run_lock import RunLock
 from taugrad.platform.tracking.store import open_client
 
-with Hold(open_client(sys.argv[1]), sys.argv[2]):
+with RunLock(open_client(sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -38,10 +38,10 @@ def tag(client, run_id: str) -> dict | None:
     return None if text is None else json.loads(text)
 
 
-def elsewhere(client, run_id: str, beat: float) -> dict:
-    """Has a process of another machine hold the run."""
+def elsewhere(client, run_id: str, heartbeat: float) -> dict:
+    """Has a process of another machine lock the run."""
     holder = {"host": "elsewhere", "space": "", "pid": 4242, "began": 1.0, "token": "x", "since": 1.0}
-    holder["beat"] = beat
+    holder["heartbeat"] = heartbeat
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(holder))
     return holder
 
@@ -50,18 +50,18 @@ def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, t
     with program(CHILD, client.tracking_uri, run_id, cwd=tmp_path) as child:
         assert child.stdout.readline() == "held\n"
         before = client.get_run(run_id)
-        with pytest.raises(RunHeld) as refused, Hold(client, run_id):
+        with pytest.raises(RunHeld) as refused, RunLock(client, run_id):
             pass
         said = str(refused.value)
         since = time.strftime("%H:%M:%S", time.localtime(tag(client, run_id)["since"]))
         assert said.startswith(f"process {child.pid} on {socket.gethostname()} has held it since {since}, ")
-        assert "last sign of life at" in said
+        assert "last heartbeat at" in said
         assert "\n" not in said
         after = client.get_run(run_id)
         assert (after.info.status, after.data.tags) == (before.info.status, before.data.tags)
-    # A dead process is seen at once: no sign of life is waited for.
-    with Hold(client, run_id) as hold:
-        assert hold.is_ours()
+    # A dead process is seen at once: no heartbeat is waited for.
+    with RunLock(client, run_id) as lock:
+        assert lock.is_ours()
     assert tag(client, run_id) is None
 
 
@@ -69,10 +69,10 @@ def test_of_those_that_come_at_once_one_gets_the_run(client, run_id):
     all_there, outcomes, done = threading.Barrier(4), [], threading.Event()
 
     def contend() -> None:
-        hold = Hold(client, run_id)
+        lock = RunLock(client, run_id)
         all_there.wait()
         try:
-            with hold:
+            with lock:
                 outcomes.append("held")
                 done.wait(60)
         except RunHeld:
@@ -115,18 +115,18 @@ def test_two_that_come_at_once_to_a_slow_store_do_not_both_get_the_run(client, r
         time = staticmethod(time.time)
 
     slow = Slow()
-    monkeypatch.setattr(holding, "time", slow)
-    with pytest.raises(RunHeld), Hold(slow, run_id):
+    monkeypatch.setattr(run_lock, "time", slow)
+    with pytest.raises(RunHeld), RunLock(slow, run_id):
         pass
 
 
 def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id):
-    elsewhere(client, run_id, time.time() - holding.STALE_S / 2)
-    with pytest.raises(RunHeld, match="process 4242 on elsewhere"), Hold(client, run_id):
+    elsewhere(client, run_id, time.time() - run_lock.STALE_S / 2)
+    with pytest.raises(RunHeld, match="process 4242 on elsewhere"), RunLock(client, run_id):
         pass
 
     # Its clock is behind, and it lives.
-    elsewhere(client, run_id, beat=1.0)
+    elsewhere(client, run_id, heartbeat=1.0)
     stop = threading.Event()
 
     def live() -> None:
@@ -138,33 +138,33 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        with pytest.raises(RunHeld, match="elsewhere"), Hold(client, run_id, beat_s=0.5):
+        with pytest.raises(RunHeld, match="elsewhere"), RunLock(client, run_id, heartbeat_s=0.5):
             pass
     finally:
         stop.set()
         thread.join()
 
     # It is dead.
-    with Hold(client, run_id, beat_s=0.1) as hold:
-        assert hold.is_ours()
+    with RunLock(client, run_id, heartbeat_s=0.1) as lock:
+        assert lock.is_ours()
         assert tag(client, run_id)["host"] == socket.gethostname()
 
 
 def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
-    with Hold(client, run_id, new=True, beat_s=0.05) as hold:
+    with RunLock(client, run_id, new=True, heartbeat_s=0.05) as lock:
         first = tag(client, run_id)["beat"]
         until(lambda: tag(client, run_id)["beat"] != first, timeout_s=60)
 
         # This process slept for minutes, and another machine took the run.
         def stands():
-            theirs = elsewhere(client, run_id, time.time())  # again over a sign of life that was under way
+            theirs = elsewhere(client, run_id, time.time())  # again over a heartbeat that was under way
             time.sleep(0.3)
             return tag(client, run_id) == theirs
 
         until(stands, timeout_s=60)
-        assert not hold.is_ours()
+        assert not lock.is_ours()
         client.delete_tag(run_id, names.TAG_HOLDER)  # and ended it
-        assert not hold.is_ours()
+        assert not lock.is_ours()
     assert tag(client, run_id) is None
 
 
@@ -177,25 +177,25 @@ def test_a_sign_of_life_that_is_under_way_at_the_end_does_not_hold_the_run(clien
             return getattr(client, name)
 
         def set_tag(self, run_id: str, name: str, text: str) -> None:
-            if threading.current_thread() is hold._thread:
+            if threading.current_thread() is lock._thread:
                 begun.set()
                 goes_on.wait()
             client.set_tag(run_id, name, text)
 
-    monkeypatch.setattr(holding, "_SETTLE_S", 0.01)
-    hold = Hold(Slow(), run_id, new=True, beat_s=0.01)
-    with hold:
+    monkeypatch.setattr(run_lock, "_SETTLE_S", 0.01)
+    lock = RunLock(Slow(), run_id, new=True, heartbeat_s=0.01)
+    with lock:
         begun.wait()
     goes_on.set()
-    hold._thread.join()
+    lock._thread.join()
     assert tag(client, run_id) is None
 
 
 def test_a_process_id_that_is_used_again_holds_nothing(client, run_id):
     ours = Holder.this_process()
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours)))
-    with pytest.raises(RunHeld), Hold(client, run_id):
+    with pytest.raises(RunHeld), RunLock(client, run_id):
         pass
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours) | {"began": ours.began - 60}))
-    with Hold(client, run_id) as hold:
-        assert hold.is_ours()
+    with RunLock(client, run_id) as lock:
+        assert lock.is_ours()
