@@ -61,7 +61,7 @@ def training_of(workers: int, sync: dict[str, Any], compressor: str = "strom(0.0
 def run(training: Synchronization, first: int, last: int, steps: int) -> list[Iteration]:
     """These iterations of all workers here, until all are whole."""
     entries = [
-        training.iterate([batch(rank, number) for rank in training.ranks], context(number, steps))
+        training.iterate([batch(rank, number) for rank in training.ranks], step_context(number, steps))
         for number in range(first, last)
     ]
     training.sync_model()
