@@ -17,7 +17,7 @@ _LONGEST = 100
 _NEAR = 0.75
 """How alike a wrong value and a choice must be for that to be proposed."""
 _PLAIN = {"str", "int", "float", "bool"}
-_SAME_NAME = 3
+_SAME_NAME = 4
 """So many fields of other groups that end in an unknown field's name are proposed in its place."""
 
 

@@ -85,8 +85,11 @@ class Interrupted(Recorder):
 
 MODES = {
     "gradients": {},
-    "weights": {"sync": {"mode": "simulated", "of": {"mode": "weights", "local_steps": 4}}},
-    "async": {"sync": {"mode": "simulated", "of": {"mode": "async"}}},
+    "weights": {"sync": {"mode": "simulated", "of": {"mode": "weights", "every": 4}}},
+    "async": {
+        "sync": {"mode": "simulated", "of": {"mode": "async"}},
+        "training": specs.DIGITS["training"] | {"optimizer": {"momentum": 0}},
+    },
 }
 
 

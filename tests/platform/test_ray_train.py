@@ -1,6 +1,7 @@
 """Ray Train's trainer as far as it is changed, what it says of workers that failed, and what a cluster says
 that does not take us; test_preflight has one that wants a token."""
 
+import inspect
 import json
 import signal
 import sys
@@ -10,9 +11,10 @@ import ray
 from waiting import said_by
 
 from taugrad.compressors.errors import CorruptMessage, PeerLost
+from taugrad.platform.launching.driver import ray_internals
 from taugrad.platform.launching.driver.cluster import ray_cluster
 from taugrad.platform.launching.driver.failure import run_failed
-from taugrad.platform.launching.driver.ray_train import trainer_for
+from taugrad.platform.launching.driver.ray_internals import trainer_for
 from taugrad.platform.spec import SpecError
 
 
@@ -26,6 +28,35 @@ def test_ctrl_c_stays_the_commands(alone):
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_private_names_that_are_used_are_in_this_version_of_ray():
+    """What a new version lacks is listed; `ray_internals` was tried with the one that it names."""
+    trainer, group = ray_internals.DataParallelTrainer, ray_internals.WorkerGroup
+    elastic, fixed = ray_internals.ElasticScalingPolicy, ray_internals.FixedScalingPolicy
+    takes = [
+        (ray_internals.services, "start_ray_process", {"command"}),
+        (ray_internals.utils, "get_dashboard_dependency_error", set()),
+        (ray_internals.parameter, "RayParams", {"no_monitor", "include_log_monitor"}),
+        (ray_internals.node.Node, "start_api_server", {"self"}),
+        (trainer, "_register_sigint_handler", {"self", "controller"}),
+        (trainer, "_create_default_callbacks", {"self"}),
+        (trainer, "_initialize_and_run_controller", {"self"}),
+        (ray_internals.TrainController, "run", {"self"}),
+        (ray_internals.TrainController, "get_result", {"self"}),
+        (group, "_get_worker_runtime_env", {"custom_runtime_env"}),
+        *((policy, "after_controller_start", {"self", "train_run_context"}) for policy in (elastic, fixed)),
+        *((policy, "_maybe_send_resource_request", {"self"}) for policy in (elastic, fixed)),
+        (elastic, "_get_reserved_resources", {"self"}),
+    ]
+    lacking = [
+        f"{place.__name__}.{name}: {names}"
+        for place, name, names in takes
+        if not hasattr(place, name) or not names <= inspect.signature(getattr(place, name)).parameters.keys()
+    ]
+    assert lacking == []
+    assert hasattr(ray_internals.TrainController, "worker_group_cls")
+    assert ray.__version__.startswith(ray_internals.TRIED_WITH)
 
 
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:16733"
@@ -81,7 +112,7 @@ from pathlib import Path
 import psutil
 from ray.train import RunConfig, ScalingConfig
 from taugrad.platform.launching.cluster import ray_cluster
-from taugrad.platform.launching.ray_train import trainer_for
+from taugrad.platform.launching.ray_internals import trainer_for
 
 def lines():
     found = {}

@@ -1,7 +1,6 @@
 """The Ray to run on: the one that RAY_ADDRESS names, or our own, which only this machine can reach."""
 
 import contextlib
-import functools
 import logging
 import os
 import re
@@ -22,9 +21,6 @@ from .preflight import cpus_here
 
 _OBJECT_STORE_BYTES = 256 * 2**20
 _ANSWER_S = 10.0
-_OTHERS = 3
-"""Actors of a run beside its workers: `RunStatus`, Ray Train's controller, and one that synchronizes them."""
-_AHEAD = re.compile(r"^(--(?:num_prestart_python_workers|maximum_startup_concurrency)=)\d+$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 
 
@@ -69,7 +65,9 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool, workers:
         stack.callback(os.environ.pop, FOLDER, None)
         os.environ["RAY_API_SERVER_ADDRESS"] = f"http://{LOOPBACK}:{dashboard_port}"
         try:
-            with _few_processes(dashboard=dashboard, workers=workers):
+            from .ray_internals import few_processes  # noqa: PLC0415
+
+            with few_processes(cpus=cpus_here(), dashboard=dashboard, workers=workers):
                 ray.init(
                     address="local",
                     num_cpus=cpus_here(),
@@ -93,41 +91,6 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool, workers:
     # Ray's own handler prints stacks instead of ending as Ctrl-C does.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
-
-
-@contextmanager
-def _few_processes(*, dashboard: bool, workers: int) -> Iterator[None]:
-    """Changes which processes `ray.init` starts on this machine, for which it has no options.
-
-    No autoscaler, no reader of logs, and without a dashboard neither its server nor its part of Ray's agent;
-    but those of a run, which otherwise start one after the other: the controller, then its workers.
-    """
-    from ray._private import node, parameter, services, utils  # noqa: PLC0415
-
-    start, count = services.start_ray_process, max(cpus_here(), workers + _OTHERS)
-    class_of_parameters: Any = parameter.RayParams  # whose types are not those of its documentation
-
-    def start_process(command: list[str], *arguments: Any, **options: Any) -> Any:
-        return start([_AHEAD.sub(rf"\g<1>{count}", word) for word in command], *arguments, **options)
-
-    parameters = functools.partial(class_of_parameters, no_monitor=True, include_log_monitor=False)
-    changes: list[tuple[Any, str, Any]] = [
-        (parameter, "RayParams", parameters),
-        (services, "start_ray_process", start_process),
-    ]
-    if not dashboard:
-        changes += [
-            (node.Node, "start_api_server", lambda *_, **__: None),
-            (utils, "get_dashboard_dependency_error", lambda: ImportError("not needed")),
-        ]
-    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
-    try:
-        for change in changes:
-            setattr(*change)
-        yield
-    finally:
-        for change in before:
-            setattr(*change)
 
 
 def ray_lives() -> bool:
@@ -159,7 +122,7 @@ def import_ray() -> None:
         settings["RAY_worker_niceness"] = "0"
         # Nobody takes this machine away from its own Ray: a process less to start.
         settings["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
-        # What Ray Train would have in its controller's environment alone (see `ray_train`).
+        # What Ray Train would have in its controller's environment alone (see `ray_internals`).
         settings["RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"] = "0"
         settings["RAY_preload_python_modules"] = "ray.train"
         # Ray ends processes that are idle for a second: those that are started ahead, too.
@@ -168,7 +131,7 @@ def import_ray() -> None:
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import ray  # noqa: F401, PLC0415 - takes seconds
+        from . import ray_internals  # noqa: F401, PLC0415 - with Ray and Ray Train, takes seconds
 
 
 def _cause_of(error: BaseException) -> str:

@@ -137,7 +137,7 @@ def _fit(
     )
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
-    from .ray_train import trainer_for  # noqa: PLC0415
+    from .ray_internals import trainer_for  # noqa: PLC0415
 
     watch(StatusUpdate(stages=["starting the workers"]))
     # On this machine, as Ray Train's controller is: it outlives the machines of workers. A soft affinity is

@@ -9,7 +9,7 @@ import time
 import pytest
 from waiting import ended, program
 
-from taugrad import cli, ending
+from taugrad import cli
 
 WAITING = """
 import signal, sys, time
@@ -72,7 +72,7 @@ def test_what_a_command_says_itself_comes_first(capsys):
     def command() -> int:
         raise KeyboardInterrupt("continue with: this")
 
-    assert ending.run(command, "that") == 130
+    assert signals.run(command, "that") == 130
     assert capsys.readouterr().err == "taugrad: interrupted; continue with: this\n"
 
 
@@ -80,7 +80,7 @@ def test_what_is_ignored_stays_ignored():
     """Ctrl-C is not for what a shell runs in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert ending.run(lambda: signal.raise_signal(signal.SIGINT) or 0) == 0
+        assert signals.run(lambda: signal.raise_signal(signal.SIGINT) or 0) == 0
     finally:
         signal.signal(signal.SIGINT, before)
 

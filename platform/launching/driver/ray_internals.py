@@ -1,9 +1,17 @@
-"""Ray Train's trainer, without the parts that runs here do not need."""
+"""What is changed inside Ray, which has no options for it: each private name that the platform uses is here.
 
+Tried with Ray 2.60. With another version, `tests/platform/test_ray_train.py` says which of them it lacks.
+"""
+
+import functools
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._private import node, parameter, services, utils
 
 # TorchTrainer is this one with a process group, which the workers make themselves (see `process_group`): its
 # import alone has the controller, a process that trains nothing, load torch.
@@ -14,6 +22,11 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ...places import FOLDER
 
+TRIED_WITH = "2.60"
+"""The version of Ray."""
+_OTHERS = 3
+"""Actors of a run beside its workers: `RunStatus`, Ray Train's controller, and one that synchronizes them."""
+_AHEAD = re.compile(r"^(--(?:num_prestart_python_workers|maximum_startup_concurrency)=)\d+$")
 _CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
 
 
@@ -97,3 +110,37 @@ def trainer_for(alone: bool) -> type[DataParallelTrainer]:
     if alone:
         return _ShortLivedTrainer
     return _LocalTrainer if FOLDER in os.environ else _Trainer
+
+
+@contextmanager
+def few_processes(*, cpus: int, dashboard: bool, workers: int) -> Iterator[None]:
+    """Changes which processes `ray.init` starts on this machine, for which it has no options.
+
+    No autoscaler, no reader of logs, and without a dashboard neither its server nor its part of the agent;
+    but those of a run, which otherwise start one after the other: the controller, then its workers. `cpus`:
+    how many Ray will manage.
+    """
+    start, count = services.start_ray_process, max(cpus, workers + _OTHERS)
+    class_of_parameters: Any = parameter.RayParams  # whose types are not those of its documentation
+
+    def start_process(command: list[str], *arguments: Any, **options: Any) -> Any:
+        return start([_AHEAD.sub(rf"\g<1>{count}", word) for word in command], *arguments, **options)
+
+    parameters = functools.partial(class_of_parameters, no_monitor=True, include_log_monitor=False)
+    changes: list[tuple[Any, str, Any]] = [
+        (parameter, "RayParams", parameters),
+        (services, "start_ray_process", start_process),
+    ]
+    if not dashboard:
+        changes += [
+            (node.Node, "start_api_server", lambda *_, **__: None),
+            (utils, "get_dashboard_dependency_error", lambda: ImportError("not needed")),
+        ]
+    before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+    try:
+        for change in changes:
+            setattr(*change)
+        yield
+    finally:
+        for change in before:
+            setattr(*change)
