@@ -9,7 +9,7 @@ import time
 import pytest
 from waiting import ended, program
 
-from taugrad import cli
+from taugrad import cli, signals
 
 WAITING = """
 import signal, sys, time
