@@ -60,7 +60,7 @@ class Parts:
     test: Examples
     """Held out for evaluation."""
     shape: Shape
-    """Of an example."""
+    """The shape of an example."""
     fingerprint: str = ""
     """A hash of all content, to log with the run; empty if there is none."""
 

@@ -22,10 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .errors import DataError, mapped
 
 VERSION = 1
-"""Of the form above."""
+"""The version of the form above."""
 MANIFEST = "frames.json"
 _FILES = {"features": ("<f4", 2), "labels": ("<u2", 1), "offsets": ("<i8", 1)}
-"""Of a part, each with its type and its number of dimensions."""
+"""The files of a part, each with its type and its number of dimensions."""
 
 
 class FramesManifest(BaseModel):

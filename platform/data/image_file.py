@@ -48,7 +48,7 @@ class Framing:
 
     @property
     def bytes(self) -> int:
-        """Of an example's pixels."""
+        """Number of bytes of an example's pixels."""
         return self.size * self.size * self.channels
 
     def pixels(
@@ -140,7 +140,7 @@ class ImageFiles:
 
     root: Path
     names: Sequence[str]
-    """Of each image, below the root."""
+    """The path of each image, below the root."""
     labels: NDArray[np.int64]
     """[images]"""
     framing: Framing

@@ -65,7 +65,7 @@ class Normalization:
         return cls(((np.arange(256) / 255 - mean) / deviation).astype(np.float32))
 
     def __call__(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
-        """Of pixels uint8 [n, channels, height, width]: float32 of that shape."""
+        """Converts pixels, uint8 [n, channels, height, width], to float32 of that shape."""
         inputs = np.empty(pixels.shape, np.float32)
         for channel, values in enumerate(self.table):
             np.take(values, pixels[:, channel], out=inputs[:, channel])

@@ -44,7 +44,7 @@ class Reader(Protocol):
         """How large an example is between a task and this process, about."""
 
     def of(self, rows: Indices) -> "Reader":
-        """Of some of the examples alone, in the order of their places."""
+        """A reader of some of the examples, in the order of their places."""
 
     def __call__(self, numbers: Indices, draw: Draw | None) -> Columns:
         """Reads examples; `numbers`, int64 [len], decide on their randomness (`draw`; None: not augmented).

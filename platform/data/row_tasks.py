@@ -46,7 +46,7 @@ class RowGroups:
     """[groups + 1], its first row among all."""
     schema: pa.Schema
     digest: str
-    """Of names, sizes and numbers of rows."""
+    """Hash of names, sizes and numbers of rows."""
 
     def __len__(self) -> int:
         return int(self.offsets[-1])
@@ -65,11 +65,11 @@ class Rows:
     """Columns."""
     label: str
     classes: tuple[str, ...] | None
-    """Of labels that are names."""
+    """The classes, where labels are names."""
     width: int
-    """Of numbers."""
+    """For numbers."""
     framing: Framing | None
-    """Of images."""
+    """For images."""
     most_held: int
     """Row groups that a thread keeps."""
     chosen: NDArray[np.int64] | None = None

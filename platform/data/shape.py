@@ -8,7 +8,7 @@ Targets = Literal["classes", "tokens", "numbers"]
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one example.
+    """The shape of one example.
 
     Attributes:
         inputs: dimensions of its input: (channels, height, width) of an image, (positions,) of tokens.
@@ -26,12 +26,12 @@ class Shape:
 
     @classmethod
     def image(cls, channels: int, height: int, width: int, classes: int) -> "Shape":
-        """Of an image to classify."""
+        """The shape of an image to classify."""
         return cls((channels, height, width), classes)
 
     @classmethod
     def text(cls, positions: int, vocabulary: int, bytes_per_token: float | None = None) -> "Shape":
-        """Of a stretch of text whose every next token is to be told."""
+        """The shape of a stretch of text whose next tokens are predicted."""
         return cls((positions,), vocabulary, "tokens", token_inputs=True, bytes_per_token=bytes_per_token)
 
     @property

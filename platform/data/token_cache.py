@@ -18,7 +18,7 @@ import numpy as np
 from .tokens import TokenRow
 
 VERSION = 2
-"""Of the files' form; another number makes all of them anew."""
+"""The version of the files' form; another number makes all of them anew."""
 _HEAD, _HASH = 512, 32
 """Bytes."""
 
@@ -32,7 +32,7 @@ class CachedText:
     train_tokens: int
     test_tokens: int
     test_bytes: int
-    """Of text, that became the test part's tokens."""
+    """Bytes of text that became the test part's tokens."""
     fingerprint: str
     """SHA-256 of the text's files and of the tokenizer."""
 

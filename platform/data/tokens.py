@@ -70,7 +70,7 @@ _OTHERS = {
 }
 """By how they begin."""
 _WIDER = 256
-"""Of tokens of 32 or 64 bits, the halves above are on average this many times smaller than those below."""
+"""How many times smaller upper halves of tokens of 32 or 64 bits are than lower ones, on average."""
 _SAMPLE = 1 << 20
 """Tokens whose bytes are compared; of fewer than a thousandth of that nothing can be said."""
 _ALIKE = 0.1

@@ -58,7 +58,7 @@ _ALEXNET_SMALLEST: dict[Form, int] = {"small": 15, "imagenet": 63}
 """Fewer rows or columns than this would leave nothing after the last pooling."""
 _SMALL = ((64, 3, 2, 1), (192, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 _IMAGENET = ((96, 11, 4, 2), (256, 5, 1, 2), (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1))
-"""Of each convolution: maps, kernel, stride, padding."""
+"""Each convolution's maps, kernel, stride and padding."""
 _GROUPED, _NORMED, _POOLED = (2, 4, 5), (1, 2), (1, 2, 5)
 """Convolutions that see half of the maps each, those before a norm, those before a pooling."""
 

@@ -42,9 +42,9 @@ def mlp(
 
 
 _SLOPE = 0.25
-"""Of a sigmoid at 0: weights are 1 / _SLOPE times larger to make up for it (Glorot and Bengio 2010)."""
+"""A sigmoid's slope at 0: weights are 1 / _SLOPE times larger to make up for it (Glorot and Bengio 2010)."""
 _MIDDLE = 0.5
-"""Of a sigmoid at 0; a layer's biases take it away from its inputs, whose mean would push it to one side."""
+"""A sigmoid's value at 0; a layer's biases remove it from its inputs, whose mean would push it to one side."""
 
 
 def sigmoid_stack(inputs: int, depth: int, width: int, outputs: int) -> nn.Sequential:

@@ -130,7 +130,7 @@ class Replica:
         )
 
     def statistics(self) -> dict[str, GradientStatistics]:
-        """Of the gradients, by parameter; one that is missing counts as zeros."""
+        """Statistics of the gradients, by parameter; one that is missing counts as zeros."""
         gradients = (
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for parameter in self.parameters

@@ -95,7 +95,7 @@ class Vgg16(Config):
     form: Form = "small"
     """small is for images of about 32 x 32; imagenet is the original network, for 224 x 224."""
     dropout: Share = 0.5
-    """Of the original's two hidden fully connected layers; the small form has none."""
+    """Dropout of the original's two hidden fully connected layers; the small form has none."""
     width_multiplier: Times = 1.0
     """Scales every hidden layer's number of maps or units."""
 
@@ -108,7 +108,7 @@ class Gpt(Config):
     """Number of blocks of attention and feed-forward network."""
     heads: int = Field(default=4, ge=1)
     width: Width = 128
-    """Of the embeddings; a multiple of heads."""
+    """Size of the embeddings; a multiple of heads."""
     dropout: Share = 0.0
     bias: bool = False
     """Whether linear layers and norms have biases, as GPT-2's do."""

@@ -45,7 +45,7 @@ class _Mode(Config):
 
     @property
     def outer_momentum(self) -> float:
-        """Of what applies the mean of the workers' differences; 0 without differences."""
+        """The momentum with which the mean of the workers' differences is applied; 0 without differences."""
         return float(getattr(getattr(self, "outer", None), "momentum", 0.0))
 
     @property

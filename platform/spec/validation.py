@@ -39,7 +39,7 @@ class Asked:
 
     @property
     def momentum(self) -> float:
-        """Of the workers' optimizer."""
+        """The momentum of the workers' optimizer."""
         return float(getattr(self.training.optimizer, "momentum", 0.0))
 
 

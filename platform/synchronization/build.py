@@ -206,7 +206,7 @@ class _Build:
         return connected(most_bytes=most_bytes, key=key)
 
     def _setting(self, replica: Replica, runner: Runner) -> Setting:
-        """Of all parameters; tensors lie where residuals will."""
+        """The setting of all parameters; tensors lie where residuals will."""
         offloads = isinstance(self.mode, WeightsSync) and self.mode.offload
         return Setting(
             replica.names,

@@ -32,7 +32,7 @@ class Synchronization(ABC):
     """This process's workers, and how they synchronize with the others."""
 
     ranks: Sequence[int]
-    """Of the workers that this process runs, ascending."""
+    """Ranks of the workers that this process runs, ascending."""
     workers: int
     """How many there are everywhere."""
     model: nn.Module

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 FILE = "manifest.json"
 FORMAT = 6
-"""Of manifests and of the files that they name."""
+"""The version of manifests and of the files that they name."""
 
 Read = Callable[[str], bytes]
 """The bytes of a checkpoint's file, by name; raises OSError."""
@@ -142,7 +142,7 @@ T = TypeVar("T")
 
 
 def folder_name(iteration: int) -> str:
-    """Of the checkpoint after an iteration; names sort as iterations do."""
+    """The folder of the checkpoint after an iteration; names sort as iterations do."""
     return f"iteration_{iteration:08d}"
 
 

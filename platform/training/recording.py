@@ -49,7 +49,7 @@ class Recording:
             self._spans += [moved(span, ahead) for span in RECORDER.stop()]
 
     def gathered(self) -> Timeline | None:
-        """Of all workers, which call this together; None where a worker has recorded nothing."""
+        """Gathers all workers' steps; all call this together. None where a worker has recorded nothing."""
         if not self._steps:
             return None
         texts = all_gather_texts(json.dumps([astuple(span) for span in self._spans]))  # times keep every bit

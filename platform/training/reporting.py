@@ -30,7 +30,7 @@ class RunProgress:
     fraction: float
     """Elements sent over elements, of the latest iteration."""
     wire_bytes: int
-    """Of all workers since the run began."""
+    """Bytes that all workers have sent since the run began."""
     seconds: float
     """Since the run began."""
     seconds_left: float
