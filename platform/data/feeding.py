@@ -46,7 +46,7 @@ def feed(
     """An epoch's batches, or the rest of them; to be closed, as it may read ahead.
 
     Of the training part with the run's and the epoch's randomness (`draw`), for the iterations `positions`,
-    on `device`. Yields an iteration's batches, one a rank of this process; raises DataError: one could not be
+    on `device`. Yields an iteration's batches, one per rank of this process; raises DataError: one cannot be
     read.
     """
     order = examples.order(draw)

@@ -44,7 +44,7 @@ def mlp(
 _SLOPE = 0.25
 """A sigmoid's slope at 0: weights are 1 / _SLOPE times larger to make up for it (Glorot and Bengio 2010)."""
 _MIDDLE = 0.5
-"""A sigmoid's value at 0; a layer's biases remove it from its inputs, whose mean would push it to one side."""
+"""A sigmoid's value at 0; biases remove it from a layer's inputs, whose mean would push it to one side."""
 
 
 def sigmoid_stack(inputs: int, depth: int, width: int, outputs: int) -> nn.Sequential:

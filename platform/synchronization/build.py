@@ -32,7 +32,7 @@ from ..spec.synchronization import (
 )
 from ..spec.validation import needed_of
 from ..tasks.task import Task
-from .asynchronous.mail import Course
+from .asynchronous.mail import SimulatedTiming
 from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.worker import AsyncWorker
 from .gathering import all_gather_texts
@@ -155,8 +155,8 @@ class _Build:
         ]
         behind, times = mode.most_behind, mode.step_times or (1.0,) * runner.workers
         follows = self.spec.sync.is_simulated or mode.follow_schedule
-        course = Course(times, mode.delay, mode.schedule_seed, behind) if follows else None
-        return AsynchronousTraining(runner, workers, randomness, most_behind=behind, course=course)
+        timing = SimulatedTiming(times, mode.delay, mode.schedule_seed, behind) if follows else None
+        return AsynchronousTraining(runner, workers, randomness, most_behind=behind, timing=timing)
 
     def _hybrid(self, mode: HybridSync, runner: Runner, randomness: Randomness) -> Synchronization:
         spec, parts = self.spec, two_parts(self.model)

@@ -1,7 +1,7 @@
 """What a run needs to continue, as files that hold only tensors, numbers and strings.
 
 A checkpoint is a folder: `shared.pt` (what the workers agree on: model, optimizer, position, batch sizes;
-written by process 0), `worker_00000.pt`, one a process (its workers' residuals and random number
+written by process 0), `worker_00000.pt`, one per process (its workers' residuals and random number
 generators), and `manifest.json`, by which every byte of them is checked. They are read with
 `weights_only=True`: nothing in them is executed.
 """

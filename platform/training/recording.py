@@ -23,7 +23,7 @@ class Recording:
     """
 
     def __init__(self, steps: int) -> None:
-        """Records so many steps; 0: none."""
+        """Records `steps` steps; 0: none."""
         self._steps = range(WARM_UP, WARM_UP + steps)
         self._spans: list[Span] = []
 

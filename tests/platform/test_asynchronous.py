@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.synchronization.asynchronous.mail import Course, Schedule
+from taugrad.platform.synchronization.asynchronous.mail import Schedule, SimulatedTiming
 
 pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625
@@ -31,8 +31,8 @@ def simulating(sync: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("most_behind", [0, 2, 20])
 @pytest.mark.parametrize("delay", [0.0, 1.25])
 def test_it_is_strom_s_loop(most_behind, delay):
-    course = {"step_times": UNEVEN["step_times"], "delay": [delay, delay], "most_behind": most_behind}
-    training = training_of(K, simulating({"mode": "async"} | course), f"strom({TAU})")
+    timing = {"step_times": UNEVEN["step_times"], "delay": [delay, delay], "most_behind": most_behind}
+    training = training_of(K, simulating({"mode": "async"} | timing), f"strom({TAU})")
     start = weights(training).double().numpy()
     entries = run(training, 0, T, T)
     expected, ages = transcribed(start, UNEVEN["step_times"], delay, most_behind)
@@ -157,14 +157,14 @@ def taking(replica: Any, total: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, delay, seed, behind):
     workers = len(times)
-    schedule = Schedule(Course(tuple(times), delay, seed, behind), first=3)
+    schedule = Schedule(SimulatedTiming(tuple(times), delay, seed, behind), first=3)
     for step in range(8):
         for worker in range(workers):
             received = schedule.received(worker, step)
             assert received[worker] == step
             assert min(received) >= step - behind
-    course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
-    training = training_of(workers, simulating({"mode": "async"} | course))
+    timing = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
+    training = training_of(workers, simulating({"mode": "async"} | timing))
     run(training, 0, 8, 8)
     weights = {worker.received.weights().tobytes() for worker in training.workers_here}
     assert len(weights) == 1
@@ -172,12 +172,12 @@ def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, dela
 
 
 def test_a_schedule_is_the_same_from_whatever_side_it_is_asked():
-    course = Course((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
-    forwards, backwards = Schedule(course, 40), Schedule(course, 40)
+    timing = SimulatedTiming((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
+    forwards, backwards = Schedule(timing, 40), Schedule(timing, 40)
     asked = [(worker, step) for step in range(20) for worker in range(3)]
     there = {arguments: forwards.received(*arguments) for arguments in asked}
     assert there == {arguments: backwards.received(*arguments) for arguments in reversed(asked)}
-    other = Schedule(replace(course, seed=8), 40)
+    other = Schedule(replace(timing, seed=8), 40)
     assert any(other.received(*arguments) != there[arguments] for arguments in asked)
 
 

@@ -111,7 +111,7 @@ import json, os, time
 from pathlib import Path
 import psutil
 from ray.train import RunConfig, ScalingConfig
-from taugrad.platform.launching.cluster import ray_cluster
+from taugrad.platform.launching.driver.cluster import ray_cluster
 from taugrad.platform.launching.ray_internals import trainer_for
 
 def lines():

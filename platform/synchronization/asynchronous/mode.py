@@ -16,7 +16,7 @@ from ...replica.generators import Randomness
 from ...tracking import names
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
 from ..synchronization import StepContext, Synchronization
-from .mail import Course, Mail, Message, Schedule
+from .mail import Mail, Message, Schedule, SimulatedTiming
 from .worker import AsyncWorker
 
 _STATE_VERSION = 1
@@ -42,15 +42,15 @@ class AsynchronousTraining(Synchronization):
         randomness: Randomness,
         *,
         most_behind: int,
-        course: Course | None,
+        timing: SimulatedTiming | None,
     ) -> None:
         """Takes charge of a worker for each of the runner's ranks, whose models have the same weights.
 
         `most_behind` is how many steps a worker may be ahead of what it has received from any other one. A
-        `course` makes the schedule that workers follow; without it, they apply whatever has arrived.
+        `timing` makes the schedule that workers follow; without it, they apply whatever has arrived.
         """
         self.ranks, self.workers = runner.ranks, runner.workers
-        self._runner, self._course, self._randomness = runner, course, randomness
+        self._runner, self._timing, self._randomness = runner, timing, randomness
         self._mails = [
             Mail(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
         ]
@@ -69,7 +69,7 @@ class AsynchronousTraining(Synchronization):
         """All workers are drained, and go on from the same weights."""
         self._drained = self.workers_here[0].steps
         """Steps of each worker before the last drain."""
-        schedule = None if self._course is None else Schedule(self._course, self._drained)
+        schedule = None if self._timing is None else Schedule(self._timing, self._drained)
         for mail in self._mails:
             mail.begin(self._drained, schedule)
 

@@ -133,7 +133,7 @@ class FreeRounds(QuorumTraining):
 
         A pending update is handed in at once, whichever batch this worker is at.
         """
-        self._inbox.hear(0)
+        self._inbox.poll(0)
         self._follow()
         member = self._members[0]
         if member.pending is not None and member.offer is None and self._round not in self._inbox.decided:
@@ -151,7 +151,7 @@ class FreeRounds(QuorumTraining):
                 self._hand_in(number)
             with self.ledger.waiting():
                 while self._round == number:
-                    self._inbox.hear(self._patience_s())
+                    self._inbox.poll(self._patience_s())
                     self._decide_members(number)
                     self._follow()
         note = self.ledger.note(0)
@@ -265,7 +265,7 @@ class FreeRounds(QuorumTraining):
         began, said = monotonic(), False
         with self.ledger.waiting():
             while not (said and self._inbox.all_ready(self._iterations)):
-                self._inbox.hear(self._patience_s() if said else 0)
+                self._inbox.poll(self._patience_s() if said else 0)
                 self._follow()
                 if self._round == self._ended and not said:
                     self._inbox.say_ready(self._iterations)

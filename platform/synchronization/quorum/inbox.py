@@ -55,7 +55,7 @@ class Inbox:
         self._ready: dict[int, int] = {}
         self._warned: set[int] = set()
 
-    def hear(self, wait_s: float) -> None:
+    def poll(self, wait_s: float) -> None:
         """Handles what has arrived; waits until something has."""
         for sender, arrived in self._arrivals.take(wait_s):
             self._sort(read(sender, arrived))
