@@ -12,8 +12,8 @@ import pytest
 
 from taugrad.compressors.exchange import addresses
 from taugrad.platform import ports
+from taugrad.platform.launching.worker import process_group
 from taugrad.platform.launching.worker.process_group import bind_gloo_to, interface_of, with_sites
-from taugrad.platform.launching.worker.training import process_group
 from taugrad.platform.spec import RunSpec
 
 
