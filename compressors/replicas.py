@@ -206,7 +206,7 @@ class ReplicaState(WorkerState):
         super().__init__(
             config,
             group,
-            Options("allgather", None, key, threads, self._holds_back_zeros, whole),
+            Options("allgather", None, None, key, threads, self._holds_back_zeros, whole),
             known=here,
             parameters=here,
             optimized=lambda: {name: parameter.sharded_param for name, parameter in self._sharded.items()},

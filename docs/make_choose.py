@@ -169,8 +169,8 @@ def in_a_loop(advice: Advice) -> str:
     """The same in a training loop of one's own; nothing where that is not a method."""
     spec = {} if advice.use[0].startswith("taugrad") else yaml.safe_load("\n".join(advice.use))
     method, sync = spec.get("compressor", "none"), dict(spec.get("sync", {}))
-    mode = sync.pop("mode", "allgather")
-    if method == "none" or mode not in ("allgather", "weights"):
+    mode = sync.pop("mode", "gradients")
+    if method == "none" or mode not in ("gradients", "weights"):
         return ""
     given = ["model", "optimizer", *(f"{name}={value!r}" for name, value in sync.items())]
     call = f'compress_gradients(ddp, "{method}")'

@@ -67,7 +67,7 @@ class Setting:
     def sync(self, workers: int, pattern: Pattern = "allgather") -> dict[str, Any]:
         """The fields of `sync`."""
         if not self.every:
-            return {"mode": "sharded"} if pattern == "sharded" else {"mode": "allgather"}
+            return {"mode": "gradients", **({"pattern": pattern} if pattern == "sharded" else {})}
         fields: dict[str, Any] = {"mode": "weights", "every": self.every}
         if self.unsent:
             fields["unsent"] = float(f"{1 / workers:.6g}")
@@ -194,7 +194,7 @@ METHODS = (
         "fast link",
         "The slowest link is faster than 1 Gbit/s",
         "compression itself takes time; taugrad plan predicts whether it pays for your model",
-        {"sync": {"mode": "allgather"}, "compressor": "none"},
+        {"sync": {"mode": "gradients"}, "compressor": "none"},
     ),
     Advice(
         "adaptive optimizer",
@@ -253,8 +253,8 @@ WORTH_KNOWING = (
         "Every step must be exchanged, and the optimizer is SGD or LARS",
         "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
         "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
-        "than 5 ms, use mode: sharded instead",
-        {"sync": {"mode": "allgather"}, **_SPARSE},
+        "than 5 ms, use pattern: sharded instead",
+        {"sync": {"mode": "gradients"}, **_SPARSE},
         _BY_COMPRESSOR,
     ),
     Advice(

@@ -132,9 +132,13 @@ def cost_of(spec: RunSpec) -> Cost:
 def _estimable(spec: RunSpec) -> RealSync:
     """The mode; raises CannotEstimate if a density does not determine the run's bytes."""
     sync, codec = real(spec.sync), spec.compressor.position_codec
-    if sync.exchanges != "buckets":
-        field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
-        raise CannotEstimate(f"{field} = {sync.mode}: bytes can be estimated for allgather only")
+    if not sync.gathers_buckets:
+        where = "sync.of" if sync is not spec.sync else "sync"
+        field = "pattern" if sync.exchanges == "buckets" else "mode"
+        raise CannotEstimate(
+            f"{where}.{field} = {getattr(sync, field)}: bytes can be estimated for the pattern allgather of the "
+            "mode gradients only"
+        )
     if sync.pattern_name == "hierarchical" and sync.site_ranks is None:
         raise CannotEstimate(
             "sync.pattern = hierarchical: bytes can be estimated only if sync.sites is given"

@@ -6,7 +6,7 @@ from typing import Any
 
 from taugrad.compressors.method import PowerSGD
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, SimulatedSync, real
+from taugrad.platform.synchronization.config import GradientsSync, SimulatedSync, real
 
 from .advice import (
     ADAPTIVE,
@@ -132,8 +132,8 @@ def uncompressed(spec: RunSpec) -> RunSpec:
     """The run by DDP's own all-reduce, with momentum in the optimizer."""
     tree = in_optimizer(spec)
     sync = real(spec.sync)
-    plain = sync.exchanges == "buckets" and getattr(sync, "island", None) is None
-    tree["sync"] = (sync if plain else AllGatherSync()).model_dump(mode="json")
+    plain = sync.gathers_buckets and getattr(sync, "island", None) is None
+    tree["sync"] = (sync if plain else GradientsSync()).model_dump(mode="json")
     tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
     return RunSpec.model_validate(tree)
 
@@ -197,7 +197,7 @@ def _by(base: RunSpec, setting: Setting, workers: int, pattern: Pattern, *, fast
     if not setting.every and pattern == "hierarchical":
         if setting.family == "exact":
             raise ValueError("an all-reduce goes through torch")
-        sync = {"mode": "allgather", "pattern": "hierarchical"}
+        sync = {"mode": "gradients", "pattern": "hierarchical"}
     elif not setting.every and pattern == "allgather":
         sync = real(base.sync).model_dump(mode="json")
     run = RunSpec.model_validate({**with_method(base, setting.line), "sync": sync})

@@ -106,8 +106,11 @@ def applied(tree, advice):
 
 OWN_SPECS = (
     {},
-    {"compressor": "wgt(0.01)", "sync": {"mode": "ring"}},
-    {"compressor": "topk(0.01, momentum=0.9)", "sync": {"mode": "sharded", "back": "linear(8)"}},
+    {"compressor": "wgt(0.01)", "sync": {"mode": "gradients", "pattern": "ring"}},
+    {
+        "compressor": "topk(0.01, momentum=0.9)",
+        "sync": {"mode": "gradients", "pattern": "sharded", "back": "linear(8)"},
+    },
     {"compressor": "powersgd(4)"},
     {"sync": {"mode": "weights", "exchange": "weights", "every": 7}},
 )

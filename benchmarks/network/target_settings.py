@@ -23,7 +23,7 @@ class Setting:
 
     line: str
     """The compressor."""
-    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
+    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "gradients"})
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     """In place of the workload's; its learning rate is the workload's own if it has none."""
     factory: str = ""
@@ -391,7 +391,7 @@ class Workload:
                 **self.base,
                 "model": model,
                 "training": training,
-                "compressor": "none" if setting.half and sync["mode"] == "allgather" else setting.line,
+                "compressor": "none" if setting.half and sync["mode"] == "gradients" else setting.line,
                 "sync": sync,
                 "workers": {"count": self.hosts},
                 "checkpoint": {"interval": NEVER},

@@ -14,7 +14,7 @@ from taugrad.compressors.method import read_config
 from taugrad.platform.models.config import AlexNet
 from taugrad.platform.models.convnets import alexnet
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, RealSync, ShardedSync
+from taugrad.platform.synchronization.config import GradientsSync, RealSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
@@ -41,14 +41,14 @@ PARAMETERS = {"ResNet-50": 25_583_592, "VGG16": 138_357_544, "Inception v4": 42_
 """Rae, section 2.6."""
 LINKS = ("10mbit", "100mbit", "1gbit", "10gbit")
 METHODS: Mapping[str, RealSync] = {
-    "none": AllGatherSync(),
-    HALF: AllGatherSync(),
-    "linear(bits=8)": ShardedSync(),
-    "quantile(bits=8)": ShardedSync(),
-    "wgt(density(0.2))": AllGatherSync(),
-    "wgt(density(0.01))": AllGatherSync(),
-    "wgt(density(0.01)) | linear(bits=8)": AllGatherSync(),
-    "strom(density(0.01)) | golomb_rice": AllGatherSync(),
+    "none": GradientsSync(),
+    HALF: GradientsSync(),
+    "linear(bits=8)": GradientsSync(pattern="sharded"),
+    "quantile(bits=8)": GradientsSync(pattern="sharded"),
+    "wgt(density(0.2))": GradientsSync(),
+    "wgt(density(0.01))": GradientsSync(),
+    "wgt(density(0.01)) | linear(bits=8)": GradientsSync(),
+    "strom(density(0.01)) | golomb_rice": GradientsSync(),
 }
 """With how messages travel: 8 bits of everything in shards, as in a ring."""
 SAMPLE, BUCKET_BYTES = 1 << 22, 25 << 20

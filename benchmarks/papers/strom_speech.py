@@ -126,7 +126,7 @@ def line(tau: float) -> str:
     return f"strom({tau:g}, reduction='sum') | golomb_rice"
 
 
-ALLGATHER: Mapping[str, Any] = {"mode": "allgather"}
+ALLGATHER: Mapping[str, Any] = {"mode": "gradients"}
 ASYNC: Mapping[str, Any] = {"mode": "async", "most_behind": BEHIND, "delay": DELAY}
 AT_ONCE: Mapping[str, Any] = {"kind": "constant"}
 STAGED: Mapping[str, Any] = {

@@ -19,9 +19,9 @@ from ..bucket.feedback import Feedback
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
-from ..exchange.patterns import PatternName
 from ..gloo_threads import Once
 from ..method import Method
+from ..method.local import PatternName
 from ..spans import RECORDER, Interval, difference, duration, intersection, union
 
 Fail = Callable[[CompressionError], CompressionError]
@@ -37,6 +37,9 @@ class Options:
     the group has NCCL, without a key; otherwise allgather."""
     sites: Sequence[Sequence[int]] | None = None
     """For hierarchical, the ranks of each site."""
+    back: Method | None = None
+    """For sharded and parameter_server, what sums are compressed with on their way to the workers; None: as
+    gradients, without momentum."""
     key: bytes | None = None
     """That all workers share, if messages are to be encrypted and authenticated."""
     threads: int | None = None

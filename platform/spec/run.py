@@ -17,7 +17,7 @@ from ..config import Config
 from ..data.config import DataConfig, Mnist5k
 from ..models.config import LeNet, Mlp, ModelConfig, SigmoidStack
 from ..places import RUNS, OutputAddress, OutputPath
-from ..synchronization.config import AllGatherSync, SyncConfig, WeightsSync, real
+from ..synchronization.config import GradientsSync, SyncConfig, WeightsSync, real
 from ..synchronization.validation import Asked, check_sync
 from ..tasks.config import Classification, TaskConfig
 from ..training.config import TrainingConfig
@@ -88,7 +88,7 @@ class RunSpec(Config):
     data: DataConfig = Mnist5k()
     training: TrainingConfig = TrainingConfig()
     compressor: CompressorConfig = NoCompression()
-    sync: SyncConfig = AllGatherSync()
+    sync: SyncConfig = GradientsSync()
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -146,7 +146,7 @@ class RunSpec(Config):
     def _left_out(self) -> set[str]:
         """Groups of fields that a `sync` may have and this one has not."""
         mode = real(self.sync)
-        fields = ("quorum", "deadline", "schedule", "island")
+        fields = ("back", "quorum", "deadline", "schedule", "island")
         left_out = {field for field in fields if getattr(mode, field, None) is None}
         if isinstance(mode, WeightsSync):
             left_out |= set() if mode.delay_steps else {"delay_steps", "blend"}

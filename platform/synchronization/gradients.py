@@ -1,4 +1,4 @@
-"""Gradients exchanged in rounds: ring, parameter server, shards; and simulations."""
+"""Gradients exchanged in rounds after the backward pass: simulated workers, own clipping, and hybrid."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""The mode `allgather`: a DDP hook exchanges gradients during the backward pass."""
+"""The mode `gradients`: a DDP hook exchanges gradients during the backward pass."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from ..data.feeding import Batch
 from ..spec import RunSpec
 from ..training.replica import Replica
 from .base import Moment, Synchronization
-from .config import AllGatherSync
+from .config import GradientsSync
 from .ledger import Iteration, Ledger, Links
 
 
@@ -51,10 +51,10 @@ class HookedGradients(Synchronization):
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=spec.training.find_unused_parameters,
         )
-        assert isinstance(spec.sync, AllGatherSync)
+        assert isinstance(spec.sync, GradientsSync)
         warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
-        pattern, sites = spec.sync.pattern, spec.sync.sites
-        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, key=key)
+        pattern, sites, back = spec.sync.pattern, spec.sync.sites, spec.sync.back
+        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, back=back, key=key)
         self._gather = partial(gather_rows, device=device)
         self.ledger = Ledger(lambda rows: self._gather(rows[0]), 1, self.workers, 0)
         self._refuses = spec.compressor.nonfinite == "refuse"

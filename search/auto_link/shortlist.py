@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taugrad.platform.synchronization.config import AllGatherSync
+from taugrad.platform.synchronization.config import GradientsSync
 
 from ..plan.calibrated import HALF, Calibration
 from ..plan.candidate import Candidate
@@ -69,7 +69,7 @@ def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, work
 
 def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
     """The time of a step by torch's 16-bit all-reduce, the baseline."""
-    return predict(calibration, Candidate(HALF, AllGatherSync()), link, workers).step
+    return predict(calibration, Candidate(HALF, GradientsSync()), link, workers).step
 
 
 def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[Dropped]]:

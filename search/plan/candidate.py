@@ -58,7 +58,11 @@ class Candidate:
             return sync.pattern_name
         if (island := getattr(sync, "island", None)) is not None:
             return f"islands by {island}" if island == "host" else f"islands of {island}"
-        return "all-reduce" if self.method in ("none", HALF) and sync.mode == "allgather" else sync.mode
+        return (
+            "all-reduce"
+            if self.method in ("none", HALF) and sync.pattern_name == "allgather"
+            else sync.pattern_name
+        )
 
     def __str__(self) -> str:
         return self.method if self.mode in ("allgather", "all-reduce") else f"{self.method} ({self.mode})"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from taugrad.compressors.method import CompressedMethod, Method, read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, RealSync, real
+from taugrad.platform.synchronization.config import GradientsSync, RealSync, real
 from taugrad.platform.synchronization.validation import check_method
 
 from ..advice import value_like
@@ -24,13 +24,13 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
 
     Args:
         spec: the run to plan for.
-        methods: lines of compressors to compare in the mode allgather, instead of those of the advice.
+        methods: lines of compressors to compare in the pattern allgather, instead of those of the advice.
         sites: whether workers are at several sites, so that messages may go to each site once.
 
     Raises:
         ValueError: a line is not a compressor.
     """
-    exchange, kind = AllGatherSync(), spec.training.optimizer.kind
+    exchange, kind = GradientsSync(), spec.training.optimizer.kind
 
     def given(method: Method, sync: RealSync) -> Candidate:
         return Candidate(str(method), sync, value_like(method, sync, kind))
@@ -40,7 +40,7 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
     if methods:
         others = [given(read_config(line), exchange) for line in methods]
         if sites:
-            once = AllGatherSync(pattern="hierarchical")
+            once = GradientsSync(pattern="hierarchical")
             others += [given(m, once) for m in map(read_config, methods) if isinstance(m, CompressedMethod)]
     else:
         others = [way.planned for way in ways_of(spec, sites=sites)]
@@ -52,7 +52,7 @@ def candidates_of(spec: RunSpec, methods: Sequence[str] = (), *, sites: bool = F
             for candidate in (dense[0], *others)
             if candidate.sync == exchange and candidate.method != POWERSGD
         ]
-        others += [replace(candidate, sync=AllGatherSync(island=island), family="") for candidate in plain]
+        others += [replace(candidate, sync=GradientsSync(island=island), family="") for candidate in plain]
     known = {candidate.key: candidate for candidate in (*dense, *others)}
     return list(
         {

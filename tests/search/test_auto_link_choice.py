@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from taugrad.compressors import Outer
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.config import AllGatherSync, ShardedSync, WeightsSync
+from taugrad.platform.synchronization.config import GradientsSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import Run, choose, shortlist
 from taugrad.search.auto_link.shortlist import (
@@ -114,9 +114,11 @@ def test_ways_fit_the_optimizer():
 
 
 def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
-    base = spec(compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "sharded"}})
+    base = spec(
+        compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "gradients", "pattern": "sharded"}}
+    )
     (alone,) = [way for way in ways_of(base) if way.family == OWN]
-    assert (str(alone.spec.compressor), alone.spec.sync) == ("wgt(tau=0.5)", ShardedSync())
+    assert (str(alone.spec.compressor), alone.spec.sync) == ("wgt(tau=0.5)", GradientsSync(pattern="sharded"))
     assert not [way for way in ways_of(spec()) if way.family == OWN]  # it is the all-reduce
     assert not [way for way in ways_of(spec(compressor="powersgd(4)")) if way.family == OWN]
 
@@ -125,12 +127,12 @@ def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
 
 
 def prospect(family, degree, seconds, sync=None):
-    tree = spec().model_dump(mode="json") | {"sync": (sync or AllGatherSync()).model_dump(mode="json")}
+    tree = spec().model_dump(mode="json") | {"sync": (sync or GradientsSync()).model_dump(mode="json")}
     return Prospect(Way(RunSpec.model_validate(tree), family, degree), step(seconds))
 
 
 def test_what_cannot_win_is_not_tried():
-    none, sharded = prospect(EXACT, (), 0.5), prospect(EXACT, (), 0.4, ShardedSync())
+    none, sharded = prospect(EXACT, (), 0.5), prospect(EXACT, (), 0.4, GradientsSync(pattern="sharded"))
     dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
     sparser = prospect("strom", (1000.0,), 0.05)
     slow = prospect("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)

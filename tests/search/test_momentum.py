@@ -58,7 +58,7 @@ def test_weights_decay_as_they_did(momentum):
         {"training": {"optimizer": {"kind": "adam"}}},
         {"sync": {"mode": "weights", "every": 4}},
         {"sync": {"mode": "hybrid"}},
-        {"sync": {"mode": "ring"}},
+        {"sync": {"mode": "gradients", "pattern": "ring"}},
         {"compressor": "strom(0.1, exempt={'smaller_than': 100})"},
         {"compressor": "linear(8)"},
     ],

@@ -23,6 +23,8 @@ from ..resizing import resharded
 from ..rounds import ExchangeRecord, Payloads, Rounds
 
 _RANK = np.dtype("<i8")
+_SHORTEST_SLICE = 1024
+"""Elements: parameters that would be cut into shorter slices are reduced by one worker each."""
 
 
 @dataclass(frozen=True)
@@ -351,3 +353,29 @@ def compressed(method: Method) -> CompressedMethod:
     )
     assert isinstance(whole, CompressedMethod)
     return whole
+
+
+def shards_of(slices: Sequence[Mapping[str, ParameterSlice]], names: Sequence[str]) -> list[Shard]:
+    """The shards of a bucket of these parameters, each of which is cut alike in whatever bucket it is."""
+    shards, start = [], 0
+    for of_shard in slices:
+        here = tuple(
+            of_shard[name]._replace(ordinal=ordinal) for ordinal, name in enumerate(names) if name in of_shard
+        )
+        stop = start + sum(part.stop - part.start for part in here)
+        shards.append(Shard(start, stop, here))
+        start = stop
+    return shards
+
+
+def cut_parameters(sizes: Mapping[str, int], shards: int) -> list[dict[str, ParameterSlice]]:
+    """Cuts each parameter into as many slices as there are shards, or gives it to one of these whole."""
+    slices: list[dict[str, ParameterSlice]] = [{} for _ in range(shards)]
+    for ordinal, (name, size) in enumerate(sizes.items()):
+        bounds = [size * number // shards for number in range(shards + 1)]
+        if size < shards * _SHORTEST_SLICE:
+            bounds = [0 if number <= ordinal % shards else size for number in range(shards + 1)]
+        for shard, (start, stop) in zip(slices, pairwise(bounds), strict=True):
+            if start < stop:
+                shard[name] = ParameterSlice(ordinal, start, stop, size)
+    return slices
