@@ -61,8 +61,8 @@ def compress_gradients(
             with NCCL; otherwise allgather.
         sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers on
             one host form a site.
-        back: for sharded and parameter_server, what sums are compressed with on their way to the workers, with
-            a residual of their own; by default the method, without momentum.
+        back: for sharded and parameter_server, what sums are compressed with on their way to the workers,
+            with a residual of their own; by default the method, without momentum.
         key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections without
             the key are refused (`exchange/keys.py`). By default, there is no key.
 

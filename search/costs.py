@@ -136,8 +136,8 @@ def _estimable(spec: RunSpec) -> RealSync:
         where = "sync.of" if sync is not spec.sync else "sync"
         field = "pattern" if sync.exchanges == "buckets" else "mode"
         raise CannotEstimate(
-            f"{where}.{field} = {getattr(sync, field)}: bytes can be estimated for the pattern allgather of the "
-            "mode gradients only"
+            f"{where}.{field} = {getattr(sync, field)}: bytes can be estimated for the pattern allgather of "
+            "the mode gradients only"
         )
     if sync.pattern_name == "hierarchical" and sync.site_ranks is None:
         raise CannotEstimate(

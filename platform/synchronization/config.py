@@ -86,7 +86,7 @@ class GradientsSync(_WithDownlink):
     """Who sends to whom. allgather: every worker to every other one. hierarchical: once to each other site of
     workers, where a worker forwards messages. sharded: to the worker that sums a part, and back.
     parameter_server: to worker 0 and back (Oland-Raj's master). ring: partial sums from worker to worker,
-    compressed anew at each hop. collective: as sharded, by torch's collectives, for messages of fixed size."""
+    compressed anew at each hop. collective: as sharded, by torch's collectives, in fixed sizes."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field. For island = host likewise those of each host."""

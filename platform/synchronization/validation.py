@@ -97,8 +97,9 @@ def _patterns(asked: Asked) -> Iterator[str]:
         )
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and not method.has_fixed_size:
         yield (
-            f"{asked.where}.pattern = collective with compressor = {method}: the size of its messages depends "
-            "on gradients; use fp16, bf16, fp8, or linear or quantile of 4 or 8 bits, or another pattern"
+            f"{asked.where}.pattern = collective with compressor = {method}: the size of its "
+            "messages depends on gradients; use fp16, bf16, fp8, or linear or quantile "
+            "of 4 or 8 bits, or another pattern"
         )
 
 
@@ -113,8 +114,8 @@ def _momentum(asked: Asked) -> Iterator[str]:
         )
     if asked.mode.pattern_name == "ring":
         yield (
-            f"compressor.momentum = {momentum} with {asked.where}.pattern = ring: a hop also compresses other "
-            "workers' gradients; use compressor.momentum: 0, or another pattern"
+            f"compressor.momentum = {momentum} with {asked.where}.pattern = ring: a hop also compresses "
+            "other workers' gradients; use compressor.momentum: 0, or another pattern"
         )
 
 
@@ -329,8 +330,8 @@ def _authenticated(asked: Asked) -> Iterator[str]:
         )
     if mode.pattern == "collective":
         yield (
-            "sync.authenticated = true with sync.pattern = collective: torch's collectives do not encrypt; use "
-            "sync.pattern: sharded"
+            "sync.authenticated = true with sync.pattern = collective: torch's collectives do not encrypt; "
+            "use sync.pattern: sharded"
         )
 
 

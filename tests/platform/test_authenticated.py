@@ -33,7 +33,7 @@ SAID = {
 
 def error_of(mode: str) -> tuple[str, str]:
     try:
-        run(training_of(WORKERS, {"mode": mode, "authenticated": True}), 0, 1, 1)
+        run(training_of(WORKERS, {"mode": "gradients", "pattern": mode, "authenticated": True}), 0, 1, 1)
     except Exception as error:
         return type(error).__name__, str(error)
     return "", ""
