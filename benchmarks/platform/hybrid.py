@@ -22,7 +22,7 @@ from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.base import Moment
+from taugrad.platform.synchronization.base import StepContext
 from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.hybrid.layers import share_of, two_parts
 from taugrad.platform.tasks.builtin import ClassificationTask
@@ -175,7 +175,7 @@ def _steps(case: Case) -> tuple[float, ...]:
     for step in range(STEPS):
         _RESET.write_text("5", encoding="ascii")
         position = Position(0, step, STEPS, step, batch_size, STEPS)
-        entry = sync.iterate(batches, Moment(position, last=False, observe=False)).step
+        entry = sync.iterate(batches, StepContext(position, last=False, observe=False)).step
         peak = _memory("VmHWM") - before
     return entry.received_bytes, entry.messages, peak
 

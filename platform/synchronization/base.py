@@ -17,7 +17,7 @@ from .ledger import Iteration, Ledger, Links
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """What an iteration needs to know in addition to its examples."""
 
     position: Position
@@ -32,7 +32,7 @@ class Synchronization(ABC):
     """This process's workers, and how they synchronize with the others."""
 
     ranks: Sequence[int]
-    """Of the workers that this process runs, ascending."""
+    """Ranks of the workers that this process runs, ascending."""
     workers: int
     """How many there are everywhere."""
     model: nn.Module
@@ -42,7 +42,7 @@ class Synchronization(ABC):
     """Whether workers train models of their own, which run ahead of `model`; losses are those of these."""
 
     @abstractmethod
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """Every worker here learns from its part of a batch, one a rank of this process.
 
         Returns the ledger's entry, which the next `flush` completes. Where workers do not wait for one

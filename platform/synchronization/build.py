@@ -23,7 +23,7 @@ from ..tasks.base import Task
 from ..training.checkpoint import gathered
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from .asynchronous.mail import Course
+from .asynchronous.delivery import SimulatedTiming
 from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.worker import AsyncWorker
 from .base import Synchronization
@@ -147,8 +147,8 @@ class _Build:
         ]
         behind, times = mode.most_behind, mode.step_times or (1.0,) * runner.workers
         follows = self.spec.sync.is_simulated or mode.follow_schedule
-        course = Course(times, mode.delay, mode.schedule_seed, behind) if follows else None
-        return AsynchronousTraining(runner, workers, randomness, most_behind=behind, course=course)
+        timing = SimulatedTiming(times, mode.delay, mode.schedule_seed, behind) if follows else None
+        return AsynchronousTraining(runner, workers, randomness, most_behind=behind, timing=timing)
 
     def _hybrid(self, mode: HybridSync, runner: Runner, randomness: Randomness) -> Synchronization:
         spec, parts = self.spec, two_parts(self.model)
@@ -198,7 +198,7 @@ class _Build:
         return connected(most_bytes=most_bytes, key=key)
 
     def _setting(self, replica: Replica, runner: Runner) -> Setting:
-        """Of all parameters; tensors lie where residuals will."""
+        """The setting of all parameters; tensors lie where residuals will."""
         offloads = isinstance(self.mode, WeightsSync) and self.mode.offload
         return Setting(
             replica.names,

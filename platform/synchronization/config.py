@@ -12,9 +12,8 @@ from ..config import Config
 SiteRanks = tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
 
-Exchanged = Literal["buckets", "gradients", "weights", "activations", "updates"]
-"""What workers send to one another: buckets of gradients during the backward pass, whole gradients after it,
-weights or their differences after local steps, activations as well as gradients, updates that nobody waits
+Exchanged = Literal["buckets", "weights", "activations", "updates"]
+"""What workers send to one another: buckets of gradients during the backward pass, weights or their differences after local steps, activations as well as gradients, updates that nobody waits
 for."""
 
 Resizing = Literal["merged", "cut", "never"]
@@ -25,7 +24,7 @@ cut: every layer is cut anew. never: it cannot be done."""
 class _Mode(Config):
     """What one can ask of any mode, without knowing which one it is."""
 
-    exchanges: ClassVar[Exchanged] = "gradients"
+    exchanges: ClassVar[Exchanged]
     is_simulated: ClassVar[bool] = False
     resizing: ClassVar[Resizing] = "merged"
 

@@ -16,7 +16,7 @@ from taugrad.compressors.exchange.tensors import copy_into
 from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from .base import InRounds, Moment
+from .base import InRounds, StepContext
 from .ledger import Iteration
 
 
@@ -49,7 +49,7 @@ class GradientsInRounds(InRounds):
         self.model = replica.model if model is None else model
         self._runner.broadcast([*self.model.parameters(), *self.model.buffers()])
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         iteration = self.ledger.begin()
         losses, pending = [], []
         self._broadcast(self.model.buffers())
@@ -60,24 +60,24 @@ class GradientsInRounds(InRounds):
             with self._randomness.of(rank):
                 losses.append(self._replica.backward(batch))
             after = after or [buffer.clone() for buffer in self.model.buffers()]
-            pending.append(self._begin_exchange(local, rank, moment))
+            pending.append(self._begin_exchange(local, rank, context))
         copy_into(list(self.model.buffers()), after)  # worker 0's, as DDP has it
         mean = self._agree(pending)
         if mean is not None:
             self._replica.put_gradients(mean)
-            self._replica.step(moment.position)
+            self._replica.step(context.position)
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])
         iteration.loss = sum(losses) / len(losses)
         return iteration
 
-    def _begin_exchange(self, local: int, rank: int, moment: Moment) -> PendingRounds:
+    def _begin_exchange(self, local: int, rank: int, context: StepContext) -> PendingRounds:
         self._replica.prepare_own()
-        return self._averaging.begin(local, self._taken_gradients(rank, moment))
+        return self._averaging.begin(local, self._taken_gradients(rank, context))
 
-    def _taken_gradients(self, rank: int, moment: Moment) -> list[Tensor]:
+    def _taken_gradients(self, rank: int, context: StepContext) -> list[Tensor]:
         """The replica's, as one worker's; worker 0's are observed."""
-        if moment.observe and rank == 0:
+        if context.observe and rank == 0:
             self.ledger.now.statistics = self._replica.statistics()
         return self._replica.take_gradients()
 

@@ -20,7 +20,7 @@ from taugrad.compressors.optimizer_steps import SparseUnderAdam
 from ..data.feeding import Batch
 from ..spec import RunSpec
 from ..training.replica import Replica
-from .base import Moment, Synchronization
+from .base import StepContext, Synchronization
 from .config import GradientsSync
 from .ledger import Iteration, Ledger, Links
 
@@ -60,8 +60,8 @@ class HookedGradients(Synchronization):
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
-        if moment.observe:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
+        if context.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = 1 / self.replica.scale.factor
         try:
@@ -71,11 +71,11 @@ class HookedGradients(Synchronization):
                 raise self.state.failure from None  # DDP's own error only quotes it
             raise
         if not self.state.last_step.skipped:
-            self.replica.step(moment.position)
+            self.replica.step(context.position)
         elif not self.replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.state.last_step.nonfinite[0])
         step = self.state.last_step
-        statistics = self.state.statistics if moment.observe else {}
+        statistics = self.state.statistics if context.observe else {}
         iteration = self.ledger.begin(replace(step))
         iteration.loss, iteration.statistics = loss, statistics
         return iteration

@@ -30,7 +30,7 @@ from ..spec import RunSpec
 from ..tasks.base import Task
 from ..training.optimizer import add_l1, build_optimizer
 from ..training.replica import Replica
-from .base import Moment, Synchronization
+from .base import StepContext, Synchronization
 from .config import GradientsSync
 from .ledger import Iteration, Ledger, Links
 from .validation import why_no_islands
@@ -86,11 +86,11 @@ class IslandGradients(Synchronization):
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ledger = Ledger(lambda rows: gather_rows(rows[0], device), 1, self.workers, 0)
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Statistics are of worker 0's shard of its island's gradients."""
         for whole in self.model.parameters():
             whole.data = whole.data.new_empty(0)
-        if moment.observe:
+        if context.observe:
             self.state.observe_next_step()
         self.state.gradient_scale = self._factor / self.replica.scale.factor
         broadcast(self.model.buffers(), None, self._transport)
@@ -103,12 +103,12 @@ class IslandGradients(Synchronization):
         if not step.skipped:
             for parameter, shard in zip(self._own, self._shards, strict=True):
                 parameter.grad = None if shard.grad is None else cast(DTensor, shard.grad).to_local()
-            self.replica.step(moment.position)
+            self.replica.step(context.position)
         elif self._refuses and not self.replica.scale.overflowed():
             raise NonFiniteGradient(*step.nonfinite[-1])
         self.replica.model.zero_grad()
         iteration = self.ledger.begin(step)
-        iteration.loss, iteration.statistics = loss, self.state.statistics if moment.observe else {}
+        iteration.loss, iteration.statistics = loss, self.state.statistics if context.observe else {}
         return iteration
 
     @contextmanager

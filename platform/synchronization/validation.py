@@ -47,7 +47,7 @@ class Asked:
 
     @property
     def momentum(self) -> float:
-        """Of the workers' optimizer."""
+        """Momentum of the workers' optimizer."""
         return float(getattr(self.training.optimizer, "momentum", 0.0))
 
 

@@ -18,7 +18,7 @@ from taugrad.compressors.method import Method
 from ..data.feeding import Batch
 from ..training.generators import Randomness
 from ..training.replica import Replica
-from .base import InRounds, Moment
+from .base import InRounds, StepContext
 from .config import WeightsSync
 from .ledger import Iteration
 
@@ -29,7 +29,7 @@ class OwnWorkers:
 
     runner: Runner
     setting: Setting
-    """Of all their parameters."""
+    """The setting of all their parameters."""
     sites: Sites | None
     """For hierarchical."""
     replicas: Sequence[Replica]
@@ -74,33 +74,33 @@ class LocalTraining(InRounds):
         super().__init__(self.local.fragments, replicas[0].names)
         self.ledger.traffic = self.local.traffic
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Losses are of each worker's own model."""
         iteration = self.ledger.begin()
         self._empty_model()
         losses = []
         for local, batch in enumerate(batches):
             # Without examples a worker stays where it is.
-            losses.append(batch.weight * self._learn(local, batch, moment) if batch.weight else 0.0)
-        ends = not self.local.every and moment.position.ends_epoch
+            losses.append(batch.weight * self._learn(local, batch, context) if batch.weight else 0.0)
+        ends = not self.local.every and context.position.ends_epoch
         merged = self.local.advance(iteration.step, due=ends)
-        if moment.last:
+        if context.last:
             self.local.finish(iteration.step)
-        if merged or moment.last:
+        if merged or context.last:
             load_buffers(self.model, self.local.agreed_buffers)
         iteration.loss = sum(losses) / len(losses)
         return iteration
 
-    def _learn(self, local: int, batch: Batch, moment: Moment) -> float:
+    def _learn(self, local: int, batch: Batch, context: StepContext) -> float:
         """A worker's step on its part of a batch; the part's mean loss."""
         rank, replica = self.ranks[local], self._replicas[local]
         with self._randomness.of(rank):
             loss = replica.backward(replace(batch, weight=1.0))
         replica.prepare_own()
         self.local.note_squares(local)
-        if moment.observe and rank == 0:
+        if context.observe and rank == 0:
             self.ledger.now.statistics = replica.statistics()
-        self._step_alone(replica, rank, moment)
+        self._step_alone(replica, rank, context)
         return loss
 
     def sync_model(self) -> None:
@@ -119,13 +119,13 @@ class LocalTraining(InRounds):
             ):
                 parameter.data = agreed.to(like.device, copy=True).view_as(like)
 
-    def _step_alone(self, replica: Replica, rank: int, moment: Moment) -> None:
+    def _step_alone(self, replica: Replica, rank: int, context: StepContext) -> None:
         """One worker's own step; in fp16 it is left out where gradients overflowed."""
         if replica.scale.factor != 1 and (broken := replica.nonfinite()):
             if not replica.scale.overflowed():
                 raise NonFiniteGradient(broken, rank, can_skip=False)
             return
-        replica.step(moment.position)
+        replica.step(context.position)
 
     def shared_state(self) -> dict[str, Any]:
         return {

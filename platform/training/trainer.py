@@ -21,7 +21,7 @@ from ..data.feeding import Batch, feed
 from ..models.building import build
 from ..spec import RunSpec
 from ..spec.workers import why_no_other_number
-from ..synchronization.base import Moment
+from ..synchronization.base import StepContext
 from ..synchronization.build import build_synchronization
 from ..synchronization.quorum.free import Decide
 from ..tasks import build_task
@@ -264,12 +264,13 @@ class Trainer:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
         started = _clock()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
-        moment = Moment(position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due)
+        last = self.done + 1 == self.plan.iterations
+        context = StepContext(position, last=last, observe=self.rank == 0 and due)
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
                 batches = next(coming)
             waited_s = _clock() - started
-            iteration = self.sync.iterate(batches, moment)
+            iteration = self.sync.iterate(batches, context)
         self.done += 1
         here = len(self.sync.ranks)
         step_s = (_clock() - started) / here

@@ -61,7 +61,7 @@ def step_time(
             return _hooked(calibration, work, sync, link, workers)
         case "updates":
             return _async(calibration, work, link, workers)
-        case "buckets" | "gradients" | "weights":
+        case "buckets" | "weights":
             every = sync.local_steps or calibration.steps_an_epoch
             fragments, delay = getattr(sync, "fragments", 1), getattr(sync, "delay_steps", 0)
             return _in_rounds(calibration, work, sync.pattern_name, link, workers, every, fragments, delay)

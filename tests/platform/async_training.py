@@ -11,7 +11,7 @@ from taugrad.platform.data.feeding import Batch
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.base import Moment, Synchronization
+from taugrad.platform.synchronization.base import StepContext, Synchronization
 from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.ledger import Iteration
 from taugrad.platform.tasks import build_task
@@ -42,9 +42,11 @@ def batch(rank: int, number: int) -> Batch:
     return Batch(inputs, torch.randint(CLASSES, (EXAMPLES,), generator=generator), 1.0)
 
 
-def moment(number: int, steps: int) -> Moment:
+def moment(number: int, steps: int) -> StepContext:
     """Of a step in a run of one epoch."""
-    return Moment(Position(0, number, steps, number, EXAMPLES, steps), number + 1 == steps, observe=False)
+    return StepContext(
+        Position(0, number, steps, number, EXAMPLES, steps), number + 1 == steps, observe=False
+    )
 
 
 def training_of(workers: int, sync: dict[str, Any], compressor: str = "strom(0.0625)") -> Synchronization:

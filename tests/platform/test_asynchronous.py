@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.synchronization.asynchronous.mail import Course, Schedule
+from taugrad.platform.synchronization.asynchronous.delivery import Schedule, SimulatedTiming
 
 pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625
@@ -112,7 +112,7 @@ def gradient(flat: np.ndarray, rank: int, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("line", ["none", "strom(0.05)", "topk(0.2)"])
 def test_workers_of_equal_speed_without_delay_are_synchronous(line):
-    actual, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "allgather"))
+    actual, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "gradients"))
     for training in (actual, expected):
         run(training, 0, T, T)
     torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-5, atol=1e-6)
@@ -157,7 +157,7 @@ def taking(replica: Any, total: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, delay, seed, behind):
     workers = len(times)
-    schedule = Schedule(Course(tuple(times), delay, seed, behind), first=3)
+    schedule = Schedule(SimulatedTiming(tuple(times), delay, seed, behind), first=3)
     for step in range(8):
         for worker in range(workers):
             received = schedule.received(worker, step)
@@ -172,7 +172,7 @@ def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, dela
 
 
 def test_a_schedule_is_the_same_from_whatever_side_it_is_asked():
-    course = Course((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
+    course = SimulatedTiming((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
     forwards, backwards = Schedule(course, 40), Schedule(course, 40)
     asked = [(worker, step) for step in range(20) for worker in range(3)]
     there = {arguments: forwards.received(*arguments) for arguments in asked}

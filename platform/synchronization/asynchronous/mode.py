@@ -14,9 +14,9 @@ from taugrad.compressors.spans import RECORDER
 from ...data.feeding import Batch
 from ...tracking import names
 from ...training.generators import Randomness
-from ..base import Moment, Synchronization
+from ..base import StepContext, Synchronization
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
-from .mail import Course, Mail, Message, Schedule
+from .delivery import Delivery, Message, Schedule, SimulatedTiming
 from .worker import AsyncWorker
 
 _STATE_VERSION = 1
@@ -42,17 +42,17 @@ class AsynchronousTraining(Synchronization):
         randomness: Randomness,
         *,
         most_behind: int,
-        course: Course | None,
+        timing: SimulatedTiming | None,
     ) -> None:
         """Takes charge of a worker for each of the runner's ranks, whose models have the same weights.
 
         `most_behind` is how many steps a worker may be ahead of what it has received from any other one. A
-        `course` makes the schedule that workers follow; without it, they apply whatever has arrived.
+        `timing` makes the schedule that workers follow; without it, they apply whatever has arrived.
         """
         self.ranks, self.workers = runner.ranks, runner.workers
-        self._runner, self._course, self._randomness = runner, course, randomness
-        self._mails = [
-            Mail(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
+        self._runner, self._timing, self._randomness = runner, timing, randomness
+        self._deliveries = [
+            Delivery(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
         ]
         self.workers_here = list(workers)
         self.model = workers[0].replica.model
@@ -62,22 +62,22 @@ class AsynchronousTraining(Synchronization):
         self._names = workers[0].replica.names
         elements = sum(parameter.numel() for parameter in workers[0].replica.parameters)
         self.ledger = Ledger(runner.gather, len(workers), self.workers, elements, _NOTES)
-        self._waiting: list[deque[tuple[Batch, Moment]]] = [deque() for _ in workers]
+        self._waiting: list[deque[tuple[Batch, StepContext]]] = [deque() for _ in workers]
         self._begin()
 
     def _begin(self) -> None:
         """All workers are drained, and go on from the same weights."""
         self._drained = self.workers_here[0].steps
         """Steps of each worker before the last drain."""
-        schedule = None if self._course is None else Schedule(self._course, self._drained)
-        for mail in self._mails:
-            mail.begin(self._drained, schedule)
+        schedule = None if self._timing is None else Schedule(self._timing, self._drained)
+        for delivery in self._deliveries:
+            delivery.begin(self._drained, schedule)
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Before the drain, the loss is that of the steps made meanwhile."""
         iteration = self.ledger.begin(always_under_way=True)
         for waiting, batch in zip(self._waiting, batches, strict=True):
-            waiting.append((batch, moment))
+            waiting.append((batch, context))
         iteration.loss = self._advance()
         return iteration
 
@@ -96,7 +96,7 @@ class AsynchronousTraining(Synchronization):
     def _receive(self, local: int, worker: AsyncWorker) -> bool:
         """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
         with self.ledger.waiting():
-            messages = self._mails[local].receive(worker.steps)
+            messages = self._deliveries[local].receive(worker.steps)
         if messages is None:
             return False
         self._apply(local, worker, messages, worker.steps - self._drained)
@@ -110,11 +110,11 @@ class AsynchronousTraining(Synchronization):
         RECORDER.add("decode", "compute", began, ended)
 
     def _make_step(self, local: int, worker: AsyncWorker) -> float:
-        batch, moment = self._waiting[local].popleft()
+        batch, context = self._waiting[local].popleft()
         number = worker.steps - self._drained
         with self._randomness.of(worker.rank):
-            stepped = worker.step(batch, moment.position, observe=moment.observe and worker.rank == 0)
-        self._mails[local].send(stepped.message)
+            stepped = worker.step(batch, context.position, observe=context.observe and worker.rank == 0)
+        self._deliveries[local].send(stepped.message)
         note, iteration = self.ledger.note(local, number), self.ledger.entry(number)
         note["loss"], note["squares"] = stepped.loss, worker.residual_squares()
         note["wire_bytes"] = stepped.message.nbytes
@@ -138,14 +138,14 @@ class AsynchronousTraining(Synchronization):
         if not self.ledger.begun:
             return
         began, done = perf_counter(), self._drained + self.ledger.begun
-        for mail in self._mails:
-            mail.end(done)
+        for delivery in self._deliveries:
+            delivery.end(done)
         self._advance()
         assert not any(self._waiting), "what a step waits for was sent before"
         for local, worker in enumerate(self.workers_here):
             while any(message < done for message in worker.received.messages):
                 with self.ledger.waiting():
-                    messages = self._mails[local].drain(done)
+                    messages = self._deliveries[local].drain(done)
                 assert messages is not None, "simulated workers have sent everything"
                 self._apply(local, worker, messages, -1)
         last = self.ledger.now

@@ -27,7 +27,7 @@ from ...training.optimizer import penalized
 from ...training.rates import rate_at
 from ...training.replica import Replica
 from .accumulator import Accumulator
-from .mail import Message
+from .delivery import Message
 
 
 @dataclass

@@ -18,7 +18,7 @@ from taugrad.compressors.spans import RECORDER
 from ...data.feeding import Batch
 from ...training.generators import Randomness
 from ...training.replica import Replica
-from ..base import Moment
+from ..base import StepContext
 from ..gradients import GradientsInRounds
 from ..ledger import Iteration
 from .exchange import Coroutine, Exchange, run_lockstep
@@ -67,11 +67,11 @@ class HybridTraining(GradientsInRounds):
         )
         self._parts, self.workers_here, self._config = parts, list(workers), workers[0].config
         self._elements = sum(parameter.numel() for parameter in self._whole_parameters())
-        """Of the fully connected part."""
+        """The number of elements of the fully connected part."""
         self._is_whole = True
         self._deal_out()
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         iteration = self.ledger.begin()
         step = iteration.step
         step.elements += self._elements * len(self.ranks)
@@ -83,7 +83,7 @@ class HybridTraining(GradientsInRounds):
         traffic = Traffic(self.workers)
         exchanges = self._exchanges(traffic)
         coroutines = [
-            worker.iterate(batch, moment.position, _alone(self._randomness, worker.rank), exchange)
+            worker.iterate(batch, context.position, _alone(self._randomness, worker.rank), exchange)
             for worker, batch, exchange in zip(self.workers_here, batches, exchanges, strict=True)
         ]
         computed = run_lockstep(coroutines)
@@ -91,30 +91,32 @@ class HybridTraining(GradientsInRounds):
         buffers = computed[0].buffers  # worker 0's, as DDP has it
         pending = []
         for local, rank in enumerate(self.ranks):
-            pending.append(self._begin_convolutions(local, rank, computed[local], moment))
+            pending.append(self._begin_convolutions(local, rank, computed[local], context))
         del computed
         copy_into(list(convolutional.buffers()), buffers)
         mean = self._agree(pending)
         self._count_activations(traffic, exchanges)
         if mean is not None:
             self._replica.put_gradients(mean)
-            self._replica.step(moment.position)
+            self._replica.step(context.position)
             if not self._config.per_worker:
                 for worker in self.workers_here:
-                    worker.step(moment.position)
+                    worker.step(context.position)
         elif self._refuses:
             raise NonFiniteGradient(*step.nonfinite[0])
         iteration.loss = sum(losses) / len(losses)
         return iteration
 
-    def _begin_convolutions(self, local: int, rank: int, computed: Computed, moment: Moment) -> PendingRounds:
+    def _begin_convolutions(
+        self, local: int, rank: int, computed: Computed, context: StepContext
+    ) -> PendingRounds:
         """The backward pass of one worker's convolutions, and the beginning of their synchronization."""
         self._replica.optimizer.zero_grad()
         with RECORDER.computing("backward", "conv"):
             if computed.features is not None:
                 gradient = computed.gradient.to(computed.features.dtype)
                 torch.autograd.backward(computed.features, gradient)
-        gradients = self._taken_gradients(rank, moment)
+        gradients = self._taken_gradients(rank, context)
         refused = None if computed.refused is None else len(self._replica.names) + computed.refused
         return self._averaging.begin(local, gradients, refused)
 
@@ -149,7 +151,7 @@ class HybridTraining(GradientsInRounds):
         self._is_whole = False
 
     def _whole_parameters(self) -> list[nn.Parameter]:
-        """Of the fully connected part of the model, as workers have them: weight and bias of each layer."""
+        """Parameters of the fully connected part, as workers have them: weight and bias of each layer."""
         return [
             parameter for name in self._layers for parameter in self.model.get_submodule(name).parameters()
         ]

@@ -55,7 +55,7 @@ class Inbox:
         self._ready: dict[int, int] = {}
         self._warned: set[int] = set()
 
-    def hear(self, wait_s: float) -> None:
+    def poll(self, wait_s: float) -> None:
         """Handles what has arrived; waits until something has."""
         for sender, arrived in self._arrivals.take(wait_s):
             self._sort(read(sender, arrived))
@@ -121,11 +121,11 @@ class Inbox:
         there = [rank for rank in self.others if rank not in self.silent]
         self._send(there, MessageKind.OFFER, number, body.tobytes())
 
-    def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> None:
+    def send_decision(self, to: Iterable[int], number: int, members: Collection[int]) -> None:
         """Sends the decision about a round."""
         self._send(to, MessageKind.DECISION, number, members_to_bytes(members, self.workers))
 
-    def ask(self, whom: int, number: int) -> None:
+    def request_state(self, whom: int, number: int) -> None:
         """Asks for the agreed weights after this number of rounds, or more."""
         self._send([whom], MessageKind.ASK, number)
 

@@ -44,7 +44,7 @@ class Received:
     sender: int
     kind: MessageKind
     number: int
-    """Of the round."""
+    """The round's number."""
     body: Payload
 
 

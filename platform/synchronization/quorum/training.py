@@ -20,7 +20,7 @@ from taugrad.compressors.exchange.tensors import copy_into, to_bytes
 
 from ...data.feeding import Batch
 from ...tracking import names
-from ..base import Moment
+from ..base import StepContext
 from ..config import WeightsSync
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..weights import LocalTraining, OwnWorkers
@@ -83,7 +83,7 @@ class QuorumTraining(LocalTraining):
 
     # An iteration.
 
-    def iterate(self, batches: Sequence[Batch], moment: Moment) -> Iteration:
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. The loss is that of the workers here that took a step."""
         iteration = self.ledger.begin(always_under_way=True)
         number, step = divmod(self._iterations, self._sync.every)
@@ -92,10 +92,10 @@ class QuorumTraining(LocalTraining):
         for local, batch in enumerate(batches):
             member, note = self._members[local], self.ledger.note(local)
             if batch.weight and self._trains(local, number, step):
-                note["loss"] = batch.weight * self._learn(local, batch, moment)
+                note["loss"] = batch.weight * self._learn(local, batch, context)
                 note["weight"], member.moved = batch.weight, True
         self._iterations += 1
-        if step + 1 == self._sync.every or moment.last:
+        if step + 1 == self._sync.every or context.last:
             self._close(number, step)
             self._ended = number + 1
             for local, pattern in enumerate(self._patterns):

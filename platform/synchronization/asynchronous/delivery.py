@@ -1,4 +1,4 @@
-"""One worker's mail: sends its messages to all others, and keeps what arrives until it is due.
+"""Delivery of one worker's messages: sends them to all others, and keeps what arrives until it is due.
 
 Workers apply what has arrived, or exactly what a schedule says. Simulated workers have a schedule, and a
 carrier in memory. A schedule is a made-up timing, the same wherever it is computed; of K workers, a row has a
@@ -25,11 +25,11 @@ from taugrad.compressors.wire.message import is_refusal
 
 
 @dataclass(frozen=True)
-class Course:
+class SimulatedTiming:
     """How fast workers and links are. The unit of time is a step."""
 
     step_times: tuple[float, ...]
-    """Of each worker."""
+    """Time of a step, one per worker."""
     delay: tuple[float, float]
     """The least and the most that a message takes; in between it is drawn for each."""
     seed: int
@@ -46,16 +46,16 @@ class Schedule:
     What has arrived when a step begins, or arrives at the same moment, is applied before the step. So workers
     of equal speed and messages without delay give synchronous training.
 
-    Everything is a function of the course and of the numbers of steps; no call depends on earlier calls.
+    Everything is a function of the timing and of the numbers of steps; no call depends on earlier calls.
     """
 
-    def __init__(self, course: Course, first: int) -> None:
+    def __init__(self, timing: SimulatedTiming, first: int) -> None:
         """Begins at time 0, when all workers have applied everything.
 
         `first` are every worker's steps before this in the whole run; delays are drawn from it.
         """
-        self._course, self._first = course, first
-        self._times = np.array(course.step_times)
+        self._timing, self._first = timing, first
+        self._times = np.array(timing.step_times)
         self._starts: list[NDArray[np.float64]] = []
         """float64 [K] a row: when each worker begins the step."""
         self._arrivals: list[NDArray[np.float64]] = []
@@ -83,7 +83,7 @@ class Schedule:
             self._add_row()
 
     def _add_row(self) -> None:
-        step, behind = len(self._starts), self._course.most_behind
+        step, behind = len(self._starts), self._timing.most_behind
         starts = np.zeros_like(self._times)
         if step:
             starts = self._starts[-1] + self._times
@@ -100,10 +100,10 @@ class Schedule:
     def _delays(self, step: int) -> NDArray[np.float64]:
         """float64 [K, K], of one step's messages from row to column."""
         links = (len(self._times), len(self._times))
-        least, most = self._course.delay
+        least, most = self._timing.delay
         if least == most:
             return np.full(links, least)
-        return np.random.default_rng([self._course.seed, self._first + step]).uniform(least, most, links)
+        return np.random.default_rng([self._timing.seed, self._first + step]).uniform(least, most, links)
 
 
 HEAD = Struct("<IIQdQ")
@@ -163,7 +163,7 @@ def read(sender: int, arrived: Payload, workers: int) -> Message | int:
 _TAG = "update"
 
 
-class Mail:
+class Delivery:
     """Counts steps over the whole run. Between two drains, every worker makes the same number of them."""
 
     def __init__(self, carrier: Carrier, *, most_behind: int, waits: bool) -> None:
