@@ -175,8 +175,8 @@ def test_adaptive_optimizers_with_a_threshold_on_each_steps_gradients_are_warned
             assert f"sync.mode = gradients{', simulated' if sync['mode'] == 'simulated' else ''}:" in head
             mended = RunSpec.model_validate(applied(tree, []) | yaml.safe_load("\n".join(lines)))
             assert mended.training.optimizer.lr == pytest.approx(0.002)  # the root of 4 workers
-            sync = mended.sync.of if mode == "simulated" else mended.sync
-            assert sync == WeightsSync(every=4, unsent=0.25)
+            chosen = mended.sync.of if sync["mode"] == "simulated" else mended.sync
+            assert chosen == WeightsSync(every=4, unsent=0.25)
             assert not warning_of([("b.yaml", mended)])
 
 

@@ -13,8 +13,8 @@ SiteRanks = tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
 
 Exchanged = Literal["buckets", "weights", "activations", "updates"]
-"""What workers send to one another: buckets of gradients during the backward pass, weights or their differences after local steps, activations as well as gradients, updates that nobody waits
-for."""
+"""What workers send to one another: buckets of gradients during the backward pass, weights or their
+differences after local steps, activations as well as gradients, updates that nobody waits for."""
 
 Resizing = Literal["merged", "cut", "never"]
 """What a checkpoint needs for another number of workers. merged: residuals are merged, if the spec allows it.
