@@ -88,12 +88,12 @@ Problems = Callable[[Asked], Iterator[str]]
 
 def _patterns(asked: Asked) -> Iterator[str]:
     mode, method = asked.mode, asked.method
-    plain = isinstance(mode, GradientsSync) and mode.pattern == "allgather"
-    if isinstance(method, PowerSGD) and (asked.sync.is_simulated or not plain):
+    by_hook = isinstance(mode, GradientsSync) and not asked.sync.is_simulated
+    if isinstance(method, PowerSGD) and not (by_hook and mode.pattern_name == "allgather"):
+        given = f"pattern = {mode.pattern_name}" if by_hook else f"mode = {asked.sync.mode}"
         yield (
-            f"compressor.kind = powersgd with {asked.where}.mode = {mode.mode}, pattern = "
-            f"{mode.pattern_name}: its factors go through torch's own all-reduce; use sync: "
-            "{mode: gradients, pattern: allgather}"
+            f"compressor.kind = powersgd with sync.{given}: its factors go through torch's own all-reduce; "
+            "use sync: {mode: gradients, pattern: allgather}"
         )
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and not method.has_fixed_size:
         yield (

@@ -162,6 +162,16 @@ class Pattern(ABC):
         is damaged or does not fit; then nothing is filled.
         """
 
+    def by_parameter(self, total: Tensor) -> Tensor:
+        """What `assemble` gave, with the elements in the order of the parameters: float32 [all elements]."""
+        if len(self.shards) == 1:
+            return total
+        flat = torch.empty_like(total)
+        parameters = torch.split(flat, self.setting.sizes)
+        places = [place for shard in self.shards for place in shard.of(parameters)]
+        torch._foreach_copy_(places, list(torch.split(total, [place.numel() for place in places])))
+        return flat
+
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
 
