@@ -143,7 +143,7 @@ def _check_composed(advice, optimizer, precision):
         if precision == "fp16":
             assert spec.training.precision == "fp16"
         if spec.compressor.kind == "none":
-            assert spec.sync.mode == "allgather"
+            assert spec.sync.mode == "gradients"
             continue
         assert isinstance(spec.sync, WeightsSync)
         assert spec.sync.unsent == pytest.approx(1 / WORKERS, rel=1e-5)
