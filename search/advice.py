@@ -1,6 +1,6 @@
 """Advice on how to train over a link, from measurements.
 
-`SETTINGS` lists the ways to exchange that are worth a try, with the measured worths of their steps. The boxes
+`RECIPES` lists the ways to exchange that are worth a try, with the measured worths of their steps. The boxes
 of docs/choose.md, the rows and the headline of `taugrad plan`, the shortlist of `taugrad auto --link`, and
 the warning of `taugrad train` come from here, filled in for a run.
 """
@@ -36,13 +36,13 @@ Pattern = Literal["allgather", "hierarchical", "sharded"]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A way to exchange.
+class Recipe:
+    """An entry of the list of recommendations: a method, and how often it exchanges.
 
     Attributes:
         family: of ways that differ in degree only.
         line: of the compressor; momentum is the optimizer's.
-        value: steps of the training without compression that one step is worth, both at their best learning
+        worth: steps of the training without compression that one step is worth, both at their best learning
             rates: the ratio of the steps to the target, as docs/results/*network_target* have it. Estimates
             between measured ones: `linear` in 8 bits, `strom` of 10% in each step, 10% every 10 steps, and
             DiLoCo in 4 bits.
@@ -54,7 +54,7 @@ class Setting:
 
     family: Family
     line: str
-    value: float
+    worth: float
     every: int = 0
     degree: tuple[float, ...] = ()
     unsent: bool = False
@@ -78,48 +78,48 @@ class Setting:
         return fields
 
 
-def _local(every: int, density: float, value: float) -> Setting:
+def _local(every: int, density: float, worth: float) -> Recipe:
     line = f"strom(density({density:g}, every=1)) | golomb_rice"
-    return Setting("local", line, value, every, (every, 1 / density), unsent=True)
+    return Recipe("local", line, worth, every, (every, 1 / density), unsent=True)
 
 
-def _sparseloco(every: int, keep: int, value: float) -> Setting:
+def _sparseloco(every: int, keep: int, worth: float) -> Recipe:
     line = f"chunked_topk(keep={keep}, decay=0.95) | quantile(bits=2) | chunked"
-    return Setting("sparseloco", line, value, every, (every, 1 / keep))
+    return Recipe("sparseloco", line, worth, every, (every, 1 / keep))
 
 
 USUAL = _local(4, 0.1, 0.91)
 """The default."""
-SETTINGS = (
-    Setting("exact", "none", 1.0),
-    Setting("exact", "fp16", 1.0),
-    Setting("linear", "linear(bits=8)", 0.97, degree=(4,)),
-    Setting("linear", "linear(bits=4)", 0.93, degree=(8,)),
-    Setting("strom", "strom(density(0.1)) | golomb_rice", 0.7),
-    Setting("strom", "strom(density(0.01)) | golomb_rice", 0.57),
-    Setting("strom", "strom(density(0.001)) | golomb_rice", 0.34),
-    Setting("wgt", "wgt(density(0.01)) | golomb_rice", 0.71),
+RECIPES = (
+    Recipe("exact", "none", 1.0),
+    Recipe("exact", "fp16", 1.0),
+    Recipe("linear", "linear(bits=8)", 0.97, degree=(4,)),
+    Recipe("linear", "linear(bits=4)", 0.93, degree=(8,)),
+    Recipe("strom", "strom(density(0.1)) | golomb_rice", 0.7),
+    Recipe("strom", "strom(density(0.01)) | golomb_rice", 0.57),
+    Recipe("strom", "strom(density(0.001)) | golomb_rice", 0.34),
+    Recipe("wgt", "wgt(density(0.01)) | golomb_rice", 0.71),
     _local(2, 0.2, 0.82),
     USUAL,
     _local(4, 0.02, 0.91),
     _local(10, 0.1, 0.8),
     _local(10, 0.02, 0.57),
-    Setting("diloco", "linear(bits=8)", 0.68, 10, (10, 4)),
-    Setting("diloco", "linear(bits=8)", 0.56, 30, (30, 4)),
-    Setting("diloco", "linear(bits=4)", 0.5, 30, (30, 8)),
+    Recipe("diloco", "linear(bits=8)", 0.68, 10, (10, 4)),
+    Recipe("diloco", "linear(bits=8)", 0.56, 30, (30, 4)),
+    Recipe("diloco", "linear(bits=4)", 0.5, 30, (30, 8)),
     _sparseloco(4, 128, 0.93),
     _sparseloco(4, 64, 0.85),
     _sparseloco(10, 64, 0.52),
 )
 _UNKNOWN_SPARSE, _UNKNOWN_DENSE = 0.57, 0.9
 _UNKNOWN_LOCAL = ((2, 0.82), (4, 0.84), (10, 0.57), (30, 0.5))
-"""Values of ways that are not in the list, by the steps between two exchanges."""
+"""Worths of ways that are not in the list, by the steps between two exchanges."""
 
 
-def value_like(method: object, sync: RealSync, optimizer: str) -> float:
-    """The value (see `Setting`) of a way that is not in the list; 0 if it is never advised."""
+def worth_like(method: object, sync: RealSync, optimizer: str) -> float:
+    """The worth (see `Recipe`) of a way that is not in the list; 0 if it is never advised."""
     if sync.is_local:
-        return next((value for every, value in _UNKNOWN_LOCAL if 0 < sync.local_steps <= every), 0.4)
+        return next((worth for every, worth in _UNKNOWN_LOCAL if 0 < sync.local_steps <= every), 0.4)
     if isinstance(method, SparseMethod):
         return 0.0 if optimizer in ADAPTIVE else _UNKNOWN_SPARSE
     return _UNKNOWN_DENSE

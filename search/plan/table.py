@@ -10,7 +10,8 @@ from rich.table import Table
 from ..tables import markdown as tabulated
 from ..tables import printed
 from .bandwidth import SHARES, BandwidthTable
-from .planning import Comparison, Prediction
+from .candidate import Candidate
+from .planning import Comparison
 
 HEADINGS = (
     "method",
@@ -37,16 +38,16 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
     """Rows of predictions, under `HEADINGS`."""
     return [
         (
-            prediction.candidate.method,
-            prediction.candidate.mode,
-            number(prediction.seconds),
-            number(comparison.times_faster(prediction)),
-            f"{prediction.candidate.value:.2f}",
-            number(100 * prediction.step.utilization),
-            number(prediction.step.received / 1e6),
-            number(prediction.memory / 1e6),
+            candidate.method,
+            candidate.mode,
+            number(candidate.seconds),
+            number(comparison.times_faster(candidate)),
+            f"{candidate.worth:.2f}",
+            number(100 * candidate.step.utilization),
+            number(candidate.step.received / 1e6),
+            number(candidate.memory / 1e6),
         )
-        for prediction in comparison.predictions
+        for candidate in comparison.candidates
     ]
 
 
@@ -86,12 +87,12 @@ def sentence(comparison: Comparison) -> str:
         gain = base.seconds / best.to_target
         return (
             f"At {title_of(comparison)}: {_named(best)} ({number(base.seconds / best.seconds)} times faster "
-            f"than {base.candidate.method}; about {number(gain)} times faster to a target)."
+            f"than {base.method}; about {number(gain)} times faster to a target)."
         )
     text = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
-    compressed = [prediction for prediction in comparison.predictions if prediction.candidate.compresses]
+    compressed = [candidate for candidate in comparison.candidates if candidate.compresses]
     if compressed:
-        fastest = min(compressed, key=lambda prediction: prediction.to_target)
+        fastest = min(compressed, key=lambda candidate: candidate.to_target)
         if math.isfinite(fastest.to_target):
             text += f"; the fastest to a target that compresses is {_named(fastest)}"
     return text + "."
@@ -139,16 +140,16 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
         )
     )
     for comparison in comparisons:
-        for prediction in comparison.predictions:
-            step = prediction.step
-            numbers = (prediction.seconds, step.compute_s, step.exchange_s, step.received, prediction.memory)
+        for candidate in comparison.candidates:
+            step = candidate.step
+            numbers = (candidate.seconds, step.compute_s, step.exchange_s, step.received, candidate.memory)
             writer.writerow(
                 (
                     *(
                         comparison.link,
                         comparison.workers,
-                        prediction.candidate.method,
-                        prediction.candidate.mode,
+                        candidate.method,
+                        candidate.mode,
                     ),
                     *(f"{number:.6g}" for number in numbers),
                 )
@@ -163,5 +164,5 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"
 
 
-def _named(prediction: Prediction) -> str:
-    return f"{prediction.candidate}, {number(prediction.seconds)} s a step"
+def _named(candidate: Candidate) -> str:
+    return f"{candidate}, {number(candidate.seconds)} s a step"

@@ -127,12 +127,12 @@ def draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
         PlannedStep(
             str(comparison.link),
             comparison.workers,
-            str(prediction.candidate),
-            prediction.seconds,
-            prediction.step.compute_s,
+            str(candidate),
+            candidate.seconds,
+            candidate.step.compute_s,
         )
         for comparison in comparisons
-        for prediction in comparison.predictions
+        for candidate in comparison.candidates
     ]
     with as_written():
         save(planned_steps(steps), path)
