@@ -1,8 +1,8 @@
 """Advice on how to train over a link, from measurements.
 
-`RECIPES` lists the ways to exchange that are worth a try, with the measured worths of their steps. The boxes
-of docs/choose.md, the rows and the headline of `taugrad plan`, the shortlist of `taugrad auto --link`, and
-the warning of `taugrad train` come from here, filled in for a run.
+`RECIPES` lists what is worth a try, with the measured worths of steps: the candidates of `taugrad plan` and
+`taugrad auto --link` come from it. `METHODS` are the methods of docs/choose.md, which `taugrad doctor`
+prints; a test compares the page with them, and its figures with the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ MANY = 8
 """Workers. From here on, messages from each worker to all others are most of the bytes."""
 ADAPTIVE = ("adam", "adamw", "lamb", "muon")
 """Kinds of optimizers that divide by the size of past gradients; Muon does for what is no matrix."""
-PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
 CLEARLY = 1.25
 """How much faster to a target than the usual way another must be to be advised: worths were measured with
 other models."""
@@ -142,28 +141,24 @@ def pattern_of(workers: int, delay: float, sites: int = 1) -> Pattern:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a case.
+    """The method for a case, as docs/choose.md has it.
 
     Attributes:
-        name: of the case; `docs/make_choose.py` uses it, too.
         when: the case, in words.
         because: the reason, without figures.
-        fields: of a spec. Fields of a later case contain those of an earlier one.
+        fields: of a spec.
         notes: remarks on them, by the field's name.
-        command: instead of fields.
     """
 
-    name: str
     when: str
     because: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]
     notes: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
 
     @property
-    def use(self) -> tuple[str, ...]:
-        """Lines of a spec, or the command."""
-        return (self.command,) if self.command else tuple(spec_lines(self.fields, self.notes))
+    def use(self) -> list[str]:
+        """Lines of a spec."""
+        return spec_lines(self.fields, self.notes)
 
 
 def spec_lines(fields: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> list[str]:
@@ -191,13 +186,11 @@ _UNSENT = {"sync": "unsent: 1 / workers.count"}
 _LOCAL = local_steps("adamw", LR, WORKERS)
 METHODS = (
     Advice(
-        "fast link",
         "The slowest link is faster than 1 Gbit/s",
         "compression itself takes time; taugrad plan predicts whether it pays for your model",
         {"sync": {"mode": "allgather"}, "compressor": "none"},
     ),
     Advice(
-        "adaptive optimizer",
         "The optimizer is Adam, AdamW, LAMB or Muon",
         "these optimizers divide by the size of past gradients (Muon for embeddings, the last layer and "
         "vectors), which a threshold on gradients distorts; so let each worker step with its own gradients, "
@@ -206,7 +199,6 @@ METHODS = (
         {**_UNSENT, "training": f"{LR:g}, your lr, x sqrt(workers.count)"},
     ),
     Advice(
-        "sgd",
         "The optimizer is SGD, with or without momentum, or LARS",
         "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
         "workers' weights differ meanwhile, so check what your training reaches; lr and momentum stay",
@@ -215,83 +207,6 @@ METHODS = (
     ),
 )
 """The methods, in order: the first case that applies is the one."""
-BESIDES = (
-    Advice(
-        "sites",
-        "Workers are at several sites, connected by a slow link",
-        "a message then crosses the slow link once for each other site, not once for each worker there",
-        {"sync": USUAL.sync(WORKERS, "hierarchical")},
-    ),
-    Advice(
-        "many workers",
-        "There are 8 workers or more at one site, and the delay is less than 5 ms",
-        "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
-        "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
-        {"sync": USUAL.sync(WORKERS, "sharded")},
-    ),
-    Advice(
-        "long link",
-        "Workers are at one site, and the link's delay is 5 ms one way or more",
-        "messages from all to all, which are the default, wait for one delay in an exchange, however "
-        "many workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
-        {"sync": USUAL.sync(WORKERS)},
-    ),
-    Advice(
-        "fp16",
-        "You train in fp16",
-        "the exchange stays in float32, and a step whose gradient overflows is skipped",
-        {"training": {"precision": "fp16"}},
-        {"training": "with any compressor except powersgd"},
-    ),
-)
-"""Additional cases. At most one of those about patterns applies."""
-_BY_COMPRESSOR = {"training": "the compressor applies the momentum"}
-_SPARSE = {"compressor": PER_STEP_LINE, "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}}}
-WORTH_KNOWING = (
-    Advice(
-        "every step",
-        "Every step must be exchanged, and the optimizer is SGD or LARS",
-        "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
-        "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
-        "than 5 ms, use mode: sharded instead",
-        {"sync": {"mode": "allgather"}, **_SPARSE},
-        _BY_COMPRESSOR,
-    ),
-    Advice(
-        "unknown threshold",
-        "You do not know which threshold keeps your accuracy",
-        "it trains without compression, then with two densities, or with local steps if the optimizer is "
-        "adaptive, until one is within the tolerance; if none is, it says how far off the nearest is",
-        command="taugrad auto SPEC --tolerance 2",
-    ),
-    Advice(
-        "target",
-        "You want to reach a loss in the least time over a link",
-        "it weighs the seconds per step against what a step learns, by short probes of your own training",
-        command="taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",
-    ),
-    Advice(
-        "uneven steps",
-        "Workers take turns at being slow, and the optimizer is SGD or LARS",
-        "nobody waits for the slowest worker of a step; if it is always the same one, nothing is gained",
-        {"sync": {"mode": "async"}, **_SPARSE},
-        _BY_COMPRESSOR,
-    ),
-    Advice(
-        "fully connected",
-        "Most parameters are in fully connected layers (AlexNet, VGG)",
-        "these layers are split over the workers, which exchange activations instead of gradients",
-        {"sync": {"mode": "hybrid"}},
-    ),
-    Advice(
-        "nearly the same numbers",
-        "The training should change as little as possible",
-        "every element is sent in every step, in a quarter of the bytes; in your own DDP script on GPUs with "
-        "NCCL, messages stay on the GPU (plan them as sharded)",
-        {"compressor": "linear(bits=8)"},
-    ),
-)
-"""Cases that do not follow from a spec and a link."""
 
 
 def lines_of(advice: Sequence[Advice]) -> list[str]:

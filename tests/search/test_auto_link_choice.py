@@ -331,7 +331,7 @@ def test_the_probe_ends_when_its_seconds_are_spent_whatever_the_machine_does(slo
         assert result.probed <= trainings.done[result.spec.fingerprint()]
     said = words.reason(choice, SLOW, 4, exact.step)
     assert bool(probed) == (slower <= 3) == ("could not compare: raise --probe-seconds" not in said)
-    everything = [candidate for candidate in (*choice.compared, *choice.rejected)]
+    everything = [*choice.compared, *choice.rejected]
     assert len(everything) == len({candidate.run.fingerprint() for candidate in everything})
 
 

@@ -237,14 +237,12 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
     needed = bandwidth_tables(CALIBRATION, comparisons)
     assert len(needed) == 4  # two delays, or two rates of the workers' own links beside the trunk
     for method in needed:
-        assert [way for way, _ in method.rows] == [
-            prediction
-            for prediction in next(
-                comparison
-                for comparison in comparisons
-                if (comparison.link, comparison.workers) == (method.link, method.workers)
-            ).candidates
-        ]
+        alike = next(
+            comparison
+            for comparison in comparisons
+            if (comparison.link, comparison.workers) == (method.link, method.workers)
+        )
+        assert [way for way, _ in method.rows] == list(alike.candidates)
         for way, rates in method.rows:
             reached = [rate for rate in rates if rate is not None]
             assert reached == sorted(reached) != []
