@@ -18,7 +18,7 @@ from taugrad.compressors.method import read_config
 from taugrad.platform.launching import command as training
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.config import WeightsSync
-from taugrad.search import command as searching
+from taugrad.search import run_search as searching
 from taugrad.search.advice import (
     ADAPTIVE,
     CLEARLY,
@@ -29,8 +29,8 @@ from taugrad.search.advice import (
     pattern_of,
     warning_of,
 )
-from taugrad.search.auto_link import command as linking
-from taugrad.search.plan import command as planning
+from taugrad.search.auto_link import run_auto_link as linking
+from taugrad.search.plan import run_plan as planning
 
 PAGE = (Path(__file__).parent.parent / "docs/choose.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^### (?:\d\. )?(.+?)\n(.+?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))

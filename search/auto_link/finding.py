@@ -13,8 +13,8 @@ from taugrad.platform.spec import RunSpec
 from ..plan.calibrated import HALF, Calibration
 from ..plan.calibration import OthersWork, busy_now
 from ..plan.candidates import candidates_of, left_out, tuned_references
-from ..plan.command import calibrated
 from ..plan.link import Link
+from ..plan.run_plan import calibrated
 from ..plan.step_model import StepTime
 from .choice import Decision, Run, Train, choose, shortlist
 from .shortlist import half_all_reduce, predicted, sift

@@ -15,10 +15,10 @@ from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.synchronization.config import SimulatedSync
 from taugrad.platform.tracking import names
-from taugrad.search.auto_link import command
-from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
+from taugrad.search.auto_link import run_auto_link as command
 from taugrad.search.auto_link.probe_runs import probe_runs_of
 from taugrad.search.auto_link.request import TargetRequest
+from taugrad.search.auto_link.run_auto_link import ARTIFACT, run_auto_link
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.candidates import candidates_of
 from taugrad.search.plan.link import Link

@@ -21,7 +21,7 @@ from ..config import refusal
 from ..measured import finished
 from ..plan.candidate import Candidate
 from ..plan.candidates import simulated, uncompressed
-from ..plan.command import check_plannable, measured_link
+from ..plan.run_plan import check_plannable, measured_link
 from ..plan.table import number
 from . import words
 from .finding import Finding, find
