@@ -222,18 +222,10 @@ def _open_parent(client: "MlflowClient", journal: SearchJournal, search: Search,
 def _announce(console: Console, progress: SearchProgress, client: "MlflowClient") -> None:
     record, name, place = progress.record, progress.search.name, masked(client.tracking_uri)
     went_on = f", {len(record.ended)} of them done" if record.ended else ""
-    say(
-        console,
-        f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {place}",
-    )
+    say(console, f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {place}")
 
 
-def _leave(
-    progress: SearchProgress,
-    client: "MlflowClient",
-    draw: Draw,
-    status: Status,
-) -> None:
+def _leave(progress: SearchProgress, client: "MlflowClient", draw: Draw, status: Status) -> None:
     """Writes files, the figure and MLflow's states at the end, also of an interrupted search."""
     folder = progress.journal.path.parent
     files: list[Path] = []

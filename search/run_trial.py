@@ -198,12 +198,7 @@ def _reached(spec: RunSpec, metric: Metric, value: float) -> bool:
 
 
 def _evaluated(
-    evaluate: str,
-    spec: RunSpec,
-    client: "MlflowClient",
-    run_id: str,
-    metric: Metric,
-    notify: OnEvaluation,
+    evaluate: str, spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
 ) -> TrialOutcome:
     """Runs a user's own training."""
     outcome: TrialOutcome | None = None

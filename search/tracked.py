@@ -132,12 +132,7 @@ def tag_endings(client: "MlflowClient", journal: SearchJournal) -> None:
             client.set_tag(run.info.run_id, TAG_REASON, trial.reason)
 
 
-def finish_parent(
-    client: "MlflowClient",
-    run_id: str,
-    files: Sequence[Path],
-    status: Status,
-) -> None:
+def finish_parent(client: "MlflowClient", run_id: str, files: Sequence[Path], status: Status) -> None:
     """Ends the search's run, with its tables, figure and specs as artifacts."""
     for path in files:
         is_spec = path.suffix == ".yaml"

@@ -140,11 +140,7 @@ def run_trials(progress: SearchProgress, context: TrialContext, corners: list[Ru
             trial_dirname_creator=lambda trial: f"trial_{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=name,
-            storage_path=storage,
-            callbacks=[callback],
-            stop=stopper,
-            verbose=0,
+            name=name, storage_path=storage, callbacks=[callback], stop=stopper, verbose=0
         ),
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failing trial is told in our own words

@@ -440,10 +440,7 @@ _SLOW_STARTS: Mapping[str, Sequence[Point]] = {
         *((10, rate, 5, 0.25) for rate in (1.0, 2.0)),
         *((4, 1.0, 2, 0.25), (30, 1.0, 10, 0.25), (10, 1.0, 2, 0.25)),
     ),
-    STROM.name: (
-        *((every, 2.0, 2, 0.25) for every in (4, 6, 10)),
-        *((4, 2.0, 1, 0.25), (30, 1.0, 5, 0.25)),
-    ),
+    STROM.name: (*((every, 2.0, 2, 0.25) for every in (4, 6, 10)), *((4, 2.0, 1, 0.25), (30, 1.0, 5, 0.25))),
 }
 """What was the best over faster links, and other numbers of local steps."""
 
@@ -473,13 +470,7 @@ SLOW = replace(
     conditions=True,
 )
 MANY = replace(
-    SLOW,
-    name=f"{SLOW.name}, 16 workers",
-    ddp=200,
-    contenders=(),
-    conditions=False,
-    hosts=16,
-    brief=True,
+    SLOW, name=f"{SLOW.name}, 16 workers", ddp=200, contenders=(), conditions=False, hosts=16, brief=True
 )
 """Its contenders begin with the best of `SLOW`; the attempts do not take part."""
 WORKLOADS = {

@@ -409,11 +409,7 @@ def earlier_table() -> Table:
         others = [(best - known)[families != family].mean() for family in families]
         missed[rule] = known + others - best
     rows = [
-        (
-            rule,
-            *(_factor(miss[tolerances == tolerance]) for tolerance in EARLIER_TOLERANCES),
-            _factor(miss),
-        )
+        (rule, *(_factor(miss[tolerances == tolerance]) for tolerance in EARLIER_TOLERANCES), _factor(miss))
         for rule, miss in missed.items()
     ]
     columns = ("fitted to other models and data", *(f"{t} points" for t in EARLIER_TOLERANCES), "all")

@@ -135,20 +135,8 @@ INTRODUCTION = (
 )
 
 
-FULL = Sizes(
-    real=(2, 4, 8),
-    simulated=(8, 16, 64),
-    many=(64,),
-    epochs=2,
-    data={},
-)
-QUICK = Sizes(
-    real=(2,),
-    simulated=(3,),
-    many=(3,),
-    epochs=1,
-    data={"data": FEW_STEPS["data"]},
-)
+FULL = Sizes(real=(2, 4, 8), simulated=(8, 16, 64), many=(64,), epochs=2, data={})
+QUICK = Sizes(real=(2,), simulated=(3,), many=(3,), epochs=1, data={"data": FEW_STEPS["data"]})
 
 
 def received_formula(mode: str, payload: float, workers: int, *, whole: bool) -> float:

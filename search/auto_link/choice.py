@@ -115,11 +115,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     left_out = list(rejected)
 
     def without_probe(
-        problem: str,
-        others: Sequence[Candidate],
-        *,
-        learned: bool = True,
-        compared: Sequence[Candidate] = (),
+        problem: str, others: Sequence[Candidate], *, learned: bool = True, compared: Sequence[Candidate] = ()
     ) -> Decision:
         best = by_advice(exact, candidates)[0] if learned else exact
         left_out.extend(replace(other, rejected=problem) for other in others if not other.is_run_of(best))

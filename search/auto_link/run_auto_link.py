@@ -179,10 +179,7 @@ def _conclude(
             f"{metric.shown(known.value)}; train longer",
         )
         return FAILED
-    say(
-        console,
-        result_line(spec, metric, known.value, metrics, finding.decision.best.seconds),
-    )
+    say(console, result_line(spec, metric, known.value, metrics, finding.decision.best.seconds))
     return OK
 
 

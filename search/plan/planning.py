@@ -47,10 +47,7 @@ class Comparison:
 
 
 def plan(
-    calibration: Calibration,
-    candidates: Sequence[Candidate],
-    links: Iterable[Link],
-    workers: Sequence[int],
+    calibration: Calibration, candidates: Sequence[Candidate], links: Iterable[Link], workers: Sequence[int]
 ) -> list[Comparison]:
     """Predicts every candidate (`compared_candidates`) on every link with every number of workers.
 

@@ -19,13 +19,7 @@ from .bandwidth import bandwidth_tables
 from .calibrated import Calibration
 from .calibration import CalibrationError, calibrate
 from .candidate import Candidate
-from .candidates import (
-    candidates_of,
-    changes,
-    check_candidates,
-    compared_candidates,
-    measured_methods,
-)
+from .candidates import candidates_of, changes, check_candidates, compared_candidates, measured_methods
 from .link import Link, Trunk
 from .planning import Comparison, plan
 from .probing import PORT, ProbeError, answer, measure, slowest

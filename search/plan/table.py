@@ -145,12 +145,7 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
             numbers = (candidate.seconds, step.compute_s, step.exchange_s, step.received, candidate.memory)
             writer.writerow(
                 (
-                    *(
-                        comparison.link,
-                        comparison.workers,
-                        candidate.method,
-                        candidate.mode,
-                    ),
+                    *(comparison.link, comparison.workers, candidate.method, candidate.mode),
                     *(f"{number:.6g}" for number in numbers),
                 )
             )

@@ -101,11 +101,7 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
         (Objective("front", ACCURACY, 2.5, BASELINE), 1, f"sends least within 2.5 points of {BARE}"),
         (Objective("front", ACCURACY, 0.5), 2, f"sends least within 0.5 points of {TOP}"),
         (Objective("front", ACCURACY, 0.4), 3, f"sends least within 0.4 points of {TOP}"),
-        (
-            Objective("front", ACCURACY, 0.5, HIGHER),
-            2,
-            f"sends least within 0.5 points of {TOP}",
-        ),
+        (Objective("front", ACCURACY, 0.5, HIGHER), 2, f"sends least within 0.5 points of {TOP}"),
         (Objective("constraint", ACCURACY, 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
         (Objective("constraint", ACCURACY, 0.5, HIGHER), 3, f"comes nearest to {BARE}"),
         (Objective("accuracy_per_wire_gb", ACCURACY), 0, "reaches most accuracy per wire GB"),
