@@ -308,11 +308,11 @@ def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer)
     (comparison,) = plan(measured(result, 1e5), result, [Link(rate=1e8, delay=0.03)], [16])
     best = comparison.best
     assert best.usual
-    (way,) = [way_ for way_ in candidates_of(spec, 16) if str(way_) == str(best)]
+    (way,) = [candidate for candidate in candidates_of(spec, 16) if str(candidate) == str(best)]
     said = yaml.safe_load("\n".join(changes(spec, way.spec)))
     assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
-    name = "sgd" if optimizer == "sgd" else "adaptive optimizer"
-    box = next(method.fields for method in METHODS if method.name == name)  # filled in for 4 workers
+    _, adaptive, sgd = METHODS
+    box = (sgd if optimizer == "sgd" else adaptive).fields  # filled in for 4 workers
     assert said["sync"] | {"unsent": 0.25} == box["sync"]
     assert read_config(said["compressor"]) == read_config(box["compressor"]) == read_config(USUAL.line)
     assert said.keys() == box.keys()
