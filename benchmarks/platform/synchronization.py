@@ -34,7 +34,7 @@ class Sizes:
     many: tuple[int, ...]
     """Numbers of simulated workers that are trained with all-gather and shards only."""
     epochs: int
-    """Of the runs whose accuracy is shown."""
+    """Epochs of the runs whose accuracy is shown."""
     data: Mapping[str, Any]
     """Fields of the spec; none: the digits."""
 

@@ -27,6 +27,10 @@ NEEDS = ("method", "mode", *(f"{share:.0%}" for share in SHARES))
 NEVER = "never"
 """Stands for a rate if none suffices."""
 _LEAST = 1e-4
+_CSV_COLUMNS = (
+    *("link", "workers", "method", "mode"),
+    *("seconds", "compute_s", "exchange_s", "received_bytes", "memory_bytes"),
+)
 LIMITS = (
     "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
     "compression, was measured with other models (docs/results). taugrad auto --link measures it with yours. "
@@ -126,29 +130,13 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
     """All predictions as CSV, in seconds and bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        (
-            "link",
-            "workers",
-            "method",
-            "mode",
-            "seconds",
-            "compute_s",
-            "exchange_s",
-            "received_bytes",
-            "memory_bytes",
-        )
-    )
+    writer.writerow(_CSV_COLUMNS)
     for comparison in comparisons:
         for candidate in comparison.candidates:
             step = candidate.step
             numbers = (candidate.seconds, step.compute_s, step.exchange_s, step.received, candidate.memory)
-            writer.writerow(
-                (
-                    *(comparison.link, comparison.workers, candidate.method, candidate.mode),
-                    *(f"{number:.6g}" for number in numbers),
-                )
-            )
+            named = (comparison.link, comparison.workers, candidate.method, candidate.mode)
+            writer.writerow((*named, *(f"{number:.6g}" for number in numbers)))
     return text.getvalue()
 
 
