@@ -22,7 +22,7 @@ SPARSEST, DENSEST = 1e-5, 0.1
 
 _HEADER_BYTES, _TAU_BYTES = 28.0, 4.0
 _TABLE_BYTES = 8.0
-"""Of a message that is not empty: the length of Golomb-Rice blocks, one block's entry, its last bits."""
+"""Bytes in a message that is not empty: length of Golomb-Rice blocks, one block's entry, its last bits."""
 SWING = 1.3
 """Bytes of positions and values over the estimate, as shares vary around the target. With `allocate`, it was
 0.6 to 1.3 in short trainings of LeNet and an mlp, and 1.9 at 0.3% of the mlp, which is 14 elements."""

@@ -187,10 +187,7 @@ def shares(_: None) -> Values:
     flops = {str(name): total for name, total in counter.get_flop_counts()["Global"].items()}
     conv = sum(total for name, total in flops.items() if "conv" in name)
     net = Net.of(model)
-    return {
-        "parameters": 100 * net.conv / (net.conv + net.fc),
-        "computing": 100 * conv / sum(flops.values()),
-    }
+    return {"parameters": 100 * net.conv / (net.conv + net.fc), "computing": 100 * conv / sum(flops.values())}
 
 
 def with_rate(times: int, rate: float, seed: int) -> Values:
@@ -260,7 +257,7 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
                 "eight": partial(eight_workers, "none"),
                 "eight, tau 1": partial(eight_workers, strom_speech.line(1)),
             }
-        ),
+        )
     },
     "oland_raj": {
         "sample": Part({"3%": sampled}),

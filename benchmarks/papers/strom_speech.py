@@ -29,7 +29,7 @@ TAU = 2.0
 """With which nets of several sizes are compared."""
 UNCOMPRESSED = "none"
 BEHIND, DELAY = 8, (0.0, 1.0)
-"""Of workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
+"""For workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from ..harness.workers import found_by
 TARGET_BYTES = NUMBER_BYTES = 8
 FLOAT_BYTES = 4
 COPIES = 3
-"""Of parameters: weights, gradients, momentum."""
+"""Copies of the parameters: weights, gradients, momentum."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Case:
     spec: RunSpec
     shape: Shape
     examples: int
-    """Of each worker."""
+    """Examples per worker."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Measured:
     received: float
     """Bytes of all workers."""
     messages: float
-    """Of all workers."""
+    """Messages of all workers."""
     peak: float
     """Bytes of memory above what the largest process had before the model."""
 
@@ -214,11 +214,11 @@ class Sizes:
     models: dict[str, dict[str, Any]]
     shape: Shape
     examples: dict[str, int]
-    """Of a worker, by model."""
+    """Examples per worker, by model."""
     simulated: tuple[int, ...]
     """Numbers of workers besides 2 real ones."""
     batches: tuple[int, ...]
-    """Of a worker, for which crossings are computed."""
+    """Batch sizes per worker for which crossings are computed."""
     workers: tuple[int, ...]
     """Likewise."""
 

@@ -31,7 +31,7 @@ class Sizes:
     many: tuple[int, ...]
     """Numbers of simulated workers that are trained with all-gather and shards only."""
     epochs: int
-    """Of the runs whose accuracy is shown."""
+    """Epochs of the runs whose accuracy is shown."""
     data: Mapping[str, Any]
     """Fields of the spec; none: the digits."""
 
@@ -132,20 +132,8 @@ INTRODUCTION = (
 )
 
 
-FULL = Sizes(
-    real=(2, 4, 8),
-    simulated=(8, 16, 64),
-    many=(64,),
-    epochs=2,
-    data={},
-)
-QUICK = Sizes(
-    real=(2,),
-    simulated=(3,),
-    many=(3,),
-    epochs=1,
-    data={"data": FEW_STEPS["data"]},
-)
+FULL = Sizes(real=(2, 4, 8), simulated=(8, 16, 64), many=(64,), epochs=2, data={})
+QUICK = Sizes(real=(2,), simulated=(3,), many=(3,), epochs=1, data={"data": FEW_STEPS["data"]})
 
 
 def received_formula(pattern: str, payload: float, workers: int, *, whole: bool) -> float:

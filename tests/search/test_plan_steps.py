@@ -14,16 +14,15 @@ from taugrad.platform.synchronization.config import (
     HybridSync,
     WeightsSync,
 )
-from taugrad.search.advice import METHODS, SETTINGS, USUAL
+from taugrad.search.advice import METHODS, RECIPES, USUAL
 from taugrad.search.plan import table
 from taugrad.search.plan.bandwidth import SHARES, bandwidth_tables, rate_for
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.candidate import Candidate
-from taugrad.search.plan.candidates import candidates_of
+from taugrad.search.plan.candidates import candidates_of, changes, compared_candidates
 from taugrad.search.plan.link import Link, Trunk
 from taugrad.search.plan.planning import plan
 from taugrad.search.plan.step_model import CannotPlan, step_time, worker_bytes
-from taugrad.search.ways import changes, ways_of
 
 MEGABYTE_A_SECOND = Link(rate=8e6, headers=0.0)
 SPARSE = "strom(density(0.01)) | golomb_rice"
@@ -117,7 +116,7 @@ def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     def islands(spec, **fields):
         return {
             candidate.method: candidate
-            for candidate in candidates_of(spec, **fields)
+            for candidate in compared_candidates(spec, **fields)
             if "islands" in candidate.mode
         }
 
@@ -135,10 +134,10 @@ def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     given = CALIBRATION.model_copy(
         update={"methods": {**CALIBRATION.methods, "linear": FEW, "linear(bits=4)": FEW}}
     )
-    rows = plan(given, candidates_of(with_islands, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
-    counts = [sum("islands" in row.candidate.mode for row in comparison.predictions) for comparison in rows]
+    rows = plan(given, compared_candidates(with_islands, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
+    counts = [sum("islands" in row.mode for row in comparison.candidates) for comparison in rows]
     assert counts == [0, 0, 3]  # one island of 2; 3 are no islands
-    memory = {str(row.candidate): row.memory for row in rows[2].predictions}
+    memory = {str(row): row.memory for row in rows[2].candidates}
     assert (
         memory["linear (islands of 2)"]
         == 8e5 + (3 * 8e5 + 8e5 + 8e5 + 2 * 3e4) / 2
@@ -178,19 +177,15 @@ def test_between_sites_messages_cross_once():
     local = [WeightsSync(every=4, pattern=pattern) for pattern in ("allgather", "hierarchical")]
     straight, by_site = (seconds(FEW, link, 8, candidate) for candidate in local)
     assert straight - by_site == pytest.approx((16 * 3 - 4 * 3) / 4, rel=0.01)
-    candidates = candidates_of(RunSpec(), [SPARSE], sites=True)
+    candidates = compared_candidates(RunSpec(), [SPARSE], sites=True)
     sparse = candidates[-1].method
     modes = [candidate.mode for candidate in candidates if candidate.method == sparse]
     assert modes == ["allgather", "hierarchical", "islands by host"]
     known = CALIBRATION.model_copy(update={"methods": {**CALIBRATION.methods, sparse: FEW}})
     (comparison,) = plan(known, candidates, [link], [8])
-    results = [
-        prediction.candidate.mode
-        for prediction in comparison.predictions
-        if prediction.candidate.method == sparse
-    ]
+    results = [prediction.mode for prediction in comparison.candidates if prediction.method == sparse]
     assert results == modes[::-1]
-    assert comparison.best.candidate.mode == "islands by host"
+    assert comparison.best.mode == "islands by host"
     assert "At 8mbit,0ms; 2 sites, 80kbit,0ms between, 8 workers: " in table.sentence(comparison)
 
 
@@ -216,11 +211,11 @@ def candidates():
 def test_the_plan_says_where_compression_pays_and_where_it_does_not():
     slow, fast = plan(CALIBRATION, candidates(), [Link(rate=1e7), Link(rate=1e11)], [4])
     assert slow.pays
-    assert slow.best.candidate.method == SPARSE
+    assert slow.best.method == SPARSE
     factor = slow.of(HALF).seconds / slow.best.seconds
     assert f"{factor:.3g} times faster than {HALF}" in table.sentence(slow)
     assert not fast.pays
-    assert fast.best.candidate.method == "none"
+    assert fast.best.method == "none"
     assert "compression does not pay: none" in table.sentence(fast)
     assert f"the fastest to a target that compresses is {SPARSE}" in table.sentence(fast)
 
@@ -239,14 +234,12 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
     needed = bandwidth_tables(CALIBRATION, comparisons)
     assert len(needed) == 4  # two delays, or two rates of the workers' own links beside the trunk
     for method in needed:
-        assert [way for way, _ in method.rows] == [
-            prediction.candidate
-            for prediction in next(
-                comparison
-                for comparison in comparisons
-                if (comparison.link, comparison.workers) == (method.link, method.workers)
-            ).predictions
-        ]
+        alike = next(
+            comparison
+            for comparison in comparisons
+            if (comparison.link, comparison.workers) == (method.link, method.workers)
+        )
+        assert [way for way, _ in method.rows] == list(alike.candidates)
         for way, rates in method.rows:
             reached = [rate for rate in rates if rate is not None]
             assert reached == sorted(reached) != []
@@ -269,7 +262,7 @@ def test_candidates_are_the_specs_own_both_all_reduces_and_others():
     spec = RunSpec.model_validate(
         {"compressor": "wgt(0.001)", "sync": {"mode": "gradients", "pattern": "sharded"}}
     )
-    result = candidates_of(spec)
+    result = compared_candidates(spec)
     assert [(candidate.method, candidate.mode) for candidate in result[:3]] == [
         ("wgt(tau=0.001)", "sharded"),
         ("none", "all-reduce"),
@@ -277,16 +270,16 @@ def test_candidates_are_the_specs_own_both_all_reduces_and_others():
     ]
     assert len(set(map(str, result))) == len(result)
     local = {candidate.sync.every for candidate in result if isinstance(candidate.sync, WeightsSync)}
-    assert local == {setting.every for setting in SETTINGS if setting.every}
+    assert local == {setting.every for setting in RECIPES if setting.every}
     assert {2, 4, 10} <= local
     assert "chunked_topk | chunked (weights every 4 steps, allgather)" in map(str, result)  # SparseLoCo's
-    assert [candidate.method for candidate in candidates_of(RunSpec(), ["bgt(0.01)"])] == [
+    assert [candidate.method for candidate in compared_candidates(RunSpec(), ["bgt(0.01)"])] == [
         "none",
         HALF,
         "bgt(tau=0.01)",
     ]
     with pytest.raises(ValueError, match="nonsense"):
-        candidates_of(RunSpec(), ["nonsense"])
+        compared_candidates(RunSpec(), ["nonsense"])
 
 
 def gpt(**fields):
@@ -310,15 +303,15 @@ def measured(candidates, density_bytes):
 def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer):
     """4 workers, 100 Mbit, 30 ms: as docs/choose.md has it, with this spec's rate and workers."""
     spec = gpt(training={"batch_per_worker": 8, "optimizer": {"kind": optimizer, "lr": 0.003}})
-    result = candidates_of(spec)
+    result = compared_candidates(spec)
     (comparison,) = plan(measured(result, 1e5), result, [Link(rate=1e8, delay=0.03)], [16])
-    best = comparison.best.candidate
+    best = comparison.best
     assert best.usual
-    (way,) = [way_ for way_ in ways_of(spec, 16) if str(way_) == str(best)]
+    (way,) = [candidate for candidate in candidates_of(spec, 16) if str(candidate) == str(best)]
     said = yaml.safe_load("\n".join(changes(spec, way.spec)))
     assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
-    name = "sgd" if optimizer == "sgd" else "adaptive optimizer"
-    box = next(method.fields for method in METHODS if method.name == name)  # filled in for 4 workers
+    _, adaptive, sgd = METHODS
+    box = (sgd if optimizer == "sgd" else adaptive).fields  # filled in for 4 workers
     assert said["sync"] | {"unsent": 0.25} == box["sync"]
     assert read_config(said["compressor"]) == read_config(box["compressor"]) == read_config(USUAL.line)
     assert said.keys() == box.keys()

@@ -68,12 +68,9 @@ class Scenario:
         Args:
             address: of the job server, for `submit`.
         """
-        more = {
-            "train": [],
-            "search": [],
-            "auto": ["--tolerance", "2"],
-            "submit": ["--address", address],
-        }[self.kind]
+        more = {"train": [], "search": [], "auto": ["--tolerance", "2"], "submit": ["--address", address]}[
+            self.kind
+        ]
         return [self.kind, "spec.yaml", *more]
 
     @property
