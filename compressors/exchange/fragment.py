@@ -244,6 +244,9 @@ class Fragment(Averaging):
 
     def take_over(self, states: Sequence[Mapping[str, Any]], models: Sequence[FormerModel]) -> None:
         """See `LocalRounds.reshard`."""
+        if self.in_flight is not None:
+            self.in_flight.result()  # until then its rounds change what is not sent
+            self.in_flight = None
         runner, unsent = self.runner, [state["unsent"] for state in states]
         counts = [state["workers"] for state in unsent]
         saved = ranks_together([state["parts"] for state in states], counts)
@@ -256,9 +259,17 @@ class Fragment(Averaging):
         self.reshard(unsent)
         names, share = self.patterns[0].setting.names, share_of(former, now, self.patterns[0].reduction)
         for local, rank in enumerate(runner.ranks):
-            self.parts[local] = WorkerPart(list(parts[model_of(rank, former)].squares))
+            examples = sum(part.examples for part in parts[rank::now])
+            self.parts[local] = WorkerPart(list(parts[model_of(rank, former)].squares), examples)
             weights = bases = self.base_weights(local)
-            if move := merged(moved[rank::now], share):  # a worker that joins has none
+            moves, factor = moved[rank::now], share
+            if examples:  # as they weigh in the workers' mean
+                factor = 1 / examples
+                moves = [
+                    {name: part.examples * move for name, move in moves_of.items()}
+                    for moves_of, part in zip(moves, parts[rank::now], strict=True)
+                ]
+            if move := merged(moves, factor):  # a worker that joins has none
                 weights = [base - move[name].to(base.device) for name, base in zip(names, bases, strict=True)]
             for place, continued in enumerate(weights):
                 copy_into([self._parameter(local, place)], [continued])
@@ -267,6 +278,8 @@ class Fragment(Averaging):
         if in_flight := states[0]["in_flight"]:  # the mean is the same everywhere
             first, processes = (runner.ranks[0], now) if runner.waits else (0, 1)
             counted = [state["in_flight"]["traffic"] for state in states[first::processes]]
+            if in_flight["examples"] is not None:  # the mean is of as many workers as there were
+                in_flight = {**in_flight, "examples": in_flight["examples"] * now / former}
             self.in_flight = self._restored(in_flight, counted)
 
     def _moved(

@@ -247,7 +247,6 @@ class LocalRounds:
         """
         self.progress = max(float(state["progress"]) for state in states)
         for number, fragment in enumerate(self.fragments):
-            fragment.begin_anew(self.steps)
             fragment.take_over([state["fragments"][number] for state in states], models)
 
 
