@@ -25,9 +25,8 @@ from torch.optim import Optimizer
 from .bucket.ledger import Step, Totals, Traffic
 from .exchange.addresses import places_of
 from .exchange.agreement import described, description, flattened, require_agreement
-from .exchange.fragment import FormerModel, LocalWorker, fragments_of, on_host
 from .exchange.keys import require_long_enough
-from .exchange.local_rounds import LocalRounds
+from .exchange.local_rounds import FormerModel, LocalRounds, LocalWorker, fragments_of, on_host
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns.base import Setting
 from .exchange.resizing import model_of, ranks_together, require_same_worker
