@@ -268,7 +268,7 @@ class CompressionState(WorkerState):
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
             places = {f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)}
-            self._meet({**self._ddp_options, **described(self._parameters), **places})
+            self._check_agreement_and_connect({**self._ddp_options, **described(self._parameters), **places})
             self._agreed[key] = names
         return names
 

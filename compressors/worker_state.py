@@ -144,7 +144,7 @@ class WorkerState:
         """Makes the next backward pass record every parameter's gradient statistics."""
         self._observing = True
 
-    def aim_at(self, share: float) -> float:
+    def set_density(self, share: float) -> float:
         """Changes the density from the next backward pass on; residuals stay as they are.
 
         All workers must call this between the same two passes. Messages of other densities can be read, but a
@@ -160,8 +160,8 @@ class WorkerState:
             ValueError: the share is out of range, or the method has no target density (`Method.aim`).
         """
         if self._reducer.back is not None:
-            self._reducer.back.aim_at(share)
-        return self.feedback.aim_at(share)
+            self._reducer.back.set_density(share)
+        return self.feedback.set_density(share)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
@@ -293,7 +293,7 @@ class WorkerState:
                 )
             )
 
-    def _meet(self, description: Mapping[str, str]) -> None:
+    def _check_agreement_and_connect(self, description: Mapping[str, str]) -> None:
         """Compares settings, besides those of method and exchange, with all others', and connects to them."""
         settings = {
             **flattened(self.config),

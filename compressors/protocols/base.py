@@ -58,7 +58,7 @@ class Bucket:
     buffer: Tensor
     """Floating point [elements], the gradients; at last the result."""
     names: list[str]
-    """Of the parameters, in the order of the buffer."""
+    """Names of the parameters, in the order of the buffer."""
     sizes: list[int]
     """Elements of the buffer for each parameter: two real numbers for a complex one."""
     is_awaited: bool = False
@@ -66,7 +66,7 @@ class Bucket:
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
     scale: float | None = None
-    """Of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
+    """Scale of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
     ddp: GradBucket | None = None
     """DDP's own, where it is one."""
     series: int = 0
@@ -163,7 +163,7 @@ class PassTimes:
         step.exchange_s += duration(union(self._exchanges))
         step.blocked_s += duration(waits)
         step.decompress_s += duration(self._decodes)
-        step.beside_s += duration(decodes) - duration(holding)
+        step.overlapped_decode_s += duration(decodes) - duration(holding)
         for began, ended in waits:
             RECORDER.add("wait", "compute", began, ended)
         for began, ended in holding:

@@ -43,11 +43,11 @@ class Shard:
 
     @property
     def ordinals(self) -> list[int]:
-        """Of the parameters that it has elements of."""
+        """Ordinals of the parameters that it has elements of."""
         return [part.ordinal for part in self.slices]
 
     def names(self, names: Sequence[str]) -> list[str]:
-        """Of these parameters, by the names of all."""
+        """Names of these parameters, given the names of all."""
         return [names[part.ordinal] for part in self.slices]
 
     def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -107,9 +107,9 @@ class RefusedUpdate(NamedTuple):
     """A gradient was not finite; all workers learn of it in the same exchange."""
 
     rank: int
-    """Of the worker that has no update."""
+    """Rank of the worker that has no update."""
     ordinal: int
-    """Of its first parameter affected."""
+    """Ordinal of its first parameter affected."""
 
 
 class Pattern(ABC):
