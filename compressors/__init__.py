@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from .local_steps import LocalSteps
     from .method import CompressorConfig, chain
     from .method.local import Outer
-    from .patch_stream import PatchReader, PatchWriter
-    from .patches import WeightPatch, apply_patch, make_patch
+    from .patches import PatchReader, PatchWriter, WeightPatch, apply_patch, make_patch
     from .reduce_scatter import ReduceScatterState, compress_reduce_scatter
     from .registration import register
     from .replicas import ReplicaState, compress_replicas
@@ -79,8 +78,9 @@ else:
             "LocalSteps": ".local_steps",
             "Outer": ".method.local",
             **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
-            **dict.fromkeys(("PatchReader", "PatchWriter"), ".patch_stream"),
-            **dict.fromkeys(("WeightPatch", "apply_patch", "make_patch"), ".patches"),
+            **dict.fromkeys(
+                ("PatchReader", "PatchWriter", "WeightPatch", "apply_patch", "make_patch"), ".patches"
+            ),
             **dict.fromkeys(("ReduceScatterState", "compress_reduce_scatter"), ".reduce_scatter"),
             "register": ".registration",
             **dict.fromkeys(("ReplicaState", "compress_replicas"), ".replicas"),

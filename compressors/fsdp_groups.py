@@ -66,7 +66,7 @@ def named_groups(model: nn.Module) -> list[NamedGroup]:
 
 
 def _groups_of(state: Any) -> Sequence[FSDPParamGroup]:
-    """Of a module; before torch 2.12 it has one at most."""
+    """Returns a module's parameter groups; before torch 2.12 it has one at most."""
     if hasattr(state, "_fsdp_param_groups"):
         return state._fsdp_param_groups  # type: ignore[no-any-return]
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]

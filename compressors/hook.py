@@ -22,9 +22,9 @@ from .bucket.accumulated import AccumulatedGradients
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
-from .exchange.patterns import PatternName
 from .gloo_threads import Once
 from .method import CompressedMethod, Method, PowerSGD, read_config
+from .method.local import PatternName
 from .names import plain_names
 from .protocols.base import Bucket, Options
 from .worker_state import WorkerState
@@ -38,6 +38,7 @@ def compress_gradients(
     threads: int | None = None,
     pattern: PatternName | None = None,
     sites: Sequence[Sequence[int]] | None = None,
+    back: Method | Mapping[str, Any] | str | None = None,
     key: bytes | None = None,
 ) -> "CompressionState":
     """Compresses what a DDP model synchronizes in its process group, from the next backward pass on.
@@ -60,6 +61,8 @@ def compress_gradients(
             with NCCL; otherwise allgather.
         sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers on
             one host form a site.
+        back: for sharded and parameter_server, what sums are compressed with on their way to the workers,
+            with a residual of their own; by default the method, without momentum.
         key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections without
             the key are refused (`exchange/keys.py`). By default, there is no key.
 
@@ -78,7 +81,7 @@ def compress_gradients(
     """
     ddp = ddp_in(model)
     state = CompressionState(
-        ddp, method, scaler=scaler, threads=threads, pattern=pattern, sites=sites, key=key
+        ddp, method, scaler=scaler, threads=threads, pattern=pattern, sites=sites, back=back, key=key
     )
     ddp.register_comm_hook(state, compressed_allgather)
     return state
@@ -130,6 +133,7 @@ class CompressionState(WorkerState):
         threads: int | None = None,
         pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,
+        back: Method | Mapping[str, Any] | str | None = None,
         key: bytes | None = None,
         scaler: GradScaler | None = None,
     ) -> None:
@@ -151,7 +155,14 @@ class CompressionState(WorkerState):
         super().__init__(
             method,
             ddp.process_group,
-            Options(pattern, sites, key, threads, bool(ddp.find_unused_parameters or ddp.static_graph)),
+            Options(
+                pattern,
+                sites,
+                back if back is None else read_config(back),
+                key,
+                threads,
+                hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
+            ),
             known=known,
             parameters={name: known[name] for name in self._names.values()},
             optimized=lambda: optimized,
@@ -257,7 +268,7 @@ class CompressionState(WorkerState):
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
             places = {f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)}
-            self._meet({**self._ddp_options, **described(self._parameters), **places})
+            self._check_agreement_and_connect({**self._ddp_options, **described(self._parameters), **places})
             self._agreed[key] = names
         return names
 

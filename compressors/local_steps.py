@@ -22,15 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from .bucket.ledger import Step, Totals
+from .bucket.ledger import Step, Totals, Traffic
 from .exchange.addresses import places_of
 from .exchange.agreement import described, description, flattened, require_agreement
-from .exchange.fragment import LocalWorker, fragments_of, on_host
 from .exchange.keys import require_long_enough
-from .exchange.local_rounds import LocalRounds
+from .exchange.local_rounds import FormerModel, LocalRounds, LocalWorker, fragments_of, on_host
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns.base import Setting
-from .exchange.resizing import require_same_worker
+from .exchange.resizing import model_of, ranks_together, require_same_worker
 from .exchange.runner import Runner
 from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
@@ -131,7 +130,8 @@ class LocalSteps:
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
             )
         self.method, returning = read_config(compressor), None if back is None else read_config(back)
-        if problems := unmatched_patterns(self.method, list(parameters)):
+        named = plain_names(model)
+        if problems := unmatched_patterns(self.method, list(named.values())):
             raise ValueError("; ".join(problems))
         self._fields = _read_fields(
             exchange=exchange,
@@ -152,9 +152,8 @@ class LocalSteps:
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
         self._known = {id(parameter): parameter for parameter in self._parameters.values()}
-        named = plain_names(model)
-        self._others = {
-            named[name]: local_tensor(parameter)
+        self._frozen = {
+            named[name]: parameter
             for name, parameter in model.named_parameters()
             if id(parameter) not in self._known
         }
@@ -210,6 +209,11 @@ class LocalSteps:
     def _weights(self) -> list[Tensor]:
         """This worker's weights, by parameter; of a sharded one, this process's shard."""
         return [local_tensor(parameter) for parameter in self._parameters.values()]
+
+    @property
+    def _others(self) -> dict[str, Tensor]:
+        """The parameters that are not exchanged, by name, likewise."""
+        return {name: local_tensor(parameter) for name, parameter in self._frozen.items()}
 
     def step(self, examples: float | None = None) -> bool:
         """Called after each step of the optimizer; exchanges what is due, and merges what has arrived.
@@ -315,35 +319,63 @@ class LocalSteps:
             "weighted": self._weighted,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
+    ) -> None:
         """Restores what `state_dict` returned, the model's weights included.
+
+        With `reshard`, any number of workers go on from the states of another number. What former workers
+        have learned since the last exchange, and what they have not sent, is divided among the workers now,
+        so that its mean stays what it was. A worker that joins begins with the agreed weights. Frozen
+        parameters and buffers are those of one former worker. Links are counted anew.
+
+        Args:
+            state: this worker's; with `reshard`, those of all workers that saved them, in any order.
+            reshard: whether they may be another number of workers than now.
 
         Raises:
             ValueError: the state has another version, or belongs to another worker, another number of
-                workers, another model or other fragments.
+                workers, another model or other fragments; or with `reshard`, a worker's state is missing.
         """
-        if state.get("version") != _VERSION:
-            raise ValueError(f"version {state.get('version')!r} of a state; this program reads {_VERSION}")
-        require_same_worker(state, self._rank, self.workers)
+        if not reshard and not isinstance(state, Mapping):
+            raise ValueError(f"{len(state)} states: without reshard=True, load this worker's own")
+        states: Sequence[Mapping[str, Any]] = [state] if isinstance(state, Mapping) else state
         weights = dict(zip(self._parameters, self._weights, strict=True))
-        shapes, saved = (
-            [{name: tensor.shape for name, tensor in some.items()} for some in kinds]
-            for kinds in ((weights, self._others), (state["own"], state["others"]))
-        )
-        if shapes != saved:
-            raise ValueError("the state is of another model: its parameters have other names or shapes")
-        self._rounds.load_shared(state["shared"])
-        self._rounds.load_worker_state(state["rounds"])
-        agreed = dict(zip(self._parameters, self._rounds.agreed, strict=True))
+        shapes = [{name: tensor.shape for name, tensor in kind.items()} for kind in (weights, self._others)]
+        for saved in states:
+            if saved.get("version") != _VERSION:
+                raise ValueError(
+                    f"version {saved.get('version')!r} of a state; this program reads {_VERSION}"
+                )
+            if shapes != [
+                {name: tensor.shape for name, tensor in saved[kind].items()} for kind in ("own", "others")
+            ]:
+                raise ValueError("the state is of another model: its parameters have other names or shapes")
+        if reshard:
+            former = ranks_together(
+                [{str(saved["rank"]): saved} for saved in states], [saved["workers"] for saved in states]
+            )
+            own, shared = former[model_of(self._rank, len(former))], former[0]
+        else:
+            hint = "load the states of all of them with reshard=True"
+            require_same_worker(states[0], self._rank, self.workers, hint)
+            former, own, shared = [], states[0], states[0]
+        rounds = self._rounds
+        rounds.load_shared(shared["shared"])
+        agreed = dict(zip(self._parameters, rounds.agreed, strict=True))
+        if not reshard:
+            rounds.load_worker_state(own["rounds"])
         for kind, tensors in (("own", weights), ("agreed", agreed), ("others", self._others)):
-            copy_into(tensors.values(), [state[kind][name] for name in tensors])
-        load_buffers(self._model, state["buffers"])
-        self._rounds.agreed_buffers = {
-            name: buffer.clone() for name, buffer in state["agreed_buffers"].items()
-        }
-        self._rounds.traffic.load_state_dict(state["traffic"])
-        self._before_last, self.last_step = Totals.from_state_dict(state["totals"]), Step()
-        self._weighted = state["weighted"]
+            copy_into(tensors.values(), [own[kind][name] for name in tensors])
+        load_buffers(self._model, own["buffers"])
+        rounds.agreed_buffers = {name: buffer.clone() for name, buffer in own["agreed_buffers"].items()}
+        if reshard:
+            models = [FormerModel([saved["own"][name] for name in weights]) for saved in former]
+            rounds.reshard([saved["rounds"] for saved in former], models)
+            rounds.progress = float(shared["rounds"]["progress"])  # what its fragments were sent at
+        rounds.traffic.load_state_dict(Traffic(self.workers).state_dict() if reshard else own["traffic"])
+        self._before_last, self.last_step = Totals.from_state_dict(own["totals"]), Step()
+        self._weighted = shared["weighted"]
 
 
 def _stepped(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:

@@ -108,11 +108,11 @@ class _Rows:
     padded: list[int]
     """Elements of a shard of each, with the padding that makes all workers' shards as long."""
     row: Layout
-    """Of one row, and of the message to its worker."""
+    """Layout of one row, and of the message to its worker."""
     all: Layout
-    """Of all rows."""
+    """Layout of all rows."""
     elements: int
-    """Of the parameters, without padding."""
+    """Elements of the parameters, without padding."""
     paper_bits: int
     """Value bits of all of these."""
 
@@ -155,7 +155,7 @@ class ReduceScatterState:
         self._task: int | None = None
         """The backward pass, where one is under way."""
         self._marks: list[tuple[Sequence[str], Tensor]] = []
-        """Of the parameters that were sent in this pass: 0, or NaN where a gradient was not finite."""
+        """By parameter that was sent in this pass: 0, or NaN where a gradient was not finite."""
         self._reduced: torch.cuda.Event | None = None
         for named in self._groups:
             module = named.group.modules[0]
@@ -241,7 +241,7 @@ class ReduceScatterState:
         return self._rows[names]
 
     def _collectives_of(self, group: dist.ProcessGroup) -> Collectives:
-        """Of a group, whose workers first check that they agree."""
+        """Returns a group's collectives; its workers first check that they agree."""
         if group not in self._collectives:
             groups = {f"module {n}": ", ".join(named.names.values()) for n, named in enumerate(self._groups)}
             require_agreement({**flattened(self.config), **described(self._sharded), **groups}, group)
@@ -284,7 +284,7 @@ class ReduceScatterState:
         self.last_step.skip(self._names[ordinal], rank)
 
     def _all_collectives(self) -> list[Collectives]:
-        """Of the groups that reduce in this model; those between islands too, where FSDP2 itself reduces."""
+        """All groups that reduce in this model, also those between islands, where FSDP2 itself reduces."""
         meshes = [named.group.mesh_info for named in self._groups]
         replicas = [mesh.replicate_process_group for mesh in meshes if isinstance(mesh, HSDPMeshInfo)]
         ops = self._compressor.ops

@@ -102,7 +102,7 @@ class _Unit:
     index: int
     named: NamedGroup
     buffer: Tensor
-    """Of the shards without padding, in the type that FSDP2 reduces; kept from step to step."""
+    """Shards without padding, in the type that FSDP2 reduces; kept from step to step."""
     holds_back: bool = False
     """Whether it has what was reduced in the island alone (`set_requires_all_reduce`)."""
 
@@ -206,7 +206,7 @@ class ReplicaState(WorkerState):
         super().__init__(
             config,
             group,
-            Options("allgather", None, key, threads, self._holds_back_zeros, whole),
+            Options("allgather", None, None, key, threads, self._holds_back_zeros, whole),
             known=here,
             parameters=here,
             optimized=lambda: {name: parameter.sharded_param for name, parameter in self._sharded.items()},
@@ -345,7 +345,7 @@ class ReplicaState(WorkerState):
         local = {name: _local(gradient) for name, gradient in gradients.items() if gradient is not None}
         self._begin_pass(set(nonzero_gradients(local)))
         if not self._agreed:
-            self._meet(self._description())
+            self._check_agreement_and_connect(self._description())
             self._agreed = True
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 

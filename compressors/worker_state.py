@@ -16,9 +16,10 @@ from .bucket.ledger import Step, Totals, Traffic
 from .errors import CompressionError, PeerLost
 from .exchange.addresses import backends_of
 from .exchange.agreement import flattened, require_agreement
-from .exchange.patterns import require_fitting
+from .exchange.patterns import IN_MESSAGES, require_fitting
+from .exchange.patterns.base import compressed
 from .exchange.resizing import model_of, ranks_together, require_same_worker, resharded
-from .method import CompressedMethod, Method, PowerSGD
+from .method import CompressedMethod, Method, NoCompression, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import StepTracker
@@ -83,6 +84,13 @@ class WorkerState:
             by_collectives &= options.sites is None and key is None
             options = replace(options, pattern="collective" if by_collectives else "allgather")
         require_fitting(str(options.pattern), config, options.sites)
+        if options.back is not None and options.pattern not in ("parameter_server", "sharded"):
+            raise ValueError(
+                f"back = {options.back} with pattern = {options.pattern}: only parameter_server and sharded "
+                "send sums back"
+            )
+        if isinstance(config, NoCompression) and options.pattern in IN_MESSAGES:
+            config = self.config = compressed(config)
         if key is not None and options.pattern == "collective":
             raise ValueError("a key with pattern = collective: torch's collectives do not encrypt")
         if key is not None and not isinstance(config, CompressedMethod) and dist.get_world_size(group) > 1:
@@ -136,7 +144,7 @@ class WorkerState:
         """Makes the next backward pass record every parameter's gradient statistics."""
         self._observing = True
 
-    def aim_at(self, share: float) -> float:
+    def set_density(self, share: float) -> float:
         """Changes the density from the next backward pass on; residuals stay as they are.
 
         All workers must call this between the same two passes. Messages of other densities can be read, but a
@@ -152,8 +160,8 @@ class WorkerState:
             ValueError: the share is out of range, or the method has no target density (`Method.aim`).
         """
         if self._reducer.back is not None:
-            self._reducer.back.aim_at(share)
-        return self.feedback.aim_at(share)
+            self._reducer.back.set_density(share)
+        return self.feedback.set_density(share)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
@@ -285,7 +293,7 @@ class WorkerState:
                 )
             )
 
-    def _meet(self, description: Mapping[str, str]) -> None:
+    def _check_agreement_and_connect(self, description: Mapping[str, str]) -> None:
         """Compares settings, besides those of method and exchange, with all others', and connects to them."""
         settings = {
             **flattened(self.config),

@@ -1,8 +1,8 @@
 """Advice on how to train over a link, from measurements.
 
-`SETTINGS` lists the ways to exchange that are worth a try, with the measured worths of their steps. The boxes
-of docs/choose.md, the rows and the headline of `taugrad plan`, the shortlist of `taugrad auto --link`, and
-the warning of `taugrad train` come from here, filled in for a run.
+`RECIPES` lists what is worth a try, with the measured worths of steps: the candidates of `taugrad plan` and
+`taugrad auto --link` come from it. `METHODS` are the methods of docs/choose.md, which `taugrad doctor`
+prints; a test compares the page with them, and its figures with the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ MANY = 8
 """Workers. From here on, messages from each worker to all others are most of the bytes."""
 ADAPTIVE = ("adam", "adamw", "lamb", "muon")
 """Kinds of optimizers that divide by the size of past gradients; Muon does for what is no matrix."""
-PER_STEP_LINE = "strom(density(0.01), momentum=0.9) | golomb_rice"
 CLEARLY = 1.25
 """How much faster to a target than the usual way another must be to be advised: worths were measured with
 other models."""
@@ -36,13 +35,13 @@ Pattern = Literal["allgather", "hierarchical", "sharded"]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A way to exchange.
+class Recipe:
+    """An entry of the list of recommendations: a method, and how often it exchanges.
 
     Attributes:
         family: of ways that differ in degree only.
         line: of the compressor; momentum is the optimizer's.
-        value: steps of the training without compression that one step is worth, both at their best learning
+        worth: steps of the training without compression that one step is worth, both at their best learning
             rates: the ratio of the steps to the target, as docs/results/*network_target* have it. Estimates
             between measured ones: `linear` in 8 bits, `strom` of 10% in each step, 10% every 10 steps, and
             DiLoCo in 4 bits.
@@ -54,7 +53,7 @@ class Setting:
 
     family: Family
     line: str
-    value: float
+    worth: float
     every: int = 0
     degree: tuple[float, ...] = ()
     unsent: bool = False
@@ -67,7 +66,9 @@ class Setting:
     def sync(self, workers: int, pattern: Pattern = "allgather") -> dict[str, Any]:
         """The fields of `sync`."""
         if not self.every:
-            return {"mode": "sharded"} if pattern == "sharded" else {"mode": "allgather"}
+            return (
+                {"mode": "gradients", "pattern": "sharded"} if pattern == "sharded" else {"mode": "gradients"}
+            )
         fields: dict[str, Any] = {"mode": "weights", "every": self.every}
         if self.unsent:
             fields["unsent"] = float(f"{1 / workers:.6g}")
@@ -78,48 +79,48 @@ class Setting:
         return fields
 
 
-def _local(every: int, density: float, value: float) -> Setting:
+def _local(every: int, density: float, worth: float) -> Recipe:
     line = f"strom(density({density:g}, every=1)) | golomb_rice"
-    return Setting("local", line, value, every, (every, 1 / density), unsent=True)
+    return Recipe("local", line, worth, every, (every, 1 / density), unsent=True)
 
 
-def _sparseloco(every: int, keep: int, value: float) -> Setting:
+def _sparseloco(every: int, keep: int, worth: float) -> Recipe:
     line = f"chunked_topk(keep={keep}, decay=0.95) | quantile(bits=2) | chunked"
-    return Setting("sparseloco", line, value, every, (every, 1 / keep))
+    return Recipe("sparseloco", line, worth, every, (every, 1 / keep))
 
 
 USUAL = _local(4, 0.1, 0.91)
 """The default."""
-SETTINGS = (
-    Setting("exact", "none", 1.0),
-    Setting("exact", "fp16", 1.0),
-    Setting("linear", "linear(bits=8)", 0.97, degree=(4,)),
-    Setting("linear", "linear(bits=4)", 0.93, degree=(8,)),
-    Setting("strom", "strom(density(0.1)) | golomb_rice", 0.7),
-    Setting("strom", "strom(density(0.01)) | golomb_rice", 0.57),
-    Setting("strom", "strom(density(0.001)) | golomb_rice", 0.34),
-    Setting("wgt", "wgt(density(0.01)) | golomb_rice", 0.71),
+RECIPES = (
+    Recipe("exact", "none", 1.0),
+    Recipe("exact", "fp16", 1.0),
+    Recipe("linear", "linear(bits=8)", 0.97, degree=(4,)),
+    Recipe("linear", "linear(bits=4)", 0.93, degree=(8,)),
+    Recipe("strom", "strom(density(0.1)) | golomb_rice", 0.7),
+    Recipe("strom", "strom(density(0.01)) | golomb_rice", 0.57),
+    Recipe("strom", "strom(density(0.001)) | golomb_rice", 0.34),
+    Recipe("wgt", "wgt(density(0.01)) | golomb_rice", 0.71),
     _local(2, 0.2, 0.82),
     USUAL,
     _local(4, 0.02, 0.91),
     _local(10, 0.1, 0.8),
     _local(10, 0.02, 0.57),
-    Setting("diloco", "linear(bits=8)", 0.68, 10, (10, 4)),
-    Setting("diloco", "linear(bits=8)", 0.56, 30, (30, 4)),
-    Setting("diloco", "linear(bits=4)", 0.5, 30, (30, 8)),
+    Recipe("diloco", "linear(bits=8)", 0.68, 10, (10, 4)),
+    Recipe("diloco", "linear(bits=8)", 0.56, 30, (30, 4)),
+    Recipe("diloco", "linear(bits=4)", 0.5, 30, (30, 8)),
     _sparseloco(4, 128, 0.93),
     _sparseloco(4, 64, 0.85),
     _sparseloco(10, 64, 0.52),
 )
 _UNKNOWN_SPARSE, _UNKNOWN_DENSE = 0.57, 0.9
 _UNKNOWN_LOCAL = ((2, 0.82), (4, 0.84), (10, 0.57), (30, 0.5))
-"""Values of ways that are not in the list, by the steps between two exchanges."""
+"""Worths of ways that are not in the list, by the steps between two exchanges."""
 
 
-def value_like(method: object, sync: RealSync, optimizer: str) -> float:
-    """The value (see `Setting`) of a way that is not in the list; 0 if it is never advised."""
+def worth_like(method: object, sync: RealSync, optimizer: str) -> float:
+    """The worth (see `Recipe`) of a way that is not in the list; 0 if it is never advised."""
     if sync.is_local:
-        return next((value for every, value in _UNKNOWN_LOCAL if 0 < sync.local_steps <= every), 0.4)
+        return next((worth for every, worth in _UNKNOWN_LOCAL if 0 < sync.local_steps <= every), 0.4)
     if isinstance(method, SparseMethod):
         return 0.0 if optimizer in ADAPTIVE else _UNKNOWN_SPARSE
     return _UNKNOWN_DENSE
@@ -142,28 +143,24 @@ def pattern_of(workers: int, delay: float, sites: int = 1) -> Pattern:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a case.
+    """The method for a case, as docs/choose.md has it.
 
     Attributes:
-        name: of the case; `docs/make_choose.py` uses it, too.
         when: the case, in words.
         because: the reason, without figures.
-        fields: of a spec. Fields of a later case contain those of an earlier one.
+        fields: of a spec.
         notes: remarks on them, by the field's name.
-        command: instead of fields.
     """
 
-    name: str
     when: str
     because: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]
     notes: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
 
     @property
-    def use(self) -> tuple[str, ...]:
-        """Lines of a spec, or the command."""
-        return (self.command,) if self.command else tuple(spec_lines(self.fields, self.notes))
+    def use(self) -> list[str]:
+        """Lines of a spec."""
+        return spec_lines(self.fields, self.notes)
 
 
 def spec_lines(fields: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> list[str]:
@@ -191,13 +188,11 @@ _UNSENT = {"sync": "unsent: 1 / workers.count"}
 _LOCAL = local_steps("adamw", LR, WORKERS)
 METHODS = (
     Advice(
-        "fast link",
         "The slowest link is faster than 1 Gbit/s",
         "compression itself takes time; taugrad plan predicts whether it pays for your model",
-        {"sync": {"mode": "allgather"}, "compressor": "none"},
+        {"sync": {"mode": "gradients"}, "compressor": "none"},
     ),
     Advice(
-        "adaptive optimizer",
         "The optimizer is Adam, AdamW, LAMB or Muon",
         "these optimizers divide by the size of past gradients (Muon for embeddings, the last layer and "
         "vectors), which a threshold on gradients distorts; so let each worker step with its own gradients, "
@@ -206,7 +201,6 @@ METHODS = (
         {**_UNSENT, "training": f"{LR:g}, your lr, x sqrt(workers.count)"},
     ),
     Advice(
-        "sgd",
         "The optimizer is SGD, with or without momentum, or LARS",
         "local steps send least for what they learn: bytes and delays count once in 4 steps. The "
         "workers' weights differ meanwhile, so check what your training reaches; lr and momentum stay",
@@ -215,83 +209,6 @@ METHODS = (
     ),
 )
 """The methods, in order: the first case that applies is the one."""
-BESIDES = (
-    Advice(
-        "sites",
-        "Workers are at several sites, connected by a slow link",
-        "a message then crosses the slow link once for each other site, not once for each worker there",
-        {"sync": USUAL.sync(WORKERS, "hierarchical")},
-    ),
-    Advice(
-        "many workers",
-        "There are 8 workers or more at one site, and the delay is less than 5 ms",
-        "what a worker receives hardly grows with the number of workers; in allgather it grows with each "
-        "worker. But an exchange waits for two delays, one after the other, and in allgather for one",
-        {"sync": USUAL.sync(WORKERS, "sharded")},
-    ),
-    Advice(
-        "long link",
-        "Workers are at one site, and the link's delay is 5 ms one way or more",
-        "messages from all to all, which are the default, wait for one delay in an exchange, however "
-        "many workers there are; PowerSGD, all-reduces and sharded exchanges wait for several",
-        {"sync": USUAL.sync(WORKERS)},
-    ),
-    Advice(
-        "fp16",
-        "You train in fp16",
-        "the exchange stays in float32, and a step whose gradient overflows is skipped",
-        {"training": {"precision": "fp16"}},
-        {"training": "with any compressor except powersgd"},
-    ),
-)
-"""Additional cases. At most one of those about patterns applies."""
-_BY_COMPRESSOR = {"training": "the compressor applies the momentum"}
-_SPARSE = {"compressor": PER_STEP_LINE, "training": {"optimizer": {"kind": "sgd", "momentum": 0.0}}}
-WORTH_KNOWING = (
-    Advice(
-        "every step",
-        "Every step must be exchanged, and the optimizer is SGD or LARS",
-        "sending 1% of the elements, as signs with a common threshold, had the fastest steps of what "
-        "exchanges gradients on every link that was measured. From 8 workers on, with a delay of less "
-        "than 5 ms, use mode: sharded instead",
-        {"sync": {"mode": "allgather"}, **_SPARSE},
-        _BY_COMPRESSOR,
-    ),
-    Advice(
-        "unknown threshold",
-        "You do not know which threshold keeps your accuracy",
-        "it trains without compression, then with two densities, or with local steps if the optimizer is "
-        "adaptive, until one is within the tolerance; if none is, it says how far off the nearest is",
-        command="taugrad auto SPEC --tolerance 2",
-    ),
-    Advice(
-        "target",
-        "You want to reach a loss in the least time over a link",
-        "it weighs the seconds per step against what a step learns, by short probes of your own training",
-        command="taugrad auto SPEC --link 50mbit,20ms --target loss=1.9",
-    ),
-    Advice(
-        "uneven steps",
-        "Workers take turns at being slow, and the optimizer is SGD or LARS",
-        "nobody waits for the slowest worker of a step; if it is always the same one, nothing is gained",
-        {"sync": {"mode": "async"}, **_SPARSE},
-        _BY_COMPRESSOR,
-    ),
-    Advice(
-        "fully connected",
-        "Most parameters are in fully connected layers (AlexNet, VGG)",
-        "these layers are split over the workers, which exchange activations instead of gradients",
-        {"sync": {"mode": "hybrid"}},
-    ),
-    Advice(
-        "nearly the same numbers",
-        "The training should change as little as possible",
-        "every element is sent in every step, in a quarter of the bytes; in your own DDP script on GPUs with "
-        "NCCL, messages stay on the GPU (plan them as sharded)",
-        {"compressor": "linear(bits=8)"},
-    ),
-)
-"""Cases that do not follow from a spec and a link."""
 
 
 def lines_of(advice: Sequence[Advice]) -> list[str]:

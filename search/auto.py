@@ -32,8 +32,7 @@ from .auto_specs import (
 from .config import refusal
 from .costs import DENSEST, CannotEstimate, cost_of
 from .measured import MetricError, common_metric, finished
-from .momentum import momentum_correction
-from .objective import Objective, Outcome
+from .objective import Objective, TrialOutcome
 from .progress import times_smaller
 from .tables import printed, rounded_down
 
@@ -81,7 +80,7 @@ class Attempt:
     """A training with its result."""
 
     spec: RunSpec
-    outcome: Outcome
+    outcome: TrialOutcome
 
 
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
@@ -143,8 +142,8 @@ def _announce(spec: RunSpec, chosen: RunSpec, console: Console) -> None:
     ):
         kind, codec = chosen.compressor.kind, chosen.compressor.position_codec
         say(console, f"{spec.compressor.kind} has no threshold; {kind} | {codec} is used instead")
-    momentum = momentum_correction(chosen.compressor)
-    if momentum and not momentum_correction(spec.compressor):
+    momentum = chosen.compressor.momentum_correction
+    if momentum and not spec.compressor.momentum_correction:
         where = f"momentum {momentum:g} is applied before the threshold, not in the optimizer"
         say(console, f"at the first density, {where}")
 
@@ -205,7 +204,7 @@ def _approach(
     """Trains until one training is within the tolerance."""
     counted, most = itertools.count(1), 1 + len(further)
 
-    def outcome_of(wanted: RunSpec) -> Outcome | None:
+    def outcome_of(wanted: RunSpec) -> TrialOutcome | None:
         known = finished(client, wanted, metric)
         before = "" if known is None else f"; finished before, run {known.run_id} of {wanted.experiment}"
         say(console, f"training {next(counted)} of at most {most}: {wanted.title}{before}")
@@ -250,7 +249,7 @@ def _order(lost: float) -> float:
     return math.inf if math.isnan(lost) else lost
 
 
-def sureness(outcome: Outcome, base: Outcome, metric: Metric) -> str:
+def sureness(outcome: TrialOutcome, base: TrialOutcome, metric: Metric) -> str:
     """The interval of a run's loss against the run without compression; both have one seed."""
     examples = outcome.examples if outcome.examples == base.examples else None
     change = difference({"": outcome.value}, {"": base.value}, examples, metric)

@@ -82,7 +82,7 @@ def takes_local_steps(spec: RunSpec) -> bool:
     method = spec.compressor
     return (
         spec.training.optimizer.kind in ADAPTIVE
-        and real(spec.sync).mode == "allgather"
+        and real(spec.sync).gathers_buckets
         and isinstance(method, NoCompression | ThresholdedMethod)
         and method.nonfinite == "refuse"
         and spec.workers.count > 1

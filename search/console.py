@@ -1,8 +1,10 @@
-"""Shows a search in the terminal: its trials, and its front."""
+"""Shows a search in the terminal: its trials, its front, and at the end which point to train in full."""
 
+import shlex
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -10,12 +12,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from taugrad.platform.exit_codes import FAILED, OK
+from taugrad.platform.places import in_job
 from taugrad.platform.tasks.claims import CONFIDENCE
 from taugrad.platform.tasks.metric import Metric
-from taugrad.platform.terminal import SILENT_S, say
+from taugrad.platform.terminal import SILENT_S, say, short
+from taugrad.platform.tracking.store import to_copy
 
 from .journal import BASELINE, Trial
-from .progress import Point, Progress, times_smaller
+from .outputs import SPECS
+from .progress import Point, SearchProgress, times_smaller
+from .reading import name_search
+from .search import Search
 from .tables import printed
 
 _MOST = 20
@@ -29,9 +37,9 @@ class LiveSearch:
         """Shows to `console`."""
         self._console = console
         self._live = Live(Text("starting Ray ..."), console=console, refresh_per_second=4)
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._running: set[int] = set()
-        self._latest: Progress | None = None
+        self._latest: SearchProgress | None = None
         self._ended, self._said = threading.Event(), time.monotonic()
 
     def __enter__(self) -> "LiveSearch":
@@ -49,9 +57,9 @@ class LiveSearch:
                 self._live.update(_Running(self._latest))
             self._live.stop()
 
-    def take_as_told(self, progress: Progress) -> None:
+    def skip_reported(self, progress: SearchProgress) -> None:
         """Skips what earlier starts have already shown."""
-        self._told |= {number for number, trial in progress.record.trials.items() if trial.ending}
+        self._reported |= {number for number, trial in progress.record.trials.items() if trial.ending}
 
     def _say(self, text: str, style: str = "") -> None:
         say(self._console, text, style)
@@ -63,13 +71,13 @@ class LiveSearch:
             if time.monotonic() >= self._said + SILENT_S:
                 self._say("starting Ray ..." if self._latest is None else _running_line(self._latest))
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: SearchProgress) -> None:
         """Shows what is new; called after every event."""
         terminal = self._console.is_terminal
         self._latest = progress
         for number, trial in progress.record.trials.items():
-            if trial.ending and number not in self._told:
-                self._told.add(number)
+            if trial.ending and number not in self._reported:
+                self._reported.add(number)
                 if trial.ending == "failed" or not terminal:
                     style = "yellow" if trial.ending == "failed" else ""
                     self._say(ending_line(progress, trial), style)
@@ -80,7 +88,7 @@ class LiveSearch:
             self._live.update(Group(front_table(progress, most=_MOST), _Running(progress)))
 
 
-def _running_line(progress: Progress) -> str:
+def _running_line(progress: SearchProgress) -> str:
     """One line about the trials that run."""
     by = progress.search.evaluated_by
     running = [
@@ -99,7 +107,7 @@ def _name(trial: Trial) -> str:
     return "baseline" if trial.number == BASELINE else f"trial {trial.number}"
 
 
-def ending_line(progress: Progress, trial: Trial) -> str:
+def ending_line(progress: SearchProgress, trial: Trial) -> str:
     """One line about a trial that has ended."""
     what, metric = _what(trial), progress.metric
     if trial.ending == "failed":
@@ -124,7 +132,7 @@ def interval(point: Point, metric: Metric) -> str:
     return " to ".join(ends)
 
 
-def front_table(progress: Progress, most: int | None = None) -> Table:
+def front_table(progress: SearchProgress, most: int | None = None) -> Table:
     """The front, from few bytes to many, in at most `most` rows, and the baseline."""
     headings = ("point", progress.metric.label, f"{100 * CONFIDENCE:g}% interval", "wire MB", "times smaller")
     points, baseline = progress.front, progress.baseline
@@ -140,14 +148,14 @@ def front_table(progress: Progress, most: int | None = None) -> Table:
     return printed((*headings, "than 16 bits", "trial", "at"), rows, text=(7,))
 
 
-def _cells(progress: Progress, point: Point) -> list[str]:
+def _cells(progress: SearchProgress, point: Point) -> list[str]:
     metric, baseline = progress.metric, progress.baseline
     smaller = 0.0 if baseline is None else times_smaller(point, baseline)
     times = [f"{ratio:,.4g}x" if ratio else "" for ratio in (smaller, smaller / 2)]
     return [metric.shown(point.mean), interval(point, metric), f"{point.wire_bytes / 1e6:,.4g}", *times]
 
 
-def what_intervals_hold(progress: Progress) -> str:
+def what_intervals_hold(progress: SearchProgress) -> str:
     """The line about what the intervals in the front's table include."""
     several = any(len(point.run_ids) > 1 for point in progress.front)
     over = ["seeds (Student's t)"] if several else []
@@ -162,7 +170,7 @@ def what_intervals_hold(progress: Progress) -> str:
 class _Running:
     """The state of the search as a line, whose clock is updated between events."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: SearchProgress) -> None:
         record, self._progress = progress.record, progress
         endings = [trial.ending for trial in record.ended]
         self._counts = [f"{len(endings)} of {progress.settings.trials} trials"]
@@ -182,3 +190,68 @@ def shown(params: Mapping[str, Any]) -> str:
     """A point as text: `tau 0.00123, training.batch_size 32`."""
     named = {name.partition(" [")[0].removeprefix("compressor."): value for name, value in params.items()}
     return ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in named.items())
+
+
+def print_result(console: Console, progress: SearchProgress, problem: str, tracking_uri: str) -> int:
+    """Prints the result of a search, and returns the command's exit code.
+
+    It is 1 if a problem prevented trials, if no trial ran in full, or if trials are left without a reason.
+    """
+    folder, search = progress.journal.path.parent, progress.search
+    if problem:
+        say(console, f"search {search.name}: {problem}", style="red")
+        return FAILED
+    counted = f"{len(progress.record.ended)} of {progress.settings.trials} trials"
+    used_up = progress.exhausted()
+    if used_up and progress.left:
+        say(console, f"the budget {used_up} is used up after {counted}")
+    if not progress.points:
+        say(console, f"no trial ran in full; see {short(folder)}/trials.csv", style="red")
+        return FAILED
+    console.print(front_table(progress))
+    say(console, what_intervals_hold(progress))
+    say(console, verdict(progress))
+    say(console, f"Front, trials, figure and a spec for each point: {short(folder)}")
+    say(console, proposal(progress, tracking_uri))
+    if progress.incomplete:
+        say(
+            console,
+            f"search {search.name}: ended after {counted}; run the same command again to continue",
+            style="red",
+        )
+        return FAILED
+    return OK
+
+
+def verdict(progress: SearchProgress) -> str:
+    """The number of points on the front, or the best point."""
+    settings, objective, baseline = progress.settings, progress.objective, progress.baseline
+    best = objective.best(progress.points)
+    if settings.objective == "front":
+        return f"on the front: {len(progress.front)} of {len(progress.points)} points that ran in full"
+    if best is None:
+        metric = progress.metric
+        allowed = metric.amount(objective.allowed(baseline.value) if baseline else 0.0)
+        return (
+            f"no point keeps within {allowed} of the baseline's {metric.label}; "
+            "widen the ranges or search.tolerance"
+        )
+    return f"point {progress.place(best)} {objective.proposed(progress.points)[1]}"
+
+
+def proposal(progress: SearchProgress, tracking_uri: str) -> str:
+    """The command that trains the point that the objective prefers, with the reason."""
+    point, why = progress.objective.proposed(progress.points)
+    place = progress.place(point)
+    command = ["taugrad", "search", progress.search.source, *_named(progress.search), "--pick", str(place)]
+    if in_job():  # its folder is not where the command will be given
+        command = ["taugrad", "train", str(progress.journal.path.parent / SPECS / f"{place}.yaml")]
+    return f"Train point {place}, which {why}: {to_copy(shlex.join(command), tracking_uri)}"
+
+
+def _named(search: Search) -> list[str]:
+    """The arguments that identify the search beside its file."""
+    name, experiment = search.name, search.spec(search.middle).experiment
+    usual_name, usual_experiment, _ = name_search(Path(search.source), [])
+    arguments = [] if name == usual_name else ["--search.name", name]
+    return arguments if experiment == usual_experiment else [*arguments, "--experiment", experiment]

@@ -22,7 +22,7 @@ SPARSEST, DENSEST = 1e-5, 0.1
 
 _HEADER_BYTES, _TAU_BYTES = 28.0, 4.0
 _TABLE_BYTES = 8.0
-"""Of a message that is not empty: the length of Golomb-Rice blocks, one block's entry, its last bits."""
+"""Bytes in a message that is not empty: length of Golomb-Rice blocks, one block's entry, its last bits."""
 SWING = 1.3
 """Bytes of positions and values over the estimate, as shares vary around the target. With `allocate`, it was
 0.6 to 1.3 in short trainings of LeNet and an mlp, and 1.9 at 0.3% of the mlp, which is 14 elements."""
@@ -132,9 +132,13 @@ def cost_of(spec: RunSpec) -> Cost:
 def _estimable(spec: RunSpec) -> RealSync:
     """The mode; raises CannotEstimate if a density does not determine the run's bytes."""
     sync, codec = real(spec.sync), spec.compressor.position_codec
-    if sync.exchanges != "buckets":
-        field = "sync.of.mode" if sync is not spec.sync else "sync.mode"
-        raise CannotEstimate(f"{field} = {sync.mode}: bytes can be estimated for allgather only")
+    if not sync.gathers_buckets:
+        where = "sync.of" if sync is not spec.sync else "sync"
+        field = "pattern" if sync.exchanges == "buckets" else "mode"
+        raise CannotEstimate(
+            f"{where}.{field} = {getattr(sync, field)}: bytes can be estimated for the pattern allgather of "
+            "the mode gradients only"
+        )
     if sync.pattern_name == "hierarchical" and sync.site_ranks is None:
         raise CannotEstimate(
             "sync.pattern = hierarchical: bytes can be estimated only if sync.sites is given"

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from taugrad.platform.tasks.metric import ACCURACY
 
-from .objective import Outcome
+from .objective import TrialOutcome
 
 FILE = "journal.jsonl"
 Ending = Literal["full", "pruned", "failed"]
@@ -61,7 +61,7 @@ class Started(_Event):
     method: str
     """The compressor's line; empty if the spec is not valid."""
     epochs: int
-    """Of a full training, if it is counted in epochs."""
+    """Epochs of a full training, if they are counted."""
     goes_on: bool = False
     """An interrupted training continues from its checkpoint, and reports again what it had sent."""
 
@@ -74,16 +74,16 @@ class Trained(_Event):
     fingerprint: str
     seed: int
     value: float
-    """Of the metric."""
+    """The metric's value."""
     wire_bytes: float
     run_id: str
     examples: int | None = None
     """Number of test examples of its evaluation."""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TrialOutcome:
         """The result."""
-        return Outcome(self.value, self.wire_bytes, self.examples, self.run_id)
+        return TrialOutcome(self.value, self.wire_bytes, self.examples, self.run_id)
 
 
 class Reported(_Event):
@@ -96,9 +96,9 @@ class Reported(_Event):
     share: float
     """The part of its training that was done then, up to 1."""
     value: float
-    """Of the metric."""
+    """The metric's value."""
     wire_bytes: float
-    """Of that training."""
+    """Bytes that the training has sent."""
     spent_bytes: float
     """Bytes that the trial has sent since its last start, with those of a training that it continues."""
     seconds: float
@@ -133,7 +133,7 @@ class Trial:
         self.number, self.params = started.number, dict(started.params)
         self.method, self.epochs = started.method, started.epochs
         self.trainings: list[Trained] = []
-        self.course: dict[int, Outcome] = {}
+        self.course: dict[int, TrialOutcome] = {}
         """The first seed's outcomes by evaluation, counted from 1."""
         self.ending: Ending | None = None
         """None: it runs, or was interrupted."""
@@ -159,7 +159,7 @@ class Trial:
     def report(self, event: Reported) -> None:
         """Records its state."""
         if event.evaluation:
-            self.course[event.evaluation] = Outcome(event.value, event.wire_bytes)
+            self.course[event.evaluation] = TrialOutcome(event.value, event.wire_bytes)
             self.share = event.share
         self._unfinished_bytes = event.wire_bytes
         # A checkpoint may be older than the last report: bytes that are sent again are not counted twice.
@@ -233,7 +233,7 @@ class Record:
                 self.seconds = event.seconds
 
 
-class Journal:
+class SearchJournal:
     """A journal on the disk, and its record."""
 
     def __init__(self, path: Path) -> None:

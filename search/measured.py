@@ -10,7 +10,7 @@ from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
-from .objective import Outcome
+from .objective import TrialOutcome
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -22,7 +22,7 @@ class MetricError(ValueError):
     """The runs have no common metric; the message says why."""
 
 
-def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
+def outcome_of(metrics: Mapping[str, float], metric: Metric) -> TrialOutcome | None:
     """The result in a run's last metrics; None if it is missing."""
     value, wire_gb = metrics.get(names.eval_metric(metric.name)), metrics.get(names.TOTAL_WIRE_GB)
     if value is None or wire_gb is None:
@@ -30,7 +30,7 @@ def outcome_of(metrics: Mapping[str, float], metric: Metric) -> Outcome | None:
     if abs(value) >= sys.float_info.max:  # so MLflow's databases keep an infinity
         value *= 2.0
     examples = metrics.get(names.EVAL_EXAMPLES)
-    return Outcome(value, 1e9 * wire_gb, int(examples) if examples else None)
+    return TrialOutcome(value, 1e9 * wire_gb, int(examples) if examples else None)
 
 
 def judged_by_accuracy(tags: Mapping[str, str]) -> bool:
@@ -56,7 +56,7 @@ def common_metric(specs: list[RunSpec]) -> Metric:
     return metrics[0]
 
 
-def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> Outcome | None:
+def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> TrialOutcome | None:
     """The result of the latest finished run with the spec's fingerprint, in its experiment.
 
     Trials of a search are left out, as they may be a user's own training.

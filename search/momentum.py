@@ -6,7 +6,6 @@ momentum) times the effect. With momentum in the compressor, the decay must be l
 
 from typing import Any
 
-from taugrad.compressors.method import Method
 from taugrad.compressors.method.methods import Exempt
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import real
@@ -14,15 +13,10 @@ from taugrad.platform.spec.synchronization import real
 from .tables import rounded
 
 
-def momentum_correction(method: Method) -> float:
-    """A compressor's momentum, 0 to 1."""
-    return method.momentum_correction
-
-
 def in_optimizer(spec: RunSpec) -> dict[str, Any]:
     """A spec's tree with momentum in the optimizer, as without compression."""
     tree = spec.model_dump(mode="json")
-    momentum, optimizer = momentum_correction(spec.compressor), tree["training"]["optimizer"]
+    momentum, optimizer = spec.compressor.momentum_correction, tree["training"]["optimizer"]
     if momentum and "nesterov" in optimizer:
         tree["compressor"]["momentum"] = 0.0
         optimizer["momentum"] = momentum

@@ -22,7 +22,7 @@ class Result(Protocol):
 
     @property
     def value(self) -> float:
-        """Of the metric, as it is logged."""
+        """The metric's value, as it is logged."""
 
     @property
     def wire_bytes(self) -> float:
@@ -33,13 +33,13 @@ Point = TypeVar("Point", bound=Result)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """The result of a training or of a point."""
 
     value: float
     """The metric's value; of a point with several seeds, the mean made worse by its standard error."""
     wire_bytes: float
-    """Of all workers over the run; of several seeds, the mean."""
+    """Bytes sent by all workers over the run; the mean of several seeds."""
     examples: int | None = field(default=None, compare=False)
     """Number of test examples of its evaluation; None if unknown."""
     run_id: str = field(default="", compare=False)
@@ -54,11 +54,11 @@ class Objective:
     metric: Metric
     tolerance: float | None = None
     """In the metric's displayed unit: percentage points, nats; None: `Metric.margin`."""
-    baseline: Outcome | None = None
+    baseline: TrialOutcome | None = None
     """The run without compression; a constraint needs it."""
 
     @classmethod
-    def of(cls, settings: SearchConfig, metric: Metric, baseline: Outcome | None) -> "Objective":
+    def of(cls, settings: SearchConfig, metric: Metric, baseline: TrialOutcome | None) -> "Objective":
         """The objective of a search's settings."""
         return cls(settings.objective, metric, settings.tolerance, baseline)
 
@@ -87,7 +87,7 @@ class Objective:
             case "accuracy_per_wire_gb":
                 return [accuracy_per_wire_gb(point)]
             case "constraint":
-                missing = self.missing(Outcome(reached, point.wire_bytes))
+                missing = self.missing(TrialOutcome(reached, point.wire_bytes))
                 if missing <= 0:
                     return [magnitude]
                 assert self.baseline is not None
@@ -100,7 +100,7 @@ class Objective:
     def worst(self) -> list[float]:
         """The values of a failed point; without any, the sampler would try it again."""
         sent = _HUGE_BYTES if self.baseline is None else self.baseline.wire_bytes
-        return self.values(Outcome(self._worst_value, sent))
+        return self.values(TrialOutcome(self._worst_value, sent))
 
     def missing(self, point: Result) -> float:
         """The violation of the constraint, in the metric's displayed unit; 0 or less if it holds."""

@@ -15,7 +15,7 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 
 from .config import refusal
 from .objective import accuracy_per_wire_gb
-from .progress import Point, Progress, times_smaller
+from .progress import Point, SearchProgress, times_smaller
 from .reading import name_search
 from .space import dimensions
 
@@ -28,7 +28,7 @@ def folder_of(name: str, experiment: str) -> Path:
     return home() / RUNS / "searches" / slug / name
 
 
-def write_outputs(progress: Progress, folder: Path) -> list[Path]:
+def write_outputs(progress: SearchProgress, folder: Path) -> list[Path]:
     """Writes the tables and the front's specs, and returns the files; raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FRONT).write_text(front_csv(progress), encoding="utf-8")
@@ -63,7 +63,7 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
     return str(point), read_spec(point, others)
 
 
-def front_csv(progress: Progress) -> str:
+def front_csv(progress: SearchProgress) -> str:
     """The front, from few bytes to many, and the baseline as point 0."""
     names = [dimension.name for dimension in dimensions(progress.search.tree)]
     baseline, best = progress.baseline, progress.objective.best(progress.points)
@@ -84,7 +84,7 @@ def front_csv(progress: Progress) -> str:
     return _csv(["point", "trial", "best", *_shared(progress.metric), *names, "run_ids"], lines)
 
 
-def trials_csv(progress: Progress) -> str:
+def trials_csv(progress: SearchProgress) -> str:
     """Every trial that has ended, in order."""
     names, metric = [dimension.name for dimension in dimensions(progress.search.tree)], progress.metric
     header, lines = _shared(metric), []
@@ -109,7 +109,7 @@ def _shared(metric: Metric) -> list[str]:
     return [*figures, "accuracy_percent_per_wire_gb"] if metric == ACCURACY else figures
 
 
-def _figures(progress: Progress, point: Point) -> list[str]:
+def _figures(progress: SearchProgress, point: Point) -> list[str]:
     metric, baseline = progress.metric, progress.baseline
     smaller = None if baseline is None else times_smaller(point, baseline)
     low, high = point.interval or (None, None)
@@ -138,7 +138,7 @@ def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def _spec_text(progress: Progress, place: int, point: Point) -> str:
+def _spec_text(progress: SearchProgress, place: int, point: Point) -> str:
     search = progress.search
     spec = search.spec(point.params)
     named = spec.model_copy(update={"name": f"{search.name} {place}: {spec.compressor}"[:200]})

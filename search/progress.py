@@ -14,8 +14,8 @@ from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
-from .journal import BASELINE, Ended, Ending, Journal, Reported, Started, Trained, Trial
-from .objective import Objective, Outcome, Result, front
+from .journal import BASELINE, Ended, Ending, Reported, SearchJournal, Started, Trained, Trial
+from .objective import Objective, Result, TrialOutcome, front
 from .search import Search
 from .trial import Task, summary
 
@@ -68,10 +68,10 @@ def times_smaller(point: Result, baseline: Result) -> float:
     return baseline.wire_bytes / max(point.wire_bytes, 1.0)
 
 
-class Progress:
+class SearchProgress:
     """One start of a search: records events, and derives the remaining work."""
 
-    def __init__(self, search: Search, journal: Journal) -> None:
+    def __init__(self, search: Search, journal: SearchJournal) -> None:
         """Continues from a journal."""
         self.search, self.journal, self.record = search, journal, journal.record
         self.running: dict[int, Trial] = {}
@@ -132,7 +132,7 @@ class Progress:
     def objective(self) -> Objective:
         """The objective of the search."""
         baseline = self.baseline
-        outcome = Outcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
+        outcome = TrialOutcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
         return Objective.of(self.settings, self.metric, outcome)
 
     @property

@@ -22,7 +22,7 @@ from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.user_code import import_object
 
 from .measured import outcome_of
-from .objective import Outcome
+from .objective import TrialOutcome
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -38,7 +38,7 @@ class TrainingState:
     """Counted from 1."""
     share: float
     """The part of the training that is done, above 0; 1 only at the last evaluation."""
-    outcome: Outcome
+    outcome: TrialOutcome
 
 
 OnEvaluation = Callable[[TrainingState], None]
@@ -54,7 +54,7 @@ def train(
     evaluate: str | None,
     metric: Metric,
     notify: OnEvaluation,
-) -> Outcome:
+) -> TrialOutcome:
     """Trains a spec to its end.
 
     Args:
@@ -94,7 +94,7 @@ def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
 
 def _simulated(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
-) -> Outcome:
+) -> TrialOutcome:
     import torch  # noqa: PLC0415 - takes seconds
 
     from taugrad.platform.data import load  # noqa: PLC0415
@@ -140,7 +140,7 @@ class _Listener(Listener):
         self._evaluations = 0
         self.trainer: Trainer | None = None
         """The trainer whose listener this is."""
-        self.latest: Outcome | None = None
+        self.latest: TrialOutcome | None = None
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         self._journal.log(iteration, metrics)
@@ -153,14 +153,14 @@ class _Listener(Listener):
         self._tell(TrainingState(self._evaluations, share, self.latest))
 
 
-def _whole(outcome: Outcome | None) -> Outcome:
+def _whole(outcome: TrialOutcome | None) -> TrialOutcome:
     assert outcome is not None  # an evaluation has all metrics of its task
     return outcome
 
 
 def _launched(
     spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
-) -> Outcome:
+) -> TrialOutcome:
     """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
     heard: queue.SimpleQueue[RunProgress | dict[str, float] | BaseException] = queue.SimpleQueue()
 
@@ -182,7 +182,7 @@ def _launched(
                 assert progress.value is not None  # it comes from an evaluation
                 reached = _reached(spec, metric, progress.value)
                 share = 1.0 if reached else progress.iteration / progress.iterations
-                outcome = Outcome(progress.value, progress.wire_bytes)
+                outcome = TrialOutcome(progress.value, progress.wire_bytes)
                 notify(TrainingState(progress.evaluation, share, outcome))
             case dict() as metrics:
                 return _whole(outcome_of(metrics, metric))
@@ -198,18 +198,13 @@ def _reached(spec: RunSpec, metric: Metric, value: float) -> bool:
 
 
 def _evaluated(
-    evaluate: str,
-    spec: RunSpec,
-    client: "MlflowClient",
-    run_id: str,
-    metric: Metric,
-    notify: OnEvaluation,
-) -> Outcome:
+    evaluate: str, spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
+) -> TrialOutcome:
     """Runs a user's own training."""
-    outcome: Outcome | None = None
+    outcome: TrialOutcome | None = None
     expected = _expected_evaluations(spec)
     for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
-        outcome = Outcome(float(value), float(wire_bytes))
+        outcome = TrialOutcome(float(value), float(wire_bytes))
         client.log_metric(run_id, names.eval_metric(metric.name), outcome.value, step=count)
         client.log_metric(run_id, names.TOTAL_WIRE_GB, outcome.wire_bytes / 1e9, step=count)
         notify(TrainingState(count, min(1.0, count / expected), outcome))

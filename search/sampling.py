@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .journal import Trial
-from .objective import Objective, Outcome
-from .progress import Point, Progress
+from .objective import Objective, TrialOutcome
+from .progress import Point, SearchProgress
 from .space import Choice, Dimension, Interval, active, fill
 from .trial import FIRST_VALUE, SECOND_VALUE
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STUDY = "taugrad"
 
 
-def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> Any:
+def make_sampler(progress: SearchProgress, objective: Objective, concurrency: int) -> Any:
     """Ray Tune's Optuna search, with all trials that have ended before; `concurrency` trials at a time."""
     import optuna  # noqa: PLC0415
     from ray.tune.search.optuna import OptunaSearch  # noqa: PLC0415
@@ -70,7 +70,7 @@ def make_sampler(progress: Progress, objective: Objective, concurrency: int) -> 
     )
 
 
-def _optuna_sampler(progress: Progress, concurrency: int) -> "optuna.samplers.BaseSampler":
+def _optuna_sampler(progress: SearchProgress, concurrency: int) -> "optuna.samplers.BaseSampler":
     import optuna  # noqa: PLC0415
 
     settings = progress.settings
@@ -88,7 +88,7 @@ def _optuna_sampler(progress: Progress, concurrency: int) -> "optuna.samplers.Ba
             )
 
 
-def _random(progress: Progress) -> "optuna.samplers.BaseSampler":
+def _random(progress: SearchProgress) -> "optuna.samplers.BaseSampler":
     """A random sampler seeded by seed, trial and dimension, so that a continued search misses no point."""
     import optuna  # noqa: PLC0415
 
@@ -121,7 +121,7 @@ def _suggested(tree: Any, optuna_trial: "optuna.Trial") -> dict[str, Any]:
     return params
 
 
-def _frozen(progress: Progress, trial: Trial, objective: Objective) -> "optuna.trial.FrozenTrial":
+def _frozen(progress: SearchProgress, trial: Trial, objective: Objective) -> "optuna.trial.FrozenTrial":
     """A trial of an earlier start, in Optuna's form."""
     import optuna  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ def _frozen(progress: Progress, trial: Trial, objective: Objective) -> "optuna.t
         values = objective.worst()
     else:
         last = trial.course[trial.evaluation]
-        values = objective.values(Outcome(last.value, last.wire_bytes / trial.share))
+        values = objective.values(TrialOutcome(last.value, last.wire_bytes / trial.share))
     return optuna.trial.create_trial(
         values=values,
         params={dimension.name: trial.params[dimension.name] for dimension in counted},

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.fields import METHOD
 from taugrad.platform.spec.overrides import Overrides
 from taugrad.platform.spec.reading import read_tree
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import Metric
 
+from .auto_specs import without_compression
 from .config import SearchConfig
-from .momentum import in_optimizer
 from .space import Params, at, corners, dimensions
 
 
@@ -71,13 +70,8 @@ class Search:
 
     def baseline(self) -> RunSpec:
         """The run without compression; all other dimensions have their middle value or first choice."""
-        spec = self.spec(self.middle)
-        tree = in_optimizer(spec)
-        tree[METHOD] = {"kind": "none", "reduction": spec.compressor.reduction}
-        for sync in (tree["sync"], tree["sync"].get("of", {})):
-            if "back" in sync:
-                sync["back"] = None
-        return RunSpec.model_validate({**tree, "name": "baseline"})
+        baseline = without_compression(self.spec(self.middle))
+        return baseline.model_copy(update={"name": "baseline"})
 
     def identity(self) -> str:
         """Twelve hex digits, equal for searches over the same space, whatever their budgets are."""

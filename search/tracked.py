@@ -10,7 +10,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.experiments import every_run
 from taugrad.platform.tracking.store import finish_run, open_experiment, who_and_what
 
-from .journal import BASELINE, Journal, Trained
+from .journal import BASELINE, SearchJournal, Trained
 from .measured import outcome_of
 from .search import Search
 from .space import Interval, dimensions
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 TAG_ENDING = "taugrad.ending"
-"""Of a training: the ending of its trial, full, pruned or failed."""
+"""A tag of a training: the ending of its trial, full, pruned or failed."""
 TAG_REASON = "taugrad.reason"
-"""Of a training: why its trial failed."""
+"""A tag of a training: why its trial failed."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 _FOLDER = "search"
 
@@ -68,7 +68,9 @@ def reopen_parent(client: "MlflowClient", run_id: str) -> bool:
     return True
 
 
-def reconcile(client: "MlflowClient", journal: Journal, metric: Metric, *, resumable: bool) -> dict[str, str]:
+def reconcile(
+    client: "MlflowClient", journal: SearchJournal, metric: Metric, *, resumable: bool
+) -> dict[str, str]:
     """Makes MLflow and the journal of a killed search agree.
 
     A training that has finished in MLflow, but is not in the journal, is added to the journal. A training in
@@ -111,7 +113,7 @@ def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
     return every_run(client, [experiment], f"tags.`{names.TAG_PARENT}` = '{parent}'")
 
 
-def tag_endings(client: "MlflowClient", journal: Journal) -> None:
+def tag_endings(client: "MlflowClient", journal: SearchJournal) -> None:
     """Tags every training with the ending of its trial, and ends trainings in the state RUNNING."""
     for run in list(_children(client, journal.record.parent_run)):
         tag = run.data.tags.get(names.TAG_TRIAL, "")
@@ -130,12 +132,7 @@ def tag_endings(client: "MlflowClient", journal: Journal) -> None:
             client.set_tag(run.info.run_id, TAG_REASON, trial.reason)
 
 
-def finish_parent(
-    client: "MlflowClient",
-    run_id: str,
-    files: Sequence[Path],
-    status: Status,
-) -> None:
+def finish_parent(client: "MlflowClient", run_id: str, files: Sequence[Path], status: Status) -> None:
     """Ends the search's run, with its tables, figure and specs as artifacts."""
     for path in files:
         is_spec = path.suffix == ".yaml"

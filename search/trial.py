@@ -16,7 +16,7 @@ from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
 
-from .objective import Objective, Outcome
+from .objective import Objective, TrialOutcome
 from .run_trial import TrainingState, train
 
 FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
@@ -35,7 +35,7 @@ class Task(BaseModel):
     """As JSON, one a seed."""
     problem: str = ""
     """The reason why the spec is not valid; nothing is trained then."""
-    known: dict[str, Outcome] = {}
+    known: dict[str, TrialOutcome] = {}
     """Trainings that have finished, by the spec's fingerprint."""
     unfinished: dict[str, str] = {}
     """MLflow runs of interrupted trainings that can be continued, by the spec's fingerprint."""
@@ -77,9 +77,9 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
     specs = [RunSpec.model_validate_json(spec) for spec in task.specs]
     client = open_client(context.tracking_uri)
     values, metric = context.objective.values, context.objective.metric
-    done, spent = list[Outcome](), 0.0
+    done, spent = list[TrialOutcome](), 0.0
 
-    def report_state(outcome: Outcome, judged: Outcome, spent: float, **more: Any) -> None:
+    def report_state(outcome: TrialOutcome, judged: TrialOutcome, spent: float, **more: Any) -> None:
         sampled = dict(zip((FIRST_VALUE, SECOND_VALUE), values(judged), strict=False))
         fields = {"value": outcome.value, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
         report({"evaluation": 0, "share": 1.0, "full": False, **sampled, **fields, **more})
@@ -89,7 +89,7 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
         def on_evaluation(here: TrainingState, first: bool = i == 0, before: float = spent) -> None:
             now = here.outcome
             # For the sampler, if the trial is stopped here: bytes as they would be at the end.
-            judged = Outcome(now.value, now.wire_bytes / here.share)
+            judged = TrialOutcome(now.value, now.wire_bytes / here.share)
             evaluation = here.evaluation if first else 0
             report_state(now, judged, before + now.wire_bytes, evaluation=evaluation, share=here.share)
 
@@ -114,11 +114,11 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
         report_state(outcome, summary(done, metric), spent, training=training, full=len(done) == len(specs))
 
 
-def summary(outcomes: Sequence[Outcome], metric: Metric) -> Outcome:
+def summary(outcomes: Sequence[TrialOutcome], metric: Metric) -> TrialOutcome:
     """Several seeds as one point: the mean made worse by its standard error, and the mean bytes."""
     values = [outcome.value for outcome in outcomes]
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return Outcome(
+    return TrialOutcome(
         statistics.fmean(values) - metric.sign * error,
         statistics.fmean(outcome.wire_bytes for outcome in outcomes),
         outcomes[0].examples,

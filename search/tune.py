@@ -16,8 +16,8 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
-from .objective import Outcome, in_better_fronts
-from .progress import Progress
+from .objective import TrialOutcome, in_better_fronts
+from .progress import SearchProgress
 from .run_trial import in_own_process
 from .sampling import make_sampler
 from .trial import FIRST_VALUE, SECOND_VALUE, Task, TrialContext, run_task
@@ -45,7 +45,7 @@ _TRIAL_MEMORY = 2.0**20
 """Bytes that a trial reserves if only its workers compute: Tune requires a reservation."""
 
 
-def run_baseline(progress: Progress, context: TrialContext) -> None:
+def run_baseline(progress: SearchProgress, context: TrialContext) -> None:
     """Trains without compression, in a Ray task.
 
     Raises:
@@ -77,7 +77,9 @@ def _reports(task: Task, context: TrialContext) -> list[dict[str, Any]]:
     return reports
 
 
-def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[], Mapping[str, str]]) -> None:
+def run_all(
+    progress: SearchProgress, run: Callable[[], None], resumable: Callable[[], Mapping[str, str]]
+) -> None:
     """Runs trials until each has ended, or a budget is used up.
 
     Trials that started, but reported no end, are continued, and in the end marked as failed: their process
@@ -106,7 +108,7 @@ def run_all(progress: Progress, run: Callable[[], None], resumable: Callable[[],
             progress.unfinished = dict(resumable())
 
 
-def run_trials(progress: Progress, context: TrialContext, corners: list[RunSpec], storage: str) -> None:
+def run_trials(progress: SearchProgress, context: TrialContext, corners: list[RunSpec], storage: str) -> None:
     """Runs the remaining trials, on a connected Ray, until a budget is used up; some may report no end.
 
     Args:
@@ -138,11 +140,7 @@ def run_trials(progress: Progress, context: TrialContext, corners: list[RunSpec]
             trial_dirname_creator=lambda trial: f"trial_{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=name,
-            storage_path=storage,
-            callbacks=[callback],
-            stop=stopper,
-            verbose=0,
+            name=name, storage_path=storage, callbacks=[callback], stop=stopper, verbose=0
         ),
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failing trial is told in our own words
@@ -174,7 +172,7 @@ def _trainable(config: dict[str, Any], context: TrialContext) -> None:
         tune.report({FAILURE: reason_of(error), "evaluation": 0, **worst})
 
 
-def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.Stopper]":
+def _parts(progress: SearchProgress, sampler: Any) -> "tuple[Any, tune.Callback, tune.Stopper]":
     """The scheduler that prunes, the callback that writes the journal, the stopper that keeps budgets."""
     from ray import tune  # noqa: PLC0415
     from ray.tune.schedulers import FIFOScheduler, TrialScheduler  # noqa: PLC0415
@@ -188,7 +186,7 @@ def _parts(progress: Progress, sampler: Any) -> "tuple[Any, tune.Callback, tune.
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
             number, evaluation = _number(trial), int(result["evaluation"])
             if evaluation:
-                outcome, last = Outcome(result["value"], result["wire_bytes"]), result["share"] >= 1
+                outcome, last = TrialOutcome(result["value"], result["wire_bytes"]), result["share"] >= 1
                 if pruner.stops(number, evaluation, outcome, last=last):
                     pruned.add(number)
                     return str(TrialScheduler.STOP)
@@ -287,24 +285,24 @@ class Pruner:
         """Takes the settings of a search and its metric."""
         self._kind, self._grace, self._reduction = settings.pruning, settings.grace, settings.reduction
         self._metric = metric
-        self._at: dict[int, dict[int, Outcome]] = {}
+        self._at: dict[int, dict[int, TrialOutcome]] = {}
         self._stopped: set[int] = set()
 
-    def remember(self, number: int, course: Mapping[int, Outcome], *, stopped: bool) -> None:
+    def remember(self, number: int, course: Mapping[int, TrialOutcome], *, stopped: bool) -> None:
         """Records a trial of an earlier start, with its outcomes by evaluation, counted from 1."""
         if stopped:
             self._stopped.add(number)
         for evaluation, outcome in course.items():
             self._at.setdefault(evaluation, {})[number] = outcome
 
-    def stops(self, number: int, evaluation: int, outcome: Outcome, *, last: bool = False) -> bool:
+    def stops(self, number: int, evaluation: int, outcome: TrialOutcome, *, last: bool = False) -> bool:
         """Records an outcome at an evaluation, counted from 1; returns whether to stop the trial."""
         stops = self._judge(number, evaluation, outcome) and not last
         if stops:
             self._stopped.add(number)
         return stops
 
-    def _judge(self, number: int, evaluation: int, outcome: Outcome) -> bool:
+    def _judge(self, number: int, evaluation: int, outcome: TrialOutcome) -> bool:
         others = self._at.setdefault(evaluation, {})
         others[number] = outcome
         if self._kind == "none" or evaluation < self._grace:

@@ -25,8 +25,7 @@ from taugrad.compressors import CompressionState, Outer, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.layout import Part, Parts
 from taugrad.compressors.bucket.ledger import Step
-from taugrad.compressors.exchange.fragment import LocalWorker, on_host
-from taugrad.compressors.exchange.local_rounds import LocalRounds
+from taugrad.compressors.exchange.local_rounds import LocalRounds, LocalWorker, on_host
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config

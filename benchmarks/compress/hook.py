@@ -55,7 +55,7 @@ class Model:
 
     @property
     def elements(self) -> int:
-        """Of all parameters."""
+        """The number of elements of all parameters."""
         return sum(self.sizes)
 
     def buckets(self) -> list[list[int]]:
@@ -87,7 +87,7 @@ class Rounds:
     """Steps before anything is timed."""
     least: int
     seconds: float
-    """Of a model and a method, at least."""
+    """The least seconds for a model and a method."""
     gradients: int = 4
 
     def run(self, works: Sequence[Callable[[int], float]]) -> list[float]:

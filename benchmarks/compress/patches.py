@@ -60,7 +60,7 @@ def published(model: GptNetwork) -> dict[str, Tensor]:
 
 
 def entropy_bits(before: Tensor, after: Tensor) -> float:
-    """Of positions and differences of one tensor, which are NumPy's."""
+    """The entropy of positions and differences of one tensor, by NumPy."""
     old, new = (tensor.view(torch.int16).numpy().astype(np.int64) & 0xFFFF for tensor in (before, after))
     ordered = [np.where(array >> 15, 0xFFFF - array, array + 0x8000) for array in (old, new)]
     differences = (ordered[1] - ordered[0]).ravel()

@@ -151,11 +151,7 @@ class Place:
 
 
 def publish(
-    name: str,
-    options: Options,
-    introduction: str,
-    tables: Sequence[Table],
-    place: Place | None = None,
+    name: str, options: Options, introduction: str, tables: Sequence[Table], place: Place | None = None
 ) -> None:
     """Shows the tables, and writes them to DATE-name.md where the options ask for it.
 

@@ -64,7 +64,7 @@ class Kept:
 
 
 def key_of(spec: RunSpec) -> str:
-    """Of the fields that a spec was given: fields that come later, with a default, leave it as it is."""
+    """The key of a spec, from the fields that it was given: new fields with a default do not change it."""
     return hashlib.sha256(spec.model_dump_json(exclude_unset=True).encode()).hexdigest()[:12]
 
 

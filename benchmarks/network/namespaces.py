@@ -9,7 +9,7 @@ from time import sleep
 from .topology import Link
 
 PREFIX = "tg"
-"""Of our namespaces: tg, the process that keeps them, and what each is, such as tg123-h0."""
+"""The prefix of namespaces: tg, the process that keeps them, and what each is, such as tg123-h0."""
 
 _ATTEMPTS, _PAUSE_S = 10, 0.05
 """To remove one."""

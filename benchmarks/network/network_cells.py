@@ -27,7 +27,7 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """Of what is computed; however long worker 0 sleeps."""
+        """The key of what is computed, however long worker 0 sleeps."""
         again = f" {self.time}" if self.time > 1 else ""
         return key_of(self.spec) + self.half + again + (" slowed" if self.slept else "")
 

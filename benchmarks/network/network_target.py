@@ -90,7 +90,7 @@ CAPTION = (
     "them. All settings:"
 )
 WHOLE_RUNS = 2
-"""Of so many contenders, the fastest ones, and of the best peer."""
+"""Runs are whole for this many of the fastest contenders, and for the best peer."""
 INTRODUCTION = (
     "{hosts} hosts, each a network namespace with one thread; all share this machine's {cores} cores. "
     "**Each contender has the same search**, others and ours: {runs}. A search begins with some settings, "
@@ -352,7 +352,7 @@ def records(*, quick: bool) -> tuple[Trainings, Cells]:
 
 
 def searches_of(workload: Workload, links: Sequence[str], trainings: Trainings) -> list[Search]:
-    """Of a workload's contenders; 16 workers begin with what was the best with four."""
+    """The searches of a workload's contenders; 16 workers begin with what was the best with four."""
     if workload.name == MANY.name:
         attempts = {contender.name for contender in ATTEMPTS}
         begun = [

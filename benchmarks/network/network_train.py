@@ -65,7 +65,7 @@ class Timing(Following):
         super().__init__()
         self._slept = slept if dist.get_rank() == 0 else 0.0
         self.peak = 0.0
-        """Of what this host sent in a tenth of a second, bit/s."""
+        """The highest rate of this host in a tenth of a second, bit/s."""
         self._over = Event()
         self.done: list[float] = []
         self.computing: list[float] = []

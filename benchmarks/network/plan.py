@@ -16,7 +16,7 @@ import numpy as np
 
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.spec.synchronization import AllGatherSync
+from taugrad.platform.spec.synchronization import GradientsSync
 from taugrad.search.plan.calibrated import HALF, Calibration
 from taugrad.search.plan.calibration import calibrate
 from taugrad.search.plan.candidate import Candidate
@@ -79,7 +79,7 @@ def predicted(calibration: Calibration, method: str, link: str, hosts: int) -> f
     asked = PlannedLink.parse(link)
     headers = JUMBO_HEADERS if asked.rate >= JUMBO_BITS else PLAIN_HEADERS
     planned = asked.model_copy(update={"headers": headers})
-    return predict(calibration, Candidate(method, AllGatherSync()), planned, hosts).seconds
+    return predict(calibration, Candidate(method, GradientsSync()), planned, hosts).seconds
 
 
 def measured(spec: RunSpec, link: str, steps: int) -> dict[str, list[float]]:

@@ -16,7 +16,7 @@ _ECHOES = 20
 _LOSS_PACKETS = 1000
 _STREAM_S = 2.0
 _WARM_S = 0.5
-"""Of a stream's beginning, in which TCP still looks for the rate."""
+"""Seconds at a stream's beginning in which TCP still looks for the rate."""
 _CHUNK = 1 << 18
 
 

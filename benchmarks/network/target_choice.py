@@ -47,10 +47,10 @@ def _found(spec: RunSpec, link: str, probe_runs: ProbeRuns) -> dict[str, Any]:
     )
     best = decision.decision.best
     return {
-        "way": str(best.prospect.way),
-        "predicted_s": best.prospect.seconds,
+        "way": str(best),
+        "predicted_s": best.seconds,
         "worth": best.worth,
-        "spec": best.prospect.way.spec.model_dump(mode="json"),
+        "spec": best.run.model_dump(mode="json"),
     }
 
 

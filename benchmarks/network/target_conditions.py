@@ -12,13 +12,13 @@ from .target_settings import CODED, HOSTS, Workload
 from .target_times import Row, best_peer, mean_steps, minutes, ratio, results_of, timed_spec, within
 
 APART_SEEDS = 1
-"""Of trainings with a text for each worker."""
+"""Seeds of trainings with a text for each worker."""
 
 
 def condition_tables(
     workload: Workload, fastest: Mapping[str, Row], trainings: Trainings, cells: Cells, link: str
 ) -> list[Table]:
-    """Of the fastest setting of each kind over a link."""
+    """Tables of the fastest setting of each kind over a link."""
     kinds = {row.setting.name: kind for kind, row in fastest.items()}
     rows = list(fastest.values())
     texts = [row for row in rows if kinds[row.setting.name] != CODED]  # the same training as without

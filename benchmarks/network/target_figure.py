@@ -97,11 +97,7 @@ def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -
             places = [place for place, link in enumerate(links) if kind in by_link[link]]
             values = [factor * by_link[links[place]][kind] for place in places]
             axes.plot(
-                *(places, values, f"{_MARKERS[kind]}-"),
-                color=color,
-                markersize=5,
-                linewidth=1,
-                zorder=3,
+                *(places, values, f"{_MARKERS[kind]}-"), color=color, markersize=5, linewidth=1, zorder=3
             )
         log_axis(axes.yaxis, min(drawn) / 1.5, max(drawn) * 1.5, "", most=4)
         short = [_label(link).replace("/s", "") for link in links]

@@ -54,7 +54,7 @@ def train_seeds(workload: Workload, settings: Sequence[Setting], trainings: Trai
 
 @dataclass
 class Search:
-    """Of a contender's settings, with the first seed."""
+    """Searches a contender's settings, with the first seed."""
 
     workload: Workload
     contender: Contender
@@ -121,7 +121,7 @@ class Search:
         return fmean(self.seconds(point, link) for link in self.links)
 
     def settings(self, link: str) -> list[Setting]:
-        """Of `over`."""
+        """The settings of `over`."""
         return [self.contender.setting(point) for point in self.over(link)]
 
     def table(self) -> Table:

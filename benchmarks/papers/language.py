@@ -24,10 +24,7 @@ INTRODUCTION = (
     "relative to float32 gradients in each iteration. PowerSGD has a process for each worker."
 )
 
-WITHOUT = [
-    Setting("float32", "none"),
-    Setting("16 bits", "fp16"),
-]
+WITHOUT = [Setting("float32", "none"), Setting("16 bits", "fp16")]
 GRADIENTS = [
     *(
         Setting(f"`{rule}`, {share:.3g}%", f"{rule}(density({share / 100:g}, every=1)){code}")

@@ -34,7 +34,7 @@ class Setting:
 
     name: str
     line: str
-    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "allgather"})
+    sync: Mapping[str, Any] = field(default_factory=lambda: {"mode": "gradients"})
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     real: bool = False
 

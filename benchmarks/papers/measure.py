@@ -14,7 +14,7 @@ from taugrad.compressors.method import read_config
 from taugrad.platform.models.convnets import alexnet
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import AlexNet
-from taugrad.platform.spec.synchronization import AllGatherSync, RealSync, ShardedSync
+from taugrad.platform.spec.synchronization import GradientsSync, RealSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
@@ -41,14 +41,14 @@ PARAMETERS = {"ResNet-50": 25_583_592, "VGG16": 138_357_544, "Inception v4": 42_
 """Rae, section 2.6."""
 LINKS = ("10mbit", "100mbit", "1gbit", "10gbit")
 METHODS: Mapping[str, RealSync] = {
-    "none": AllGatherSync(),
-    HALF: AllGatherSync(),
-    "linear(bits=8)": ShardedSync(),
-    "quantile(bits=8)": ShardedSync(),
-    "wgt(density(0.2))": AllGatherSync(),
-    "wgt(density(0.01))": AllGatherSync(),
-    "wgt(density(0.01)) | linear(bits=8)": AllGatherSync(),
-    "strom(density(0.01)) | golomb_rice": AllGatherSync(),
+    "none": GradientsSync(),
+    HALF: GradientsSync(),
+    "linear(bits=8)": GradientsSync(pattern="sharded"),
+    "quantile(bits=8)": GradientsSync(pattern="sharded"),
+    "wgt(density(0.2))": GradientsSync(),
+    "wgt(density(0.01))": GradientsSync(),
+    "wgt(density(0.01)) | linear(bits=8)": GradientsSync(),
+    "strom(density(0.01)) | golomb_rice": GradientsSync(),
 }
 """With how messages travel: 8 bits of everything in shards, as in a ring."""
 SAMPLE, BUCKET_BYTES = 1 << 22, 25 << 20
@@ -187,10 +187,7 @@ def shares(_: None) -> Values:
     flops = {str(name): total for name, total in counter.get_flop_counts()["Global"].items()}
     conv = sum(total for name, total in flops.items() if "conv" in name)
     net = Net.of(model)
-    return {
-        "parameters": 100 * net.conv / (net.conv + net.fc),
-        "computing": 100 * conv / sum(flops.values()),
-    }
+    return {"parameters": 100 * net.conv / (net.conv + net.fc), "computing": 100 * conv / sum(flops.values())}
 
 
 def with_rate(times: int, rate: float, seed: int) -> Values:
@@ -260,7 +257,7 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
                 "eight": partial(eight_workers, "none"),
                 "eight, tau 1": partial(eight_workers, strom_speech.line(1)),
             }
-        ),
+        )
     },
     "oland_raj": {
         "sample": Part({"3%": sampled}),

@@ -29,7 +29,7 @@ TAU = 2.0
 """With which nets of several sizes are compared."""
 UNCOMPRESSED = "none"
 BEHIND, DELAY = 8, (0.0, 1.0)
-"""Of workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
+"""For workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def line(tau: float) -> str:
     return f"strom({tau:g}, reduction='sum') | golomb_rice"
 
 
-ALLGATHER: Mapping[str, Any] = {"mode": "allgather"}
+ALLGATHER: Mapping[str, Any] = {"mode": "gradients"}
 ASYNC: Mapping[str, Any] = {"mode": "async", "most_behind": BEHIND, "delay": DELAY}
 AT_ONCE: Mapping[str, Any] = {"kind": "constant"}
 STAGED: Mapping[str, Any] = {

@@ -67,7 +67,7 @@ DENSITIES = ("allocate(0.003)", "allocate(0.03)")
 """Those that `taugrad auto` tries, with momentum in the optimizer for the second; that was not measured."""
 BATCH, WORKERS, MOMENTUM = 64, 2, 0.9
 MINUTES, FRAMES, TEST_FRAMES = 2, 4000, 1000
-"""Of the speech."""
+"""The size of the speech data."""
 
 
 def small_mnist() -> DataSet:
@@ -153,7 +153,7 @@ ALLOWED = (0.5, *TOLERANCES)
 """Tolerances of `taugrad auto`; the first is its default."""
 FEATURES = ("rms", "p99", "p999", "layer", "lr")
 PENALTIES = tuple(np.geomspace(0.01, 1000, 16))
-"""Of the ridge regression, which takes the one with the least errors on held-out pairs."""
+"""Penalties of the ridge regression, which takes the one with the least errors on held-out pairs."""
 EARLIER_LAW = {"rms": 0.09726, "p99": -0.0592, "p999": -0.06923, "layer": -0.05674, "lr": -0.03142}
 """Weights of the law that `taugrad auto` had, and what else it said of a batch of 64 and two workers."""
 EARLIER_CONSTANT = 2.3488 - 0.5255 * math.log(BATCH) + 0.0641 * math.log(WORKERS) - math.log(1 - MOMENTUM)
@@ -409,11 +409,7 @@ def earlier_table() -> Table:
         others = [(best - known)[families != family].mean() for family in families]
         missed[rule] = known + others - best
     rows = [
-        (
-            rule,
-            *(_factor(miss[tolerances == tolerance]) for tolerance in EARLIER_TOLERANCES),
-            _factor(miss),
-        )
+        (rule, *(_factor(miss[tolerances == tolerance]) for tolerance in EARLIER_TOLERANCES), _factor(miss))
         for rule, miss in missed.items()
     ]
     columns = ("fitted to other models and data", *(f"{t} points" for t in EARLIER_TOLERANCES), "all")

@@ -170,7 +170,7 @@ def measure_speed(sizes: Sizes) -> Table:
     cases: list[tuple[Slow, float]] = [("nobody", 1)]
     slow: tuple[Slow, ...] = ("one", "now and then")
     cases += [(who, times) for who in slow for times in sizes.slowness if times > 1]
-    modes = ({"mode": "allgather"}, {"mode": "async", "most_behind": BEHIND})
+    modes = ({"mode": "gradients"}, {"mode": "async", "most_behind": BEHIND})
     specs = [make_spec(sizes, mode, sizes.real) for _ in cases for mode in modes]
     paces = [Pace(sizes.step_s, who, times) for who, times in cases for _ in modes]
     say(f"{sizes.real} real workers")
@@ -199,7 +199,7 @@ def measure_accuracy(sizes: Sizes) -> Table:
     cases = [(workers, times) for workers in sizes.simulated for times in sizes.slowness]
     specs = []
     for workers in sizes.simulated:
-        specs.append(make_spec(sizes, {"mode": "simulated", "of": {"mode": "allgather"}}, workers))
+        specs.append(make_spec(sizes, {"mode": "simulated", "of": {"mode": "gradients"}}, workers))
         for times in sizes.slowness:
             course = {"step_times": [times, *[1] * (workers - 1)], "delay": DELAY, "most_behind": BEHIND}
             specs.append(make_spec(sizes, {"mode": "simulated", "of": {"mode": "async"} | course}, workers))

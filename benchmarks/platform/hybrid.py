@@ -34,7 +34,7 @@ from ..harness.workers import found_by
 TARGET_BYTES = NUMBER_BYTES = 8
 FLOAT_BYTES = 4
 COPIES = 3
-"""Of parameters: weights, gradients, momentum."""
+"""Copies of the parameters: weights, gradients, momentum."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Case:
     spec: RunSpec
     shape: Shape
     examples: int
-    """Of each worker."""
+    """Examples per worker."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Measured:
     received: float
     """Bytes of all workers."""
     messages: float
-    """Of all workers."""
+    """Messages of all workers."""
     peak: float
     """Bytes of memory above what the largest process had before the model."""
 
@@ -155,7 +155,7 @@ def _work(cases: Sequence[Case]) -> list[tuple[float, ...]]:
     # Steps of a small net: what libraries set up once belongs to no case.
     like = cases[0].spec
     tree = like.model_dump(mode="json") | {"model": {"kind": "lenet"}}
-    for sync in ({"mode": "sharded"}, {"mode": "hybrid"}):
+    for sync in ({"mode": "gradients", "pattern": "sharded"}, {"mode": "hybrid"}):
         mode = sync if like.sync.mode != "simulated" else {"mode": "simulated", "of": sync}
         _steps(Case(RunSpec.model_validate(tree | {"sync": mode}), Shape.image(1, 28, 28, 10), 4))
     return [_steps(case) for case in cases]
@@ -214,11 +214,11 @@ class Sizes:
     models: dict[str, dict[str, Any]]
     shape: Shape
     examples: dict[str, int]
-    """Of a worker, by model."""
+    """Examples per worker, by model."""
     simulated: tuple[int, ...]
     """Numbers of workers besides 2 real ones."""
     batches: tuple[int, ...]
-    """Of a worker, for which crossings are computed."""
+    """Batch sizes per worker for which crossings are computed."""
     workers: tuple[int, ...]
     """Likewise."""
 
@@ -246,7 +246,7 @@ QUICK = Sizes(
     workers=(2, 4),
 )
 ROWS = (
-    ("data parallel, sharded", {"mode": "sharded"}),
+    ("data parallel, sharded", {"mode": "gradients", "pattern": "sharded"}),
     ("hybrid a, fp32", {"mode": "hybrid", "scheme": "a"}),
     ("hybrid b, fp32", {"mode": "hybrid", "scheme": "b"}),
     ("hybrid c, fp32", {"mode": "hybrid", "scheme": "c"}),
@@ -274,7 +274,7 @@ def expected(net: Net, sync: dict[str, str], workers: int, examples: int) -> tup
     and the next one's.
     """
     kept = COPIES * FLOAT_BYTES
-    if sync["mode"] == "sharded":
+    if sync["mode"] == "gradients":
         parameters = net.conv + net.fc
         arriving = synchronized(FLOAT_BYTES * parameters, workers)
         return arriving, 2 * workers * (workers - 1), kept * parameters
@@ -350,7 +350,9 @@ def main(arguments: Sequence[str]) -> None:
 
     nets = {}
     for name in sizes.models:
-        nets[name] = Net.of(build(case(sizes, name, {"mode": "sharded"}, 2).spec.model, sizes.shape))
+        nets[name] = Net.of(
+            build(case(sizes, name, {"mode": "gradients", "pattern": "sharded"}, 2).spec.model, sizes.shape)
+        )
     tables = [measure_bytes(sizes, nets), crossings(sizes, nets)]
     weights = " and ".join(f"{(net.conv + net.fc) / 1e6:.1f}" for net in nets.values())
     introduction = INTRODUCTION.format(

@@ -12,11 +12,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.synchronization import InRounds
+from taugrad.platform.synchronization.synchronization import Synchronization
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
@@ -34,14 +31,16 @@ class Sizes:
     many: tuple[int, ...]
     """Numbers of simulated workers that are trained with all-gather and shards only."""
     epochs: int
-    """Of the runs whose accuracy is shown."""
+    """Epochs of the runs whose accuracy is shown."""
     data: Mapping[str, Any]
     """Fields of the spec; none: the digits."""
 
 
-def make_spec(sizes: Sizes, mode: str, line: str, workers: int, *, simulated: bool, **more: Any) -> RunSpec:
+def make_spec(
+    sizes: Sizes, pattern: str, line: str, workers: int, *, simulated: bool, **more: Any
+) -> RunSpec:
     """A run with LeNet; `simulated`: all workers in one process."""
-    sync: dict[str, Any] = {"mode": mode}
+    sync: dict[str, Any] = {"mode": "gradients", "pattern": pattern}
     fields: dict[str, Any] = {
         **sizes.data,
         "sync": {"mode": "simulated", "of": sync} if simulated else sync,
@@ -68,7 +67,7 @@ class Outcome:
     """By all workers together."""
     messages: int
     busiest_bytes: int
-    """Received by the worker that received most, in messages alone; 0 where DDP's hook exchanged."""
+    """Received by the worker that received most, in messages alone; 0 where torch exchanged."""
     compression_ratio: float
 
     @property
@@ -91,17 +90,15 @@ def _train(text: str) -> dict[str, Any]:
             wire_bytes=totals.wire_bytes,
             received_bytes=totals.received_bytes,
             messages=totals.messages,
-            busiest_bytes=_busiest(trainer.sync) if isinstance(trainer.sync, InRounds) else 0,
+            busiest_bytes=_busiest(trainer.sync),
             compression_ratio=totals.compression_ratio,
         )
     )
 
 
-def _busiest(sync: InRounds) -> int:
-    received = torch.from_numpy(sync.ledger.traffic.link_bytes.sum(0))
-    if len(sync.ranks) == 1:  # each process knows what itself sent
-        dist.all_reduce(received)
-    return int(received.max())
+def _busiest(sync: Synchronization) -> int:
+    links = sync.links()
+    return 0 if links is None else int(links.nbytes.sum(0).max())
 
 
 FEW_STEPS: dict[str, Any] = {
@@ -109,8 +106,8 @@ FEW_STEPS: dict[str, Any] = {
     "training": {"epochs": 1, "batch_size": 64},
 }
 """Bytes of a fixed share of elements do not depend on the data."""
-MODES = ("allgather", "ring", "parameter_server", "sharded")
-MANY_MODES = ("allgather", "sharded")
+PATTERNS = ("allgather", "ring", "parameter_server", "sharded")
+MANY_PATTERNS = ("allgather", "sharded")
 """Trained with many workers too."""
 WHOLE = "none"
 SPARSE = "topk(density=0.01) | packed32"
@@ -120,7 +117,7 @@ TRAINED = "topk(density=0.01, momentum=0.9) | linear(bits=4)"
 """With momentum corrected before the selection, and none in the optimizer: what waits in two residuals is old
 by the time it is applied, and the optimizer's momentum would make it diverge."""
 TRAINED_OPTIMIZER = {"kind": "sgd", "momentum": 0}
-TRAINED_MODES = ("allgather", "parameter_server", "sharded")
+TRAINED_PATTERNS = ("allgather", "parameter_server", "sharded")
 """A ring takes no corrected momentum."""
 PLACE = Place(
     RESULTS.parent / "synchronization.md",
@@ -135,42 +132,30 @@ INTRODUCTION = (
 )
 
 
-FULL = Sizes(
-    real=(2, 4, 8),
-    simulated=(8, 16, 64),
-    many=(64,),
-    epochs=2,
-    data={},
-)
-QUICK = Sizes(
-    real=(2,),
-    simulated=(3,),
-    many=(3,),
-    epochs=1,
-    data={"data": FEW_STEPS["data"]},
-)
+FULL = Sizes(real=(2, 4, 8), simulated=(8, 16, 64), many=(64,), epochs=2, data={})
+QUICK = Sizes(real=(2,), simulated=(3,), many=(3,), epochs=1, data={"data": FEW_STEPS["data"]})
 
 
-def received_formula(mode: str, payload: float, workers: int, *, whole: bool) -> float:
+def received_formula(pattern: str, payload: float, workers: int, *, whole: bool) -> float:
     """Bytes that a worker receives in a step, mean of the workers, without the messages' headers.
 
     `payload`: what a worker sends of its own gradient. `whole`: nothing is compressed; then all-gather is
     DDP's all-reduce, a ring of torch's.
     """
     others = workers - 1
-    if mode == "allgather" and not whole:
+    if pattern == "allgather" and not whole:
         return others * payload
     return 2 * others / workers * payload  # for sharded, slices to their owners and sums back to all
 
 
-def messages_formula(mode: str, workers: int) -> int:
+def messages_formula(pattern: str, workers: int) -> int:
     """Messages of all workers in a step, compressed."""
     others = workers - 1
-    return {"allgather": workers * others, "parameter_server": 2 * others}.get(mode, 2 * workers * others)
+    return {"allgather": workers * others, "parameter_server": 2 * others}.get(pattern, 2 * workers * others)
 
 
-def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
-    """Every mode with every number of workers: bytes beside their formulas, then bytes beside accuracy.
+def measure_patterns(sizes: Sizes) -> tuple[list[Table], int]:
+    """Every pattern with every number of workers: bytes beside their formulas, then bytes beside accuracy.
 
     Returns:
         Both tables, and how many parameters the model has.
@@ -180,32 +165,34 @@ def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
     counts = [(count, False) for count in sizes.real] + [(count, True) for count in sizes.simulated]
     for count, simulated in counts:
         say(f"{count} workers{', simulated' if simulated else ''}")
-        trained = TRAINED_MODES if not simulated else MANY_MODES if count in sizes.many else ()
+        trained = TRAINED_PATTERNS if not simulated else MANY_PATTERNS if count in sizes.many else ()
         make = partial(make_spec, sizes, workers=count, simulated=simulated)
-        specs = [make(mode=mode, line=line, **FEW_STEPS) for mode in MODES for line in (WHOLE, SPARSE)]
+        specs = [
+            make(pattern=pattern, line=line, **FEW_STEPS) for pattern in PATTERNS for line in (WHOLE, SPARSE)
+        ]
         epochs = {"epochs": sizes.epochs, "batch_size": 64, "optimizer": TRAINED_OPTIMIZER}
-        specs += [make(mode=mode, line=TRAINED, training=epochs) for mode in trained]
+        specs += [make(pattern=pattern, line=TRAINED, training=epochs) for pattern in trained]
         # In one go: processes take long to start.
         outcomes = [Outcome(**values) for values in train_all(_train, specs)]
-        short, long = outcomes[: 2 * len(MODES)], outcomes[2 * len(MODES) :]
+        short, long = outcomes[: 2 * len(PATTERNS)], outcomes[2 * len(PATTERNS) :]
         place = (str(count), "simulated" if simulated else "real")
         by_formula += [
-            (mode, *place, *_beside_formulas(mode, *pair))
-            for mode, *pair in zip(MODES, short[::2], short[1::2], strict=True)
+            (pattern, *place, *_beside_formulas(pattern, *pair))
+            for pattern, *pair in zip(PATTERNS, short[::2], short[1::2], strict=True)
         ]
         by_workers += [
             (
-                *(mode, *place, _kb(outcome.received_a_step)),
+                *(pattern, *place, _kb(outcome.received_a_step)),
                 _kb(outcome.wire_bytes / outcome.workers / outcome.steps),
                 *(f"{outcome.compression_ratio:.0f}", f"{100 * outcome.accuracy:.1f}"),
             )
-            for mode, outcome in zip(trained, long, strict=True)
+            for pattern, outcome in zip(trained, long, strict=True)
         ]
     tables = [
         Table("Received by a worker in a step", FORMULA_COLUMNS, by_formula, FORMULA_NOTES),
         Table(
             "With the number of workers: what a worker receives, and accuracy",
-            ("mode", "N", "workers", "received, kB", "handed over, kB", "times smaller", "accuracy %"),
+            ("pattern", "N", "workers", "received, kB", "handed over, kB", "times smaller", "accuracy %"),
             by_workers,
             (
                 f"`{TRAINED}`, no momentum in the optimizer, batches of 64, {sizes.epochs} epochs, one seed. "
@@ -218,7 +205,7 @@ def measure_modes(sizes: Sizes) -> tuple[list[Table], int]:
 
 
 FORMULA_COLUMNS = (
-    *("mode", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
+    *("pattern", "N", "workers", "whole, kB", "formula", "1%, kB", "formula"),
     *("busiest, kB", "messages", "formula"),
 )
 FORMULA_NOTES = (
@@ -231,17 +218,17 @@ FORMULA_NOTES = (
 )
 
 
-def _beside_formulas(mode: str, whole: Outcome, sparse: Outcome) -> tuple[str, ...]:
+def _beside_formulas(pattern: str, whole: Outcome, sparse: Outcome) -> tuple[str, ...]:
     workers = whole.workers
     payload = SPARSE_BYTES * sparse.elements / workers / sparse.steps
     return (
         _kb(whole.received_a_step),
-        _kb(received_formula(mode, 4 * whole.parameters, workers, whole=True)),
+        _kb(received_formula(pattern, 4 * whole.parameters, workers, whole=True)),
         _kb(sparse.received_a_step),
-        _kb(received_formula(mode, payload, workers, whole=False)),
+        _kb(received_formula(pattern, payload, workers, whole=False)),
         _kb(sparse.busiest_bytes / sparse.steps) if sparse.busiest_bytes else "",
         number(sparse.messages / sparse.steps),
-        str(messages_formula(mode, workers)),
+        str(messages_formula(pattern, workers)),
     )
 
 
@@ -252,7 +239,7 @@ def _kb(size: float) -> str:
 def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("platform.synchronization", "What ways to synchronize move.", arguments)
     sizes = QUICK if options.quick else FULL
-    tables, parameters = measure_modes(sizes)
+    tables, parameters = measure_patterns(sizes)
     introduction = INTRODUCTION.format(parameters=parameters)
     publish("synchronization", options, introduction, tables, PLACE)
 

@@ -44,7 +44,7 @@ class AccumulatedGradients:
         return set(self._copies)
 
     def copies(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Of some parameters, what was exchanged before this pass, in the parameter's shape."""
+        """Copies what was exchanged before this pass, in the parameter's shape."""
         return {name: self._copies[name] for name in names if name in self._copies}
 
     def begin(self) -> None:

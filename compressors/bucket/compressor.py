@@ -38,9 +38,9 @@ class Outgoing:
     layout: Layout
     """What they are about."""
     tallies: Tallies
-    """Of every parameter, in order."""
+    """Counts of every parameter, in order."""
     refused: Pending[Sequence[int]] = list
-    """Of a message of fixed size, once `Context.readback` was fetched: completes the tallies, and returns the
+    """For a message of fixed size, once `Context.readback` was fetched: completes the tallies; returns the
     ordinals of parameters that were not finite somewhere; nothing of the message means anything then."""
 
 

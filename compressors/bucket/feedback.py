@@ -29,7 +29,7 @@ class Feedback:
         velocities: float32 [numel], the momentum of gradients, if the method corrects it.
         memories: what the threshold policy remembers.
         shard_memories: likewise, by shard, where a method is applied to shards of parameters one by one.
-        method: the method that the memory belongs to; `aim_at` changes it.
+        method: the method that the memory belongs to; `set_density` changes it.
         slices: where what is kept of each parameter lies in it, if it is not of whole parameters.
         lock: is held while a bucket is compressed: patterns compress sums in another thread.
         orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
@@ -79,8 +79,8 @@ class Feedback:
             parts.append(part)
         return parts
 
-    def aim_at(self, share: float) -> float:
-        """Changes the method's density, and returns the one that is used now; see `WorkerState.aim_at`."""
+    def set_density(self, share: float) -> float:
+        """Changes the method's density; returns the one used now. See `WorkerState.set_density`."""
         if not 0 < share <= 1:
             raise ValueError(f"share = {share}: must be above 0 and at most 1")
         before, method = self.method.aim, self.method.aimed_at(share)

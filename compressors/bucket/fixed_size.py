@@ -30,7 +30,7 @@ class FixedSize:
 
     form: Form
     bits: int
-    """Of a symbol: 4, 8 or 16."""
+    """Bits of a symbol: 4, 8 or 16."""
     block: int
     """Values that share tables; 0: a block for each parameter."""
     sent: Segments

@@ -43,7 +43,7 @@ class ParameterSlice(NamedTuple):
     """A range of one parameter's elements."""
 
     ordinal: int
-    """Of the parameter."""
+    """Index of the parameter."""
     start: int
     stop: int
     whole: int
@@ -54,7 +54,7 @@ class Parts(list[Part]):
     """The parameters of a bucket. As long as they have the same tensors, this may be compressed again."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        """Of tensors that stay where they are."""
+        """Records tensors that stay where they are."""
         super().__init__(parts)
         self.names = [part.name for part in self]
         self.elements = [part.gradient.numel() for part in self]
@@ -132,7 +132,7 @@ class Layout:
     """Parameters that are exempt: another message behind it, if there are any."""
     bucket_elements: int
     fixed: FixedSize | None = None
-    """Of messages of fixed size, which stay on the device: what stands where."""
+    """For messages of fixed size, which stay on the device: what stands where."""
 
 
 def lay_out(sizes: Sequence[int], exempt: Sequence[bool]) -> Layout:

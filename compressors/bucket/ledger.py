@@ -114,7 +114,7 @@ class Step(Totals):
     """The part of exchange_s in which the worker waited."""
     decompress_s: float = 0.0
     """Decoding and adding up, in whichever thread."""
-    beside_s: float = 0.0
+    overlapped_decode_s: float = 0.0
     """The part of decompress_s that a transport's thread did while the worker did something else."""
     layers: list[PartTally] = field(default_factory=list)
     """This worker's elements by parameter, of each synchronization."""
@@ -129,7 +129,7 @@ class Step(Totals):
     @property
     def decode_s(self) -> float:
         """The part of decompress_s that the worker did itself, or waited for."""
-        return self.decompress_s - self.beside_s
+        return self.decompress_s - self.overlapped_decode_s
 
     @property
     def skipped(self) -> bool:

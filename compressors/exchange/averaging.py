@@ -1,4 +1,4 @@
-"""One mean after the other, of what all workers hand in: patterns' rounds, run and counted."""
+"""Runs a pattern's rounds to completion and records the traffic."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Outcome:
     mean: Tensor | RefusedUpdate
     """Or the sum: float32 [all elements], the same on every worker."""
     records: Sequence[ExchangeRecord]
-    """Of the workers here, which share their traffic."""
+    """One per worker here; they share their traffic."""
     waited_s: float
     """While messages were under way."""
 
     @property
     def traffic(self) -> Traffic:
-        """Of the workers here."""
+        """What the workers here sent and received."""
         return self.records[0].traffic
 
 

@@ -24,7 +24,7 @@ class Collectives:
     """
 
     def __init__(self, group: dist.ProcessGroup, ops: Ops) -> None:
-        """Of a group, for the device of `ops`."""
+        """Wraps the collectives of a group, for the device of `ops`."""
         self.rank, self.workers = dist.get_rank(group), dist.get_world_size(group)
         self.works: list[dist.Work] = []
         self._group, self._ops = group, ops

@@ -82,6 +82,6 @@ def require_same_worker(state: Mapping[str, Any], rank: int, workers: int, other
     if (state["rank"], state["workers"]) != (rank, workers):
         raise ValueError(
             f"the state of rank {state['rank']} of {state['workers']} workers, this is rank {rank} of "
-            f"{workers}: each worker's residual belongs to its part of the data"
+            f"{workers}: each worker's state belongs to its part of the data"
             + (f"; {otherwise}" if otherwise and state["workers"] != workers else "")
         )

@@ -23,11 +23,11 @@ class ExchangeRecord:
     """What a worker compressed, sent and decoded in one exchange, counted as it happens."""
 
     traffic: Traffic
-    """Of the worker, or of all simulated ones."""
+    """What the worker sends and receives, or all simulated ones do."""
     columns: list[Iterable[PartTally]] = field(default_factory=list)
     """What it sent of its gradient, by message; a parameter may occur in more than one."""
     refused: list[Callable[[], list[int]]] = field(default_factory=list)
-    """Of messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
+    """For messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
     compressing: list[Interval] = field(default_factory=list)
     decoding: list[Interval] = field(default_factory=list)
 

@@ -49,14 +49,14 @@ class Runner:
 
     @classmethod
     def simulated(cls, workers: int) -> "Runner":
-        """Of all workers, over a carrier in memory (Anoosheh, section 2.2)."""
+        """Creates a runner for all workers, over a carrier in memory (Anoosheh, section 2.2)."""
         return cls(in_memory(workers))
 
     @classmethod
     def of_process(
         cls, carrier: Carrier, device: torch.device, group: dist.ProcessGroup | None = None
     ) -> "Runner":
-        """Of this process's worker; the carrier is closed with the runner."""
+        """Creates a runner for this process's worker; takes ownership of the carrier."""
         runner = cls([carrier], device, group)
         finalize(runner, carrier.close)
         return runner

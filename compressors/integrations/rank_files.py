@@ -19,7 +19,7 @@ from ..local_steps import LocalSteps
 from ..worker_state import WorkerState
 
 State = WorkerState | LocalSteps
-"""Of the hook, of local steps, or of replicas."""
+"""State of the hook, of local steps, or of replicas."""
 
 _CHECKPOINT = "checkpoint"
 """The entry of a file that names its checkpoint."""

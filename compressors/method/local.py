@@ -15,8 +15,8 @@ from pydantic import (
 from .dense import DenseMethod
 from .methods import Method, NoCompression, PowerSGD
 
-PatternName = Literal["allgather", "hierarchical", "parameter_server", "ring", "sharded"]
-"""Who sends to whom."""
+PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
+"""Who sends to whom, of gradients as of local updates; collective is for gradients."""
 
 
 def _share(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
@@ -93,6 +93,8 @@ def local_refusals(
     """
     outer, ring = fields.outer, fields.pattern == "ring"
     momentum = f"compressor.momentum = {method.momentum_correction}"
+    if fields.pattern == "collective":
+        yield f"{prefix}pattern = collective: it is for gradients; use {prefix}pattern: sharded"
     if isinstance(method, PowerSGD):
         yield "compressor.kind = powersgd: its factors go through torch's own all-reduce, in DDP alone"
     if method.nonfinite == "skip":

@@ -49,7 +49,7 @@ class Batch:
     residuals: Sequence[Tensor | None]
     """float32, contiguous, of each parameter; changed in place. It may be one for several, as `rows` say."""
     gradients: Sequence[Tensor]
-    """Of any float type, contiguous, likewise."""
+    """Contiguous tensors of any floating dtype, one per parameter."""
     laid_out: dict[Any, Any] = field(default_factory=dict)
     """What a device made of this batch for its kernels: it holds as long as the batch does."""
 
@@ -61,7 +61,7 @@ class Batch:
         sizes: Numbers | None = None,
         bases: Numbers | None = None,
     ) -> "Batch":
-        """Of a tensor for each parameter, whose sizes and positions may be known already."""
+        """Creates a batch of a tensor for each parameter, whose sizes and positions may be known already."""
         if sizes is None:
             sizes = np.array([gradient.numel() for gradient in gradients], np.int64)
         rows = np.empty((len(gradients), 4), np.int64)
@@ -72,7 +72,7 @@ class Batch:
 
     @classmethod
     def flat(cls, residual: Tensor | None, gradient: Tensor, sizes: Numbers) -> "Batch":
-        """Of parameters side by side in float32 tensors."""
+        """Creates a batch of parameters side by side in float32 tensors."""
         bases = np.cumsum(sizes) - sizes
         rows = np.stack((bases, bases, sizes, bases), axis=1)
         rows[:, 0] = 0 if residual is None else residual.data_ptr() + 4 * bases
@@ -89,7 +89,7 @@ class Batch:
 
     @cached_property
     def dtypes(self) -> set[torch.dtype]:
-        """Of the gradients."""
+        """Dtypes of the gradients."""
         return {gradient.dtype for gradient in self.gradients}
 
     def offsets(self, block: int) -> Offsets:
@@ -164,7 +164,7 @@ class Quantizing(NamedTuple):
     symbols: Array
     """Receives the symbols: uint8 for up to 8 bits, uint16 above."""
     bits: int
-    """Of a symbol, 1 to 16."""
+    """Bits of a symbol, 1 to 16."""
     block: int = 0
     """Elements that share tables, a parameter's last ones may be fewer; 0 for one block a parameter."""
     tables: Sequence[Array] = ()
@@ -212,7 +212,7 @@ class Extremes(NamedTuple):
 
 
 Sources: TypeAlias = Sequence[tuple[Any, Sequence[Any]]]
-"""Of each worker: symbols of all rows, and tables of all blocks in the order of a message's."""
+"""By worker: symbols of all rows, and tables of all blocks in the order of a message's."""
 
 
 class Ops(Protocol):
@@ -274,7 +274,7 @@ class Ops(Protocol):
     def ranked_samples(
         self, batch: Batch, counts: Sequence[int], ranks: Sequence[int]
     ) -> tuple[Floats32, Flags]:
-        """Of as many samples: the magnitude of a rank, and whether one is not finite. Waits once.
+        """Returns, for as many samples, the magnitude of a rank, and whether one is not finite. Waits once.
 
         Ranks are from 1, the largest magnitude. A magnitude means nothing where a sample is not finite.
         """

@@ -18,7 +18,7 @@ class Segments:
     """
 
     ordinals: tuple[int, ...]
-    """Of each, its index among the bucket's parameters."""
+    """By parameter, its index among the bucket's parameters."""
     starts: Numbers
     """Its first element in the bucket."""
     sizes: Numbers
@@ -73,7 +73,10 @@ class Offsets:
 
     @classmethod
     def of(cls, sizes: Numbers, block: int) -> "Offsets":
-        """Of so many symbols each, in blocks of `block`, a parameter's last may be shorter; 0: one."""
+        """Places `sizes` symbols per parameter in blocks of `block`; 0: one block per parameter.
+
+        A parameter's last block may be shorter.
+        """
         blocks = -(-sizes // block) if block else np.minimum(sizes, 1)
         return cls(np.cumsum(sizes) - sizes, sizes, np.cumsum(blocks) - blocks, blocks)
 

@@ -19,9 +19,9 @@ from ..bucket.feedback import Feedback
 from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
-from ..exchange.patterns import PatternName
 from ..gloo_threads import Once
 from ..method import Method
+from ..method.local import PatternName
 from ..spans import RECORDER, Interval, difference, duration, intersection, union
 
 Fail = Callable[[CompressionError], CompressionError]
@@ -37,6 +37,9 @@ class Options:
     the group has NCCL, without a key; otherwise allgather."""
     sites: Sequence[Sequence[int]] | None = None
     """For hierarchical, the ranks of each site."""
+    back: Method | None = None
+    """For sharded and parameter_server, what sums are compressed with on their way to the workers; None: as
+    gradients, without momentum."""
     key: bytes | None = None
     """That all workers share, if messages are to be encrypted and authenticated."""
     threads: int | None = None
@@ -55,7 +58,7 @@ class Bucket:
     buffer: Tensor
     """Floating point [elements], the gradients; at last the result."""
     names: list[str]
-    """Of the parameters, in the order of the buffer."""
+    """Names of the parameters, in the order of the buffer."""
     sizes: list[int]
     """Elements of the buffer for each parameter: two real numbers for a complex one."""
     is_awaited: bool = False
@@ -63,7 +66,7 @@ class Bucket:
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
     scale: float | None = None
-    """Of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
+    """Scale of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
     ddp: GradBucket | None = None
     """DDP's own, where it is one."""
     series: int = 0
@@ -160,7 +163,7 @@ class PassTimes:
         step.exchange_s += duration(union(self._exchanges))
         step.blocked_s += duration(waits)
         step.decompress_s += duration(self._decodes)
-        step.beside_s += duration(decodes) - duration(holding)
+        step.overlapped_decode_s += duration(decodes) - duration(holding)
         for began, ended in waits:
             RECORDER.add("wait", "compute", began, ended)
         for began, ended in holding:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from queue import SimpleQueue
 from time import perf_counter
 from typing import TypeVar
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..bucket.feedback import Feedback
-from ..bucket.layout import ParameterSlice, by_parameter
+from ..bucket.layout import by_parameter
 from ..bucket.ledger import Step, Traffic
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.addresses import places_of
@@ -30,7 +29,7 @@ from ..exchange.collectives import Collectives
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import pattern_for, returning
-from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, Shard
+from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, cut_parameters, shards_of
 from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
 from ..method.methods import CompressedMethod
@@ -41,9 +40,6 @@ from ..wire.message import VERSION
 from .base import Bucket, Fail, Options, Reducer
 
 _Result = TypeVar("_Result")
-
-_SHORTEST_SLICE = 1024
-"""Elements: parameters that would be cut into shorter slices are reduced by one worker each."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +106,11 @@ class CompressedReducer(Reducer):
         self._key = None if self._workers == 1 else options.key  # a worker that is alone sends nothing
         self._rank = dist.get_rank(group)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
-        self._back_method = returning(config)
+        self._back_method = options.back or returning(config)
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
-        self._slices = _cut_all({name: parameter.numel() for name, parameter in parameters.items()}, shards)
+        self._slices = cut_parameters(
+            {name: parameter.numel() for name, parameter in parameters.items()}, shards
+        )
         self.shards = self._slices
         if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
             self.back = Feedback(self._back_method)
@@ -133,6 +131,7 @@ class CompressedReducer(Reducer):
         return {
             "pattern": self._pattern,
             "messages": "not authenticated" if self._key is None else "authenticated",
+            **({} if self._back_method == returning(self._config) else {"back": str(self._back_method)}),
             **({"sites": str(self._sites or "by host")} if self._pattern == "hierarchical" else {}),
             "message version": str(VERSION),
         }
@@ -344,7 +343,7 @@ class CompressedReducer(Reducer):
                 back=self.back,
                 readback=None if self._collectives is None else self._readback,
             )
-            method, back, shards = self._config, self._back_method, _shards(self._slices, names)
+            method, back, shards = self._config, self._back_method, shards_of(self._slices, names)
             pattern = pattern_for(self._pattern, method, back, setting, self._sites, lambda *_: shards)
             number = min(self._ordinals[name] for name in key)
             plan = self._plans[key] = _Plan(names, places, pattern, number)
@@ -358,32 +357,6 @@ class CompressedReducer(Reducer):
             raise self._fail(reason) from None
 
 
-def _shards(slices: Sequence[Mapping[str, ParameterSlice]], names: Sequence[str]) -> list[Shard]:
-    """The shards of a bucket of these parameters, each of which is cut alike in whatever bucket it is."""
-    shards, start = [], 0
-    for of_shard in slices:
-        here = tuple(
-            of_shard[name]._replace(ordinal=ordinal) for ordinal, name in enumerate(names) if name in of_shard
-        )
-        stop = start + sum(part.stop - part.start for part in here)
-        shards.append(Shard(start, stop, here))
-        start = stop
-    return shards
-
-
 def _flat_like(parameter: Tensor) -> Tensor:
     """[numel], of the same type and device; it takes no memory."""
     return parameter.new_empty(()).expand(parameter.numel())
-
-
-def _cut_all(sizes: Mapping[str, int], shards: int) -> list[dict[str, ParameterSlice]]:
-    """Cuts each parameter into as many slices as there are shards, or gives it to one of these whole."""
-    slices: list[dict[str, ParameterSlice]] = [{} for _ in range(shards)]
-    for ordinal, (name, size) in enumerate(sizes.items()):
-        bounds = [size * number // shards for number in range(shards + 1)]
-        if size < shards * _SHORTEST_SLICE:
-            bounds = [0 if number <= ordinal % shards else size for number in range(shards + 1)]
-        for shard, (start, stop) in zip(slices, pairwise(bounds), strict=True):
-            if start < stop:
-                shard[name] = ParameterSlice(ordinal, start, stop, size)
-    return slices

@@ -20,7 +20,7 @@ from ..ops.segments import Segments
 from .forms import FORMS
 from .update import Update
 
-OTHERS = range(128, 256)
+REGISTERED_CODES = range(128, 256)
 """Codes of registered codecs."""
 
 
@@ -57,7 +57,7 @@ class Codec(ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
-    """The code in messages: 0 to 127 are built-in, OTHERS are for registered codecs."""
+    """The code in messages: 0 to 127 are built-in, REGISTERED_CODES are for registered codecs."""
     with_values: ClassVar[bool] = False
     """Whether its section holds the values, too; otherwise they follow."""
 
@@ -72,8 +72,8 @@ class Codec(ABC):
         code = getattr(cls, "code", None)
         if not hasattr(cls, "name"):
             return f'{cls.__name__} needs a name, such as name = "mine"'
-        if code not in OTHERS:
-            return f"{cls.__name__} needs a code from {OTHERS.start} to {OTHERS.stop - 1}"
+        if code not in REGISTERED_CODES:
+            return f"{cls.__name__} needs a code from {REGISTERED_CODES.start} to {REGISTERED_CODES.stop - 1}"
         for other in CODECS.registered.values():
             if other.code == code and other.name != cls.name:
                 return f"codec {other.name} has the code {code}, too: choose another"

@@ -15,7 +15,7 @@ from ..ops.array import Bytes, aligned, readonly
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
 from .forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
-from .positions import BUILTIN, EVERY, codec_by_code, codec_by_name, every_section, read_every
+from .positions import BUILTIN, DENSE, codec_by_code, codec_by_name, dense_section, read_dense
 from .update import Update
 from .values import PlannedValues, copied, joined, plan_values, read_values
 
@@ -27,7 +27,7 @@ HEADER_BYTES = _HEADER.size
 _CRC = struct.Struct("<I")
 _CRC_AT = HEADER_BYTES - 4
 _FLAGS_AT = 5
-_HUFFMAN, _OWN_CODES, _OWN_TAUS, _NONFINITE = 1, 2, 4, 128
+_HUFFMAN, _CODE_PER_PARAMETER, _TAU_PER_PARAMETER, _NONFINITE = 1, 2, 4, 128
 _LEAST_TAU, _MOST_TAU = np.array([SMALLEST_TAU, LARGEST_TAU], np.float32).view(np.uint32)
 
 
@@ -69,7 +69,7 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> tuple[tuple
     if update.n > LARGEST_N:
         raise ValueError(f"n = {update.n}: a message holds at most {LARGEST_N} elements")
     values = plan_values(update, "raw" if codec == "raw" else symbols, threads)
-    code, positions = EVERY, every_section(update)
+    code, positions = DENSE, dense_section(update)
     if update.words is not None:
         chosen, positions = _shortest(update, codec, values, threads)
         code = chosen.code
@@ -77,11 +77,11 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> tuple[tuple
             values = PlannedValues(joined([]))
     elif codec != "auto":
         raise ValueError(f"{codec} cannot write an update without positions")
-    flags = _HUFFMAN * values.huffman + _OWN_CODES * (values.by_parameter is not None)
+    flags = _HUFFMAN * values.huffman + _CODE_PER_PARAMETER * (values.by_parameter is not None)
     sections = [positions, values.section]
     if update.taus is not None:
         differ = bool((update.taus != update.taus[0]).any())
-        flags += _OWN_TAUS * differ
+        flags += _TAU_PER_PARAMETER * differ
         sections.insert(0, copied(update.taus if differ else update.taus[:1]))
     fields = (FORMS[update.form].code, code, flags, values.bits, 0, update.n, update.k)
     return fields, joined(sections)
@@ -152,9 +152,12 @@ def _read_header(message: Bytes) -> _Header:
     """A header whose checksum is right and whose fields are in their ranges."""
     if length_of(message) != message.size:
         raise CorruptMessage(f"length: {message.size - length_of(message)} bytes follow the message")
-    _, _, form, codec, flags, bits, zero, n, k, _, said = _HEADER.unpack_from(message.data)
+    _, _, form, codec, flags, bits, zero, n, k, _, stored_crc = _HEADER.unpack_from(message.data)
     whole = message.data
-    if isal_zlib.crc32(whole[HEADER_BYTES:], isal_zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4))) != said:
+    if (
+        isal_zlib.crc32(whole[HEADER_BYTES:], isal_zlib.crc32(bytes(whole[:_CRC_AT]) + bytes(4)))
+        != stored_crc
+    ):
         raise CorruptMessage("the checksum does not match")
     if form not in FORM_OF_CODE:
         raise CorruptMessage(f"form {form} is unknown; known are {sorted(FORM_OF_CODE)}")
@@ -163,7 +166,7 @@ def _read_header(message: Bytes) -> _Header:
     if flags == _NONFINITE:
         if codec or bits or message.size > HEADER_BYTES:
             raise CorruptMessage("a message without an update has a body, a codec or bits")
-    elif flags & ~(_HUFFMAN | _OWN_CODES | _OWN_TAUS):
+    elif flags & ~(_HUFFMAN | _CODE_PER_PARAMETER | _TAU_PER_PARAMETER):
         raise CorruptMessage(f"flags {flags} are unknown")
     elif k > n:
         raise CorruptMessage(f"k: {k} elements sent of {n}")
@@ -204,27 +207,27 @@ def read(
     if header.n != segments.n:
         raise CorruptMessage(f"n: an update of {header.n} elements where {segments.n} are due")
     taus, body = _read_taus(body, header, len(segments))
-    form, words, said = header.form, None, header.flags
-    if header.codec == EVERY:
+    form, words, flags = header.form, None, header.flags
+    if header.codec == DENSE:
         if FORMS[form].has_tau:
             raise CorruptMessage(f"codec: {form} needs positions")
-        counts, used = read_every(body, segments, header.k)
+        counts, used = read_dense(body, segments, header.k)
     else:
         codec, head = codec_by_code(header.codec), Head(form, segments, header.k)
         words, used = codec.read(body, head, threads)
         counts = segments.counts_of(words)
         if codec.with_values:
-            if used != body.size or said & (_HUFFMAN | _OWN_CODES) or header.bits:
+            if used != body.size or flags & (_HUFFMAN | _CODE_PER_PARAMETER) or header.bits:
                 raise CorruptMessage("something follows elements that are written out")
             return Update(form, segments, words, counts, codec.values(body[:used], head, words), taus)
-    symbols = header.bits, bool(said & _HUFFMAN), bool(said & _OWN_CODES)
+    symbols = header.bits, bool(flags & _HUFFMAN), bool(flags & _CODE_PER_PARAMETER)
     values, bits, block, tables = read_values(body[used:], form, counts, symbols, threads)
     return Update(form, segments, words, counts, values, taus, bits, block, tables)
 
 
 def _read_taus(body: Bytes, header: _Header, parameters: int) -> tuple[NDArray[np.float32] | None, Bytes]:
     """The taus of all parameters, of forms that have one, and what is left of the body."""
-    by_parameter = bool(header.flags & _OWN_TAUS)
+    by_parameter = bool(header.flags & _TAU_PER_PARAMETER)
     if not FORMS[header.form].has_tau:
         if by_parameter:
             raise CorruptMessage(f"flags: {header.form} has no tau")

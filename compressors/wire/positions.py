@@ -196,7 +196,7 @@ class Chunked(Codec):
 
 BUILTIN: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
 """The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
-EVERY = 4
+DENSE = 4
 """The code of updates without positions, whose parameters are sent whole, or not at all."""
 _BY_NAME = {codec.name: codec for codec in BUILTIN}
 _BY_CODE = {codec.code: codec for codec in BUILTIN}
@@ -214,13 +214,13 @@ def codec_by_code(code: int) -> Codec:
         return _BY_CODE[code]
     registered = {codec.code: codec for codec in CODECS.registered.values()}
     if code not in registered:
-        known = sorted([EVERY, *_BY_CODE, *registered])
+        known = sorted([DENSE, *_BY_CODE, *registered])
         raise CorruptMessage(f"codec {code} is unknown; known are {known}")
     codec: Codec = registered[code]()
     return codec
 
 
-def every_section(update: Update) -> Section:
+def dense_section(update: Update) -> Section:
     """What stands for the positions of an update without any."""
     if update.k == update.n:
         return Section(0, lambda _: None)
@@ -231,7 +231,7 @@ def every_section(update: Update) -> Section:
     return Section(bit_bytes(len(update.segments)), write)
 
 
-def read_every(body: Bytes, segments: Segments, k: int) -> tuple[Numbers, int]:
+def read_dense(body: Bytes, segments: Segments, k: int) -> tuple[Numbers, int]:
     """How many elements of each parameter are sent, int64 [m], and bytes of the section."""
     if k == segments.n:
         return segments.sizes, 0

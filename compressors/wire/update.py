@@ -41,7 +41,7 @@ class Chunks:
 class Update:
     """k of n elements, each with a position, a sign and, depending on the form, a value.
 
-    A parameter alone is a column of length one.
+    A single parameter is represented as columns of length 1.
     """
 
     form: Form

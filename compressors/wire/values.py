@@ -24,7 +24,7 @@ from .forms import FORMS, require_written, table_layout
 from .update import Update
 
 STEP_BITS = 11
-"""Of a symbol of steps."""
+"""Bits of a symbol of steps."""
 _SYMBOL_BITS: dict[Form, int] = {"qgt": 8, "fp8": 8, "steps": STEP_BITS}
 _BLOCK = struct.Struct("<I")
 _CODED = 128
@@ -35,7 +35,7 @@ class PlannedValues(NamedTuple):
 
     section: Section
     bits: int = 0
-    """Of a symbol; 0 where there are none, or each parameter has its own."""
+    """Bits of a symbol; 0 where there are none, or each parameter has its own."""
     huffman: bool = False
     by_parameter: Bytes | None = None
     """uint8 [m], if each parameter has bits and a code of its own."""
@@ -132,7 +132,7 @@ class ReadValues(NamedTuple):
 
 
 def read_values(
-    body: Bytes, form: Form, counts: Numbers, said: tuple[int, bool, bool], threads: int
+    body: Bytes, form: Form, counts: Numbers, coding: tuple[int, bool, bool], threads: int
 ) -> ReadValues:
     """Reads what a plan wrote, all of an untrusted body.
 
@@ -140,7 +140,7 @@ def read_values(
         body: uint8.
         form: of the values.
         counts: int64 [m], how many of each parameter.
-        said: bits, whether Huffman coded, whether by parameter: what the header says.
+        coding: bits, whether Huffman coded, whether by parameter: what the header says.
         threads: how many may work at once.
 
     Raises:
@@ -148,10 +148,10 @@ def read_values(
     """
     k, traits = int(counts.sum()), FORMS[form]
     if not traits.symbols or not k:
-        if any(said):
+        if any(coding):
             raise CorruptMessage(f"symbols: there are none in {k} values of {form}")
         return ReadValues(_read_plain(body, form, k), np.zeros_like(counts) if traits.quantized else _NO_BITS)
-    bits, coded, body = _read_bits(body, form, counts, said)
+    bits, coded, body = _read_bits(body, form, counts, coding)
     block: int = 0
     tables: Sequence[NDArray[Any]] = ()
     if traits.quantized:
@@ -160,7 +160,7 @@ def read_values(
         if block and block >= counts.max():
             raise CorruptMessage(f"blocks of {block} values, where no parameter has more than {counts.max()}")
         tables, body = _read_tables(body, form, Offsets.of(counts, block), bits)
-    values = _read_symbols(body, counts, bits, coded, by_parameter=said[2], threads=threads)
+    values = _read_symbols(body, counts, bits, coded, by_parameter=coding[2], threads=threads)
     if form == "qgt" and not values.all():
         raise CorruptMessage("values: a level is 0; levels are 1 to 255")
     if form == "fp8" and any_has(values & np.uint8(0x7F), np.uint8(0x7F)):
@@ -187,10 +187,10 @@ def _read_plain(body: Bytes, form: Form, k: int) -> Array:
 
 
 def _read_bits(
-    body: Bytes, form: Form, counts: Numbers, said: tuple[int, bool, bool]
+    body: Bytes, form: Form, counts: Numbers, coding: tuple[int, bool, bool]
 ) -> tuple[Numbers, NDArray[np.bool_], Bytes]:
     """Bits of the symbols of each parameter, which are Huffman coded, and what is left of the body."""
-    bits, coded, by_parameter = said
+    bits, coded, by_parameter = coding
     widths, are_coded = np.where(counts > 0, bits, 0), (counts > 0) & coded
     if by_parameter:
         if bits or coded:

@@ -103,7 +103,7 @@ _WORDING = (
     "platform/launching/driver/cluster_probe.py",
     "platform/launching/driver/failure.py",
     "platform/launching/driver/train.py",
-    "platform/tracking/holding.py",
+    "platform/tracking/run_lock.py",
 )
 """Files in which a text that is returned or yielded is told to a user."""
 _LINKED = {"compressors", "platform", "search", "dashboards"}

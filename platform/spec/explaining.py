@@ -11,6 +11,7 @@ from taugrad.compressors.method.registry import FAMILIES, POLICIES
 
 from .fields import METHOD, TAGS, below, kinds_of, walk, without_tags
 from .run import RunSpec
+from .synchronization import pattern_of_mode
 
 _LONGEST = 100
 """Characters of a value in a message."""
@@ -68,7 +69,11 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
             return f"{field}: is missing{_described(field, where)}"
         case "union_tag_invalid":
             choices = context["expected_tags"].removeprefix("'number', ")  # a number needs no kind
-            tag, kinds = context["tag"], _with_registered(choices.replace("'", "").split(", "))
+            tag = context["tag"]
+            if (written := pattern_of_mode(tag)) and _tag_of(context) == "mode":
+                instead = f"{{mode: simulated, of: {written}}}" if field.endswith(".of") else written
+                return f"{field}.mode = {tag}: is a pattern of the mode gradients; write sync: {instead}"
+            kinds = _with_registered(choices.replace("'", "").split(", "))
             return f"{field}.{_tag_of(context)} = {tag}: choose {either(kinds)}{_meant(tag, kinds)}"
         case "union_tag_not_found":
             return f"{field}.{_tag_of(context)}: is missing"

@@ -17,7 +17,7 @@ from ..config import Config
 from ..places import RUNS, OutputAddress, OutputPath
 from .data import DataConfig, Mnist5k
 from .models import LeNet, Mlp, ModelConfig, SigmoidStack
-from .synchronization import AllGatherSync, SyncConfig, WeightsSync, real
+from .synchronization import GradientsSync, SyncConfig, WeightsSync, real
 from .tasks import Classification, TaskConfig
 from .training import TrainingConfig
 from .validation import Asked, check_sync
@@ -88,7 +88,7 @@ class RunSpec(Config):
     data: DataConfig = Mnist5k()
     training: TrainingConfig = TrainingConfig()
     compressor: CompressorConfig = NoCompression()
-    sync: SyncConfig = AllGatherSync()
+    sync: SyncConfig = GradientsSync()
     workers: WorkersConfig = WorkersConfig()
     tracking: TrackingConfig = TrackingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -146,7 +146,7 @@ class RunSpec(Config):
     def _left_out(self) -> set[str]:
         """Groups of fields that a `sync` may have and this one has not."""
         mode = real(self.sync)
-        fields = ("quorum", "deadline", "schedule", "island")
+        fields = ("back", "quorum", "deadline", "schedule", "island")
         left_out = {field for field in fields if getattr(mode, field, None) is None}
         if isinstance(mode, WeightsSync):
             left_out |= set() if mode.delay_steps else {"delay_steps", "blend"}

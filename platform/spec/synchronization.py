@@ -1,21 +1,20 @@
 """How the workers agree: who sends what to whom, and when."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.method import CompressorConfig
-from taugrad.compressors.method.local import LocalFields
+from taugrad.compressors.method.local import LocalFields, PatternName
 
 from ..config import Config
 
 SiteRanks = tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
 
-Exchanged = Literal["buckets", "gradients", "weights", "activations", "updates"]
-"""What workers send to one another: buckets of gradients during the backward pass, whole gradients after it,
-weights or their differences after local steps, activations as well as gradients, updates that nobody waits
-for."""
+Exchanged = Literal["buckets", "weights", "activations", "updates"]
+"""What workers send to one another: buckets of gradients during the backward pass, weights or their
+differences after local steps, activations as well as gradients, updates that nobody waits for."""
 
 Resizing = Literal["merged", "cut", "never"]
 """What a checkpoint needs for another number of workers. merged: residuals are merged, if the spec allows it.
@@ -25,7 +24,7 @@ cut: every layer is cut anew. never: it cannot be done."""
 class _Mode(Config):
     """What one can ask of any mode, without knowing which one it is."""
 
-    exchanges: ClassVar[Exchanged] = "gradients"
+    exchanges: ClassVar[Exchanged]
     is_simulated: ClassVar[bool] = False
     resizing: ClassVar[Resizing] = "merged"
 
@@ -45,14 +44,18 @@ class _Mode(Config):
 
     @property
     def outer_momentum(self) -> float:
-        """The momentum with which the mean of the workers' differences is applied; 0 without differences."""
+        """Momentum of what applies the mean of the workers' differences; 0 without differences."""
         return float(getattr(getattr(self, "outer", None), "momentum", 0.0))
 
     @property
     def pattern_name(self) -> str:
-        """Who sends to whom: a `PatternName`, or the mode where it has no rounds."""
-        mode: str = getattr(self, "mode")  # noqa: B009 - every mode has it
-        return mode
+        """Who sends to whom: a `PatternName`, or the mode where it has none."""
+        return str(getattr(self, "pattern", getattr(self, "mode", "")))
+
+    @property
+    def gathers_buckets(self) -> bool:
+        """Whether each worker's buckets go to all others; without compression, through torch's all-reduce."""
+        return self.exchanges == "buckets" and self.pattern_name in ("allgather", "hierarchical")
 
     @property
     def site_ranks(self) -> SiteRanks | None:
@@ -66,22 +69,29 @@ class _Mode(Config):
         return by_host and self.site_ranks is None
 
 
-class AllGatherSync(_Mode):
-    """Every worker's messages go to every worker, from a DDP hook, beside the backward pass."""
+class _WithDownlink(_Mode):
+    back: CompressorConfig | None = None
+    """What sums are compressed with on their way to the workers, with a residual of their own; by default
+    as gradients are, without momentum. For the patterns parameter_server and sharded, and hybrid."""
+
+
+class GradientsSync(_WithDownlink):
+    """A DDP hook exchanges gradients bucket by bucket, beside the backward pass."""
 
     exchanges: ClassVar[Exchanged] = "buckets"
 
-    mode: Literal["allgather"] = "allgather"
-    pattern: Literal["allgather", "hierarchical"] = "allgather"
+    mode: Literal["gradients"] = "gradients"
+    pattern: PatternName = "allgather"
     """Who sends to whom. allgather: every worker to every other one. hierarchical: once to each other site of
-    workers, where a worker forwards messages. In the mode weights also parameter_server (Oland-Raj's master),
-    ring and sharded."""
+    workers, where a worker forwards messages. sharded: to the worker that sums a part, and back.
+    parameter_server: to worker 0 and back (Oland-Raj's master). ring: partial sums from worker to worker,
+    compressed anew at each hop. collective: as sharded, by torch's collectives, in fixed sizes."""
     sites: SiteRanks | None = None
     """For hierarchical: the ranks of each site, such as [[0, 1], [2, 3]]. By default, the workers on one node
     are a site; a simulation needs this field. For island = host likewise those of each host."""
     island: int | Literal["host"] | None = None
     """Islands of workers with fast links: FSDP2 shards the model over an island, and reduces gradients there
-    in whole. What the compressor makes of an island's mean goes to the other islands. A number: so many
+    in whole. What the compressor makes of an island's mean goes to the other islands. A number: that many
     workers, with consecutive ranks; host: those of a node."""
     island_reduce: Literal["fp32", "bf16"] = "fp32"
     """Precision in which gradients are reduced inside an island: 32 or 16 bits."""
@@ -92,34 +102,6 @@ class AllGatherSync(_Mode):
         if island in (None, "host") or (str(island).isdecimal() and int(island) > 1):
             return island
         raise ValueError("give a number of workers, 2 or more, or host")
-
-    @property
-    def pattern_name(self) -> str:
-        return self.pattern
-
-
-class RingSync(_Mode):
-    """Our own ring all-reduce: partial sums go from worker to worker, compressed anew at every hop."""
-
-    mode: Literal["ring"] = "ring"
-
-
-class _ThereAndBack(_Mode):
-    back: CompressorConfig | None = None
-    """What sums are compressed with on their way to the workers, with a residual of their own; by default
-    as gradients are, without momentum."""
-
-
-class ParameterServerSync(_ThereAndBack):
-    """Worker 0 sums up what all send, and sends the sum back."""
-
-    mode: Literal["parameter_server"] = "parameter_server"
-
-
-class ShardedSync(_ThereAndBack):
-    """Every worker sums up a part of the gradient: what a worker receives hardly grows with their number."""
-
-    mode: Literal["sharded"] = "sharded"
 
 
 class Deadline(Config):
@@ -169,7 +151,7 @@ class RoundSchedule(Config):
         return self
 
 
-class WeightsSync(LocalFields, _ThereAndBack):
+class WeightsSync(LocalFields, _WithDownlink):
     """Workers train alone, and now and then exchange weights or how far these have moved."""
 
     exchanges: ClassVar[Exchanged] = "weights"
@@ -178,7 +160,7 @@ class WeightsSync(LocalFields, _ThereAndBack):
     every: int = Field(default=0, ge=0)
     """Steps between two exchanges; 0: one at the end of each epoch (Oland-Raj, section 2)."""
     sites: SiteRanks | None = None
-    """For hierarchical: the ranks of each site, as in the mode allgather."""
+    """For hierarchical: the ranks of each site, as in the mode gradients."""
     fragments: int = Field(default=1, ge=1)
     """Parts of the model that are exchanged one after the other, each every `every` steps (Streaming DiLoCo,
     arXiv 2501.18512): a smaller message, more often."""
@@ -191,12 +173,8 @@ class WeightsSync(LocalFields, _ThereAndBack):
     """With a quorum: who is late, away or lost when, in a simulation; real workers do the same then, and come
     to its bits."""
 
-    @property
-    def pattern_name(self) -> str:
-        return self.pattern
 
-
-class HybridSync(_ThereAndBack):
+class HybridSync(_WithDownlink):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
     exchanges: ClassVar[Exchanged] = "activations"
@@ -247,7 +225,7 @@ class AsyncSync(_Mode):
     """Schedule: seed of the delays."""
 
 
-_Real = AllGatherSync | RingSync | ParameterServerSync | ShardedSync | WeightsSync | HybridSync | AsyncSync
+_Real = GradientsSync | WeightsSync | HybridSync | AsyncSync
 RealSync = Annotated[_Real, Field(discriminator="mode")]
 
 
@@ -257,11 +235,18 @@ class SimulatedSync(Config):
     is_simulated: ClassVar[bool] = True
 
     mode: Literal["simulated"] = "simulated"
-    of: RealSync = AllGatherSync()
+    of: RealSync = GradientsSync()
     """What is simulated."""
 
 
 SyncConfig = Annotated[_Real | SimulatedSync, Field(discriminator="mode")]
+
+
+def pattern_of_mode(mode: str) -> str:
+    """What to write in place of a mode that is a pattern of the mode gradients; empty for any other."""
+    if mode == "allgather":
+        return "{mode: gradients}"
+    return f"{{mode: gradients, pattern: {mode}}}" if mode in get_args(PatternName) else ""
 
 
 def real(sync: SyncConfig) -> RealSync:

@@ -13,7 +13,15 @@ from taugrad.compressors.method import Method, PowerSGD
 from taugrad.compressors.method.local import local_refusals
 from taugrad.compressors.method.methods import NoCompression
 
-from .synchronization import AllGatherSync, AsyncSync, HybridSync, RealSync, SyncConfig, WeightsSync, real
+from .synchronization import (
+    AsyncSync,
+    GradientsSync,
+    HybridSync,
+    RealSync,
+    SyncConfig,
+    WeightsSync,
+    real,
+)
 from .training import Lamb, Lars, Muon, Sgd, Stages, TrainingConfig
 
 
@@ -39,7 +47,7 @@ class Asked:
 
     @property
     def momentum(self) -> float:
-        """The momentum of the workers' optimizer."""
+        """Momentum of the workers' optimizer."""
         return float(getattr(self.training.optimizer, "momentum", 0.0))
 
 
@@ -78,11 +86,20 @@ def why_no_islands(island: object, sizes: Sequence[int]) -> str | None:
 Problems = Callable[[Asked], Iterator[str]]
 
 
-def _powersgd(asked: Asked) -> Iterator[str]:
-    if isinstance(asked.method, PowerSGD) and asked.sync.mode != "allgather":
+def _patterns(asked: Asked) -> Iterator[str]:
+    mode, method = asked.mode, asked.method
+    by_hook = isinstance(mode, GradientsSync) and not asked.sync.is_simulated
+    if isinstance(method, PowerSGD) and not (by_hook and mode.pattern_name == "allgather"):
+        given = f"pattern = {mode.pattern_name}" if by_hook else f"mode = {asked.sync.mode}"
         yield (
-            f"compressor.kind = powersgd with sync.mode = {asked.sync.mode}: its factors go through torch's "
-            "own all-reduce; use sync.mode: allgather"
+            f"compressor.kind = powersgd with sync.{given}: its factors go through torch's own all-reduce; "
+            "use sync: {mode: gradients, pattern: allgather}"
+        )
+    if isinstance(mode, GradientsSync) and mode.pattern == "collective" and not method.has_fixed_size:
+        yield (
+            f"{asked.where}.pattern = collective with compressor = {method}: the size of its "
+            "messages depends on gradients; use fp16, bf16, fp8, or linear or quantile "
+            "of 4 or 8 bits, or another pattern"
         )
 
 
@@ -95,10 +112,10 @@ def _momentum(asked: Asked) -> Iterator[str]:
             f"compressor.momentum = {momentum}: the optimizer has momentum too, it would be applied twice; "
             "add training.optimizer.momentum: 0"
         )
-    if asked.mode.mode == "ring":
+    if asked.mode.pattern_name == "ring":
         yield (
-            f"compressor.momentum = {momentum} with {asked.where}.mode = ring: a hop also compresses other "
-            "workers' gradients; use compressor.momentum: 0, or another mode"
+            f"compressor.momentum = {momentum} with {asked.where}.pattern = ring: a hop also compresses "
+            "other workers' gradients; use compressor.momentum: 0, or another pattern"
         )
 
 
@@ -124,7 +141,7 @@ def _back(asked: Asked) -> Iterator[str]:
         yield f"{where}.back.momentum = {back.momentum_correction}: the sum already contains momentum"
 
 
-_METHODS: tuple[Problems, ...] = (_powersgd, _weights, _momentum, _back)
+_METHODS: tuple[Problems, ...] = (_patterns, _weights, _momentum, _back)
 """What a method cannot do in a mode."""
 
 
@@ -242,7 +259,7 @@ def _quorum(asked: Asked) -> Iterator[str]:
 
 def _sites(asked: Asked) -> Iterator[str]:
     mode, where = asked.mode, asked.where
-    if not isinstance(mode, AllGatherSync | WeightsSync):
+    if not isinstance(mode, GradientsSync | WeightsSync):
         return
     field, value = f"{where}.pattern", mode.pattern
     if mode.sites is not None and value != "hierarchical" and getattr(mode, "island", None) != "host":
@@ -261,7 +278,7 @@ def _sites(asked: Asked) -> Iterator[str]:
 
 def _islands(asked: Asked) -> Iterator[str]:
     mode, training, workers = asked.mode, asked.training, asked.workers
-    if not isinstance(mode, AllGatherSync):
+    if not isinstance(mode, GradientsSync):
         return
     if mode.island is None:
         if mode.island_reduce != "fp32":
@@ -302,10 +319,19 @@ def _authenticated(asked: Asked) -> Iterator[str]:
             "sync.of.authenticated = true with sync.mode = simulated: a simulation sends nothing; "
             "leave it out"
         )
-    if asked.mode.exchanges == "buckets" and isinstance(asked.method, NoCompression | PowerSGD):
+    mode, method = asked.mode, asked.method
+    if not isinstance(mode, GradientsSync):
+        return
+    by_torch = mode.gathers_buckets and isinstance(method, NoCompression)
+    if by_torch or isinstance(method, PowerSGD):
         yield (
-            f"sync.authenticated = true with compressor.kind = {asked.method.kind}: it goes through torch's "
-            "own all-reduce, without messages of ours; use another compressor, or sync.mode: sharded"
+            f"sync.authenticated = true with compressor.kind = {method.kind}: it goes through torch's "
+            "own all-reduce, without messages of ours; use another compressor, or sync.pattern: sharded"
+        )
+    if mode.pattern == "collective":
+        yield (
+            "sync.authenticated = true with sync.pattern = collective: torch's collectives do not encrypt; "
+            "use sync.pattern: sharded"
         )
 
 

@@ -13,7 +13,7 @@ from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import pattern_for, returning
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.patterns.base import Pattern, Setting
+from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut_parameters, shards_of
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.method import Method, NoCompression, PowerSGD
@@ -22,8 +22,8 @@ from ..replica.generators import Randomness
 from ..replica.replica import Replica
 from ..spec import RunSpec
 from ..spec.synchronization import (
-    AllGatherSync,
     AsyncSync,
+    GradientsSync,
     HybridSync,
     RealSync,
     RoundSchedule,
@@ -32,7 +32,7 @@ from ..spec.synchronization import (
 )
 from ..spec.validation import needed_of
 from ..tasks.task import Task
-from .asynchronous.mail import SimulatedTiming
+from .asynchronous.delivery import SimulatedTiming
 from .asynchronous.mode import AsynchronousTraining
 from .asynchronous.worker import AsyncWorker
 from .gathering import all_gather_texts
@@ -82,12 +82,12 @@ class _Build:
         """See `build_synchronization`."""
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
         key = self._key() if mode.authenticated else None
-        if isinstance(mode, AllGatherSync) and mode.island is not None:
+        if isinstance(mode, GradientsSync) and mode.island is not None:
             from .islands import IslandGradients  # noqa: PLC0415 - FSDP2 takes a second
 
             islands = IslandGradients(spec, self.method, self.model, self.task, self.device, key)
             return islands, Randomness(spec.seed, islands.ranks)
-        if isinstance(mode, AllGatherSync) and not simulated and not self.clips_own:
+        if isinstance(mode, GradientsSync) and not simulated and not self.clips_own:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
             return hooked, Randomness(spec.seed, [dist.get_rank()])
@@ -184,7 +184,7 @@ class _Build:
         )
 
     def _replicas(self, runner: Runner) -> list[Replica]:
-        """One a worker here; the first has the model itself."""
+        """One per worker here; the first has the model itself."""
         models = [self.model, *(deepcopy(self.model) for _ in runner.ranks[1:])]
         return [Replica(model, self.task, self.spec.training, runner.workers) for model in models]
 
@@ -218,17 +218,23 @@ class _Build:
         )
 
     def _patterns(self, replica: Replica, runner: Runner) -> list[Pattern]:
-        """One a rank."""
+        """One per rank."""
         setting = self._setting(replica, runner)
         mode, method = self.mode, self.method
         back: Method = getattr(mode, "back", None) or returning(method)
         name = mode.pattern_name
         settings = [replace(setting, rank=rank) for rank in runner.ranks]
-        hooks = isinstance(mode, AllGatherSync) and not self.clips_own
-        if hooks and isinstance(method, NoCompression):
+        if not isinstance(mode, GradientsSync):
+            return [pattern_for(name, method, back, setting, None) for setting in settings]
+        if mode.gathers_buckets and isinstance(method, NoCompression) and not self.clips_own:
             return [AllGather(method, setting, all_reduces=True) for setting in settings]
         sites = self._sites(runner) if name == "hierarchical" else None
-        return [pattern_for(name, method, back, setting, sites) for setting in settings]
+        slices = cut_parameters(
+            dict(zip(reversed(setting.names), reversed(setting.sizes), strict=True)),
+            1 if name == "parameter_server" else runner.workers,
+        )
+        shards = shards_of(slices, setting.names)  # as the hook cuts them
+        return [pattern_for(name, method, back, setting, sites, lambda *_: shards) for setting in settings]
 
     def _sites(self, runner: Runner) -> Sites:
         """Where the workers are: as the spec says, else those of one host are one site."""

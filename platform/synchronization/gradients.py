@@ -1,4 +1,4 @@
-"""Gradients exchanged in rounds: ring, parameter server, shards; and simulations."""
+"""Gradients exchanged in rounds after the backward pass: simulated workers, own clipping, and hybrid."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -64,7 +64,7 @@ class GradientsInRounds(InRounds):
         copy_into(list(self.model.buffers()), after)  # worker 0's, as DDP has it
         mean = self._agree(pending)
         if mean is not None:
-            self._replica.put_gradients(mean)
+            self._replica.put_gradients(self._patterns[0].by_parameter(mean))
             self._replica.step(context.position)
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])

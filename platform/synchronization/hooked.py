@@ -1,4 +1,4 @@
-"""The mode `allgather`: a DDP hook exchanges gradients during the backward pass."""
+"""The mode `gradients`: a DDP hook exchanges gradients during the backward pass."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from taugrad.compressors.optimizer_steps import SparseUnderAdam
 from ..data.feeding import Batch
 from ..replica.replica import Replica
 from ..spec import RunSpec
-from ..spec.synchronization import AllGatherSync
+from ..spec.synchronization import GradientsSync
 from .ledger import Iteration, Ledger, Links
 from .synchronization import StepContext, Synchronization
 
@@ -51,10 +51,10 @@ class HookedGradients(Synchronization):
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=spec.training.find_unused_parameters,
         )
-        assert isinstance(spec.sync, AllGatherSync)
+        assert isinstance(spec.sync, GradientsSync)
         warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
-        pattern, sites = spec.sync.pattern, spec.sync.sites
-        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, key=key)
+        pattern, sites, back = spec.sync.pattern, spec.sync.sites, spec.sync.back
+        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, back=back, key=key)
         self._gather = partial(gather_rows, device=device)
         self.ledger = Ledger(lambda rows: self._gather(rows[0]), 1, self.workers, 0)
         self._refuses = spec.compressor.nonfinite == "refuse"

@@ -1,4 +1,4 @@
-"""The mode `allgather` in islands: FSDP2 inside an island, compressed shards between islands.
+"""The mode `gradients` in islands: FSDP2 inside an island, compressed shards between islands.
 
 Gradients are reduced in whole over an island's fast links. Each worker exchanges its shard of them with those
 that have the same shard in other islands.
@@ -29,7 +29,7 @@ from ..data.feeding import Batch
 from ..replica.optimizer import add_l1, build_optimizer
 from ..replica.replica import Replica
 from ..spec import RunSpec
-from ..spec.synchronization import AllGatherSync
+from ..spec.synchronization import GradientsSync
 from ..spec.validation import why_no_islands
 from ..tasks.task import Task
 from .ledger import Iteration, Ledger, Links
@@ -61,7 +61,7 @@ class IslandGradients(Synchronization):
         Raises ValueError: hosts cannot be islands, as they have other numbers of workers; or FSDP2 cannot
         shard the model.
         """
-        assert isinstance(spec.sync, AllGatherSync)
+        assert isinstance(spec.sync, GradientsSync)
         self.ranks, self.workers, self.model = [dist.get_rank()], dist.get_world_size(), model
         self._transport = transport_of(None, device)
         self._device, islands = device, islands_of(spec.sync, self.workers).members
@@ -170,7 +170,7 @@ class IslandGradients(Synchronization):
         self.ledger.load(shared["totals"])
 
 
-def islands_of(mode: AllGatherSync, workers: int) -> Sites:
+def islands_of(mode: GradientsSync, workers: int) -> Sites:
     """The workers of each island; all must call this together. Raises ValueError: hosts cannot be islands."""
     if isinstance(mode.island, int):
         firsts = range(0, workers, mode.island)

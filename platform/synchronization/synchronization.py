@@ -43,7 +43,7 @@ class Synchronization(ABC):
 
     @abstractmethod
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
-        """Every worker here learns from its part of a batch, one per rank of this process.
+        """Every worker here learns from its part of a batch, one a rank of this process.
 
         Returns the ledger's entry, which the next `flush` completes. Where workers do not wait for one
         another, the next `sync_model` does, and nothing else may make them wait. Raises

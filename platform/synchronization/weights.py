@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.fragment import FormerModel, LocalWorker, fragments_of, on_host
-from taugrad.compressors.exchange.local_rounds import LocalRounds
+from taugrad.compressors.exchange.local_rounds import (
+    FormerModel,
+    LocalRounds,
+    LocalWorker,
+    fragments_of,
+    on_host,
+)
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.runner import Runner
@@ -29,7 +34,7 @@ class OwnWorkers:
 
     runner: Runner
     setting: Setting
-    """Of all their parameters."""
+    """The setting of all their parameters."""
     sites: Sites | None
     """For hierarchical."""
     replicas: Sequence[Replica]
@@ -71,7 +76,7 @@ class LocalTraining(InRounds):
             [LocalWorker(replica.parameters, replica.model) for replica in replicas],
             workers.sites,
         )
-        super().__init__(self.local.fragments, replicas[0].names)
+        super().__init__([fragment.averaging for fragment in self.local.fragments], replicas[0].names)
         self.ledger.traffic = self.local.traffic
 
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:

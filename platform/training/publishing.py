@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from torch import nn
 
 from taugrad.compressors import PatchWriter
-from taugrad.compressors.patch_stream import Published
+from taugrad.compressors.patches import Published
 
 from ..tracking import names
 

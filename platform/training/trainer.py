@@ -268,9 +268,8 @@ class Trainer:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
         started = _clock()
         due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
-        context = StepContext(
-            position, last=self.done + 1 == self.plan.iterations, observe=self.rank == 0 and due
-        )
+        last = self.done + 1 == self.plan.iterations
+        context = StepContext(position, last=last, observe=self.rank == 0 and due)
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
                 batches = next(coming)

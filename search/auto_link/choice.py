@@ -1,4 +1,4 @@
-"""The way that reaches a target first: seconds a step by the plan, the worth of a step by a probe."""
+"""The candidate that reaches a target first: seconds a step by the plan, the worth of a step by a probe."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from taugrad.platform.spec import RunSpec
 
-from ..ways import with_rate
-from .shortlist import Dropped, Prospect, by_advice
+from ..plan.candidate import Candidate
+from ..plan.candidates import with_rate
+from .shortlist import by_advice
 from .step_value import Curve, expected_worth, learned, pace_of, worth_of
 
 LEAST_STEPS, LEAST_EXCHANGES, SHARE = 100, 5, 0.05
@@ -17,22 +18,22 @@ _MOST_SHARE = 0.25
 FEWEST_STEPS = 8
 """The fewest steps of a probe."""
 _LEAST_JUDGED, _LEAST_WITH_MOMENTUM = 3, 5
-"""The fewest exchanges that a way is judged by, without and with an outer momentum."""
+"""The fewest exchanges that a candidate is judged by, without and with an outer momentum."""
 _EVALUATIONS = 8
 """Evaluations of a probe, if exchanges are not rarer."""
 _AHEAD = 2
 """Steps of the reference over those of a probe: a step may be worth more than one of the reference."""
 _DOUBT = 1.5
-"""After half a probe a way is given up if it is this much slower to the target than the best whole one."""
+"""After half a probe a candidate is given up that is this much slower to the target than the best one."""
 _GAIN = 1.05
-"""How much faster than the exact way another must be to be chosen: the worth of a step is an estimate."""
+"""How much faster than the exact one a candidate must be: the worth of a step is an estimate."""
 _CLOSE = 1.05
-"""How much slower than the fastest way one may be that is chosen because it exchanges less: the plan does not
-know of delays such as late workers, which make exchanges longer."""
+"""How much slower than the fastest a candidate may be that is chosen because it exchanges less: the plan does
+not know of delays such as late workers, which make exchanges longer."""
 MOST_PROBED = 6
-"""The largest number of ways that are probed."""
+"""The largest number of candidates that are probed."""
 _PROBES_EACH = 0.375
-"""Whole probes per way: about half of the ways are begun, and half of these are continued."""
+"""Whole probes per candidate: about half of them are begun, and half of these are continued."""
 NO_TIME = "there was no time left to probe it"
 _CANNOT_WIN = "cannot win even with the highest possible worth"
 _DEARER = 1.5
@@ -43,46 +44,24 @@ Train = Callable[[RunSpec, int, int], Curve]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A way with the worth of its step.
-
-    Attributes:
-        prospect: the way.
-        worth: in steps of the uncompressed training, 0 if nothing was learned.
-        steps: of the probe; 0 without one.
-        given_up: whether it was too far behind after half of the probe.
-    """
-
-    prospect: Prospect
-    worth: float
-    steps: int = 0
-    given_up: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Seconds for what an uncompressed step learns; infinite if nothing is learned."""
-        return self.prospect.seconds / self.worth if self.worth > 0 else math.inf
-
-
-@dataclass(frozen=True)
 class Decision:
     """The result of the probes.
 
     Attributes:
-        best: the chosen way; the fastest, but for a few percent.
-        exact: the fastest way that loses nothing; perhaps the best.
-        judged: all ways that were tried, the fastest to the target first, those that were given up last.
-        dropped: the other ways.
+        best: the chosen one; the fastest, but for a few percent.
+        exact: the fastest that loses nothing; perhaps the best.
+        compared: all that were tried, the fastest to the target first, those that were given up last.
+        rejected: the others.
         steps: of a whole probe.
         learned: whether the loss of the uncompressed training fell in the probe.
         problem: why nothing could be compared; empty if something was, or nothing had to be.
         rate: the learning rate of the uncompressed training, if two were compared; else 0.
     """
 
-    best: Judged
-    exact: Judged
-    judged: tuple[Judged, ...]
-    dropped: tuple[Dropped, ...]
+    best: Candidate
+    exact: Candidate
+    compared: tuple[Candidate, ...]
+    rejected: tuple[Candidate, ...]
     steps: int
     learned: bool
     problem: str = ""
@@ -110,49 +89,45 @@ class Run:
 
 def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     run: Run,
-    exact: Prospect,
-    prospects: Sequence[Prospect],
-    dropped: Sequence[Dropped],
+    exact: Candidate,
+    candidates: Sequence[Candidate],
+    rejected: Sequence[Candidate],
     steps: int,
     train: Train,
     notify: Callable[[str], None] = lambda _: None,
     late: Callable[[], bool] = lambda: False,
 ) -> Decision:
-    """Probes the ways that may win, in two halves.
+    """Probes the candidates that may win, in two halves.
 
-    The advised way comes first, then the fastest steps. A way that cannot win even with the highest possible
+    The advised one comes first, then the fastest steps. One that cannot win even with the highest possible
     worth is not tried; one that is far behind after half of its probe is given up.
 
     Args:
         run: the run.
-        exact: the fastest way that loses nothing, which needs no probe.
-        prospects: the ways that may be faster to the target.
-        dropped: the other ways.
+        exact: the fastest candidate that loses nothing, which needs no probe.
+        candidates: those that may be faster to the target.
+        rejected: the others.
         steps: of a probe (`probe_steps`).
         train: trains a run to a step.
         notify: called with a message before a training.
-        late: whether the time for probes is over: no further way is begun, and halves count as wholes.
+        late: whether the time for probes is over: nothing more is begun, and halves count as wholes.
     """
-    known = Judged(exact, 1.0)
-    left_out = list(dropped)
+    left_out = list(rejected)
 
     def without_probe(
-        problem: str, others: Sequence[Prospect], *, learned: bool = True, judged: Sequence[Judged] = ()
+        problem: str, others: Sequence[Candidate], *, learned: bool = True, compared: Sequence[Candidate] = ()
     ) -> Decision:
-        first = by_advice(exact, prospects)[0] if learned else exact
-        best = known if first is exact else Judged(first, first.way.value)
-        left_out.extend(Dropped(other, problem) for other in others if other is not first)
-        tried = [candidate for candidate in judged or [known] if candidate is not best]
-        return Decision(best, known, (best, *tried), tuple(left_out), steps, learned, problem)
+        best = by_advice(exact, candidates)[0] if learned else exact
+        left_out.extend(replace(other, rejected=problem) for other in others if not other.is_run_of(best))
+        tried = [candidate for candidate in compared or [exact] if candidate is not best]
+        return Decision(best, exact, (best, *tried), tuple(left_out), steps, learned, problem)
 
-    if not prospects:
-        return Decision(known, known, (known,), tuple(left_out), 0, learned=True)
-    fitting = [prospect for prospect in prospects if steps >= _least(prospect) * _every(prospect, run)]
-    for prospect in prospects:
-        if prospect not in fitting and fitting:
-            left_out.append(Dropped(prospect, _too_few(prospect)))
+    if not candidates:
+        return Decision(exact, exact, (exact,), tuple(left_out), 0, learned=True)
+    fitting = [candidate for candidate in candidates if steps >= _least_steps(candidate, run)]
     if not fitting:
-        return without_probe(_too_few(prospects[0]), prospects)
+        return without_probe(_too_few(candidates[0]), candidates)
+    left_out += [replace(other, rejected=_too_few(other)) for other in candidates if other not in fitting]
     between = max(1, steps // _EVALUATIONS)
     whole = steps // between * between
     best_run, rate = run.reference, 0.0
@@ -161,8 +136,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         curves = [(train(spec, whole, between), spec) for spec in (run.reference, run.tuned)]
         best_run = min(curves, key=lambda pair: _end(pair[0]))[1]
         rate = best_run.training.optimizer.lr
-        exact = replace(exact, way=replace(exact.way, spec=with_rate(exact.way.spec, rate)))
-        known = Judged(exact, 1.0)
+        exact = replace(exact, spec=with_rate(exact.run, rate))
     reference = train(best_run, _AHEAD * steps // between * between, between)
     if not reference.steps or reference.last < whole:
         return without_probe("the time was over before the reference was trained", fitting)
@@ -170,31 +144,27 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         return without_probe("the reference learned nothing in the probe", fitting, learned=False)
     advised = by_advice(exact, fitting)[0]
     probe = _Probe(run, steps, advised, reference, train, notify, late)
-    judged, others = [known], [Dropped(prospect, "") for prospect in fitting]
-    begun = [known]
-    while begun:  # again, as a way that kept others from being tried may have fallen back
-        begun, others = probe.halves(judged, [other.prospect for other in others])
-        judged += probe.wholes(judged, begun)
-    short = [judgement for judgement in judged if judgement is not known and not _is_judged(judgement, run)]
-    if short and len(short) == len(judged) - 1:
-        problem = _too_few(short[0].prospect, "in the time that there was")
-        return without_probe(
-            problem, [other.prospect for other in short] + [other.prospect for other in others]
-        )
-    if len(judged) == 1 and any(other.why == NO_TIME for other in others):
-        return without_probe(NO_TIME, [other.prospect for other in others])
-    others += [Dropped(way.prospect, _too_few(way.prospect)) for way in short]
-    judged = sorted(
-        (judgement for judgement in judged if judgement not in short),
-        key=lambda judgement: (judgement.given_up, judgement.seconds),
+    compared, others, begun = [exact], fitting, [exact]
+    while begun:  # again, as a candidate that kept others from being tried may have fallen back
+        begun, others = probe.halves(compared, others)
+        compared += probe.wholes(compared, begun)
+    short = [candidate for candidate in compared if candidate is not exact and not _is_judged(candidate, run)]
+    if short and len(short) == len(compared) - 1:
+        return without_probe(_too_few(short[0], "in the time that there was"), [*short, *others])
+    if len(compared) == 1 and any(other.rejected == NO_TIME for other in others):
+        return without_probe(NO_TIME, others)
+    others += [replace(candidate, rejected=_too_few(candidate)) for candidate in short]
+    compared = sorted(
+        (candidate for candidate in compared if candidate not in short),
+        key=lambda candidate: (candidate.given_up, candidate.to_target),
     )
-    best = _chosen(judged, known)
+    best = _chosen(compared, exact)
     unknown = next(
-        (other.why for other in others if other.prospect is advised and other.why != _CANNOT_WIN), ""
+        (other.rejected for other in others if other.is_run_of(advised) and other.rejected != _CANNOT_WIN), ""
     )
-    if best is known and unknown:  # the advised way was not judged, and the others are slower
-        return without_probe(unknown, [other.prospect for other in others], judged=judged)
-    return Decision(best, known, tuple(judged), (*left_out, *others), steps, learned=True, rate=rate)
+    if best is exact and unknown:  # the advised one was not judged, and the others are slower
+        return without_probe(unknown, others, compared=compared)
+    return Decision(best, exact, tuple(compared), (*left_out, *others), steps, learned=True, rate=rate)
 
 
 def _end(curve: Curve) -> float:
@@ -202,130 +172,132 @@ def _end(curve: Curve) -> float:
     return curve.losses[-1] if curve.losses and math.isfinite(curve.losses[-1]) else math.inf
 
 
-def _too_few(prospect: Prospect, when: str = "") -> str:
-    return f"the probe has fewer than {_least(prospect)} of its exchanges{when and ' ' + when}"
+def _too_few(candidate: Candidate, when: str = "") -> str:
+    return f"the probe has fewer than {_least_exchanges(candidate)} of its exchanges{when and ' ' + when}"
 
 
-def _is_judged(judgement: Judged, run: Run) -> bool:
+def _is_judged(candidate: Candidate, run: Run) -> bool:
     """Whether its probe has enough exchanges."""
-    return judgement.steps >= _least(judgement.prospect) * _every(judgement.prospect, run)
+    return candidate.probed >= _least_steps(candidate, run)
 
 
-def _chosen(judged: Sequence[Judged], known: Judged) -> Judged:
-    """The exact way, unless others are clearly faster; of those the one with the highest utilization."""
+def _chosen(compared: Sequence[Candidate], exact: Candidate) -> Candidate:
+    """The exact one, unless others are clearly faster; of those the one with the highest utilization."""
     faster = [
-        judgement
-        for judgement in judged
-        if not judgement.given_up and _GAIN * judgement.seconds < known.seconds
+        candidate
+        for candidate in compared
+        if not candidate.given_up and _GAIN * candidate.to_target < exact.to_target
     ]
-    close = [judgement for judgement in faster if judgement.seconds <= _CLOSE * _best(faster)]
-    return max(close, key=lambda judgement: judgement.prospect.step.utilization, default=known)
+    close = [candidate for candidate in faster if candidate.to_target <= _CLOSE * _best(faster)]
+    return max(close, key=lambda candidate: candidate.step.utilization, default=exact)
 
 
 @dataclass(frozen=True)
 class _Probe:
-    """Trains ways in two halves, beside a reference."""
+    """Trains candidates in two halves, beside a reference."""
 
     run: Run
     steps: int
-    advised: Prospect
+    advised: Candidate
     reference: Curve
     train: Train
     notify: Callable[[str], None]
     late: Callable[[], bool]
 
     def halves(
-        self, judged: Sequence[Judged], prospects: Sequence[Prospect]
-    ) -> tuple[list[Judged], list[Dropped]]:
-        """Trains half a probe of ways that can still win, the advised one first; returns the others, too."""
-        half: list[Judged] = []
-        others: list[Dropped] = []
-        for prospect in sorted(
-            prospects, key=lambda prospect: (prospect is not self.advised, prospect.least)
+        self, compared: Sequence[Candidate], candidates: Sequence[Candidate]
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """Trains half a probe of those that can still win, the advised one first; returns the others, too."""
+        half: list[Candidate] = []
+        others: list[Candidate] = []
+        for candidate in sorted(
+            candidates,
+            key=lambda candidate: (not candidate.is_run_of(self.advised), candidate.least_to_target),
         ):
-            if prospect.least >= _best([*judged, *half]):
-                others.append(Dropped(prospect, _CANNOT_WIN))
+            if candidate.least_to_target >= _best([*compared, *half]):
+                others.append(replace(candidate, rejected=_CANNOT_WIN))
             elif self.late():
-                others.append(Dropped(prospect, NO_TIME))
+                others.append(replace(candidate, rejected=NO_TIME))
             else:
-                half.append(self._judge(prospect, self.steps // 2))
+                half.append(self._judge(candidate, self.steps // 2))
         return half, others
 
-    def wholes(self, judged: Sequence[Judged], halves: Sequence[Judged]) -> list[Judged]:
-        """Trains the second half for the ways that are not far behind the best whole one, the best first."""
-        done: list[Judged] = []
-        for judgement in sorted(halves, key=lambda judgement: judgement.seconds):
-            behind = judgement.seconds > _DOUBT * _best([*judged, *done])
-            if behind and _is_judged(judgement, self.run):
-                done.append(replace(judgement, given_up=True))
+    def wholes(self, compared: Sequence[Candidate], halves: Sequence[Candidate]) -> list[Candidate]:
+        """Trains the second half for those that are not far behind the best whole one, the best first."""
+        done: list[Candidate] = []
+        for candidate in sorted(halves, key=lambda candidate: candidate.to_target):
+            behind = candidate.to_target > _DOUBT * _best([*compared, *done])
+            if behind and _is_judged(candidate, self.run):
+                done.append(replace(candidate, given_up=True))
             elif self.late():
-                done.append(judgement)
+                done.append(candidate)
             else:
-                done.append(self._judge(judgement.prospect, self.steps))
+                done.append(self._judge(candidate, self.steps))
         return done
 
-    def _judge(self, prospect: Prospect, steps: int) -> Judged:
-        """Trains a way to the last exchange before a step; it is evaluated after exchanges."""
-        every = _every(prospect, self.run)
+    def _judge(self, candidate: Candidate, steps: int) -> Candidate:
+        """Trains it to the last exchange before a step, and measures its worth, evaluated after exchanges."""
+        every = candidate.every or self.run.epoch
         between = every * max(1, round(self.steps / _EVALUATIONS / every))
         until = between * max(1, steps // between)
-        self.notify(f"{prospect.way} to step {until}")
-        curve = self.train(prospect.way.spec, until, between)
+        self.notify(f"{candidate} to step {until}")
+        curve = self.train(candidate.run, until, between)
         if not curve.steps or not curve.last:
-            return Judged(prospect, 0.0)
+            return replace(candidate, worth=0.0, probed=0, rejected="")
         until = curve.last  # less if the time was over
         worth, pace = worth_of(curve, self.reference), pace_of(curve, self.reference)
         if worth < min(pace, 1):
             worth = expected_worth(worth, pace, until, self.reference.last)
-        elif prospect.way.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
+        elif candidate.has_outer_momentum or worth > 1:  # it begins ahead; how it goes on counts as much
             worth = (worth + pace) / 2
-        return Judged(prospect, min(worth, prospect.most_worth), until)
+        return replace(candidate, worth=min(worth, candidate.most_worth), probed=until, rejected="")
 
 
-def _best(judged: Sequence[Judged]) -> float:
+def _best(compared: Sequence[Candidate]) -> float:
     """The least seconds for what an uncompressed step learns."""
-    return min(judgement.seconds for judgement in judged if not judgement.given_up)
+    return min(candidate.to_target for candidate in compared if not candidate.given_up)
 
 
-def _least(prospect: Prospect) -> int:
+def _least_exchanges(candidate: Candidate) -> int:
     """Exchanges that a probe of it must have."""
-    return _LEAST_WITH_MOMENTUM if prospect.way.has_outer_momentum else _LEAST_JUDGED
+    return _LEAST_WITH_MOMENTUM if candidate.has_outer_momentum else _LEAST_JUDGED
 
 
-def _every(prospect: Prospect, run: Run) -> int:
-    return prospect.way.every or run.epoch
+def _least_steps(candidate: Candidate, run: Run) -> int:
+    """Steps that a probe of it must have."""
+    return _least_exchanges(candidate) * (candidate.every or run.epoch)
 
 
-def probe_steps(run: Run, prospects: Sequence[Prospect], step_s: float, seconds: float) -> int:
+def probe_steps(run: Run, candidates: Sequence[Candidate], step_s: float, seconds: float) -> int:
     """The steps of a probe: as many as the run needs, or as the time allows.
 
     Args:
         run: the run.
-        prospects: the ways that may be probed.
+        candidates: those that may be probed.
         step_s: seconds of a simulated uncompressed step, with its share of evaluations.
         seconds: for all probes together.
     """
-    longest = max((_every(prospect, run) for prospect in prospects), default=1)
+    longest = max((candidate.every or run.epoch for candidate in candidates), default=1)
     wanted = max(LEAST_STEPS, LEAST_EXCHANGES * longest, math.ceil(SHARE * run.iterations), 2 * run.warm_up)
     references = _AHEAD + (run.tuned is not None)
-    affordable = int(seconds / (step_s * (references + _PROBES_EACH * _DEARER * len(prospects))))
+    affordable = int(seconds / (step_s * (references + _PROBES_EACH * _DEARER * len(candidates))))
     return max(FEWEST_STEPS, min(wanted, affordable, int(_MOST_SHARE * run.iterations)))
 
 
 def shortlist(
-    run: Run, exact: Prospect, prospects: Sequence[Prospect], step_s: float, seconds: float
-) -> tuple[list[Prospect], list[Dropped], int]:
-    """The most promising ways, as many as the time allows to judge; the others; and the steps of a probe.
+    run: Run, exact: Candidate, candidates: Sequence[Candidate], step_s: float, seconds: float
+) -> tuple[list[Candidate], list[Candidate], int]:
+    """The most promising candidates, as many as the time allows to judge; the rejected; a probe's steps.
 
     For arguments see `choose` and `probe_steps`.
     """
-    ordered = [prospect for prospect in by_advice(exact, prospects) if prospect is not exact]
-    kept, dropped = ordered[:MOST_PROBED], list[Dropped]()
-    dropped += [Dropped(prospect, "others are more promising") for prospect in ordered[MOST_PROBED:]]
+    ordered = [candidate for candidate in by_advice(exact, candidates) if candidate is not exact]
+    kept = ordered[:MOST_PROBED]
+    rejected = [replace(other, rejected="others are more promising") for other in ordered[MOST_PROBED:]]
     while True:
         steps = probe_steps(run, kept, step_s, seconds)
-        unfit = [prospect for prospect in kept if steps < _least(prospect) * _every(prospect, run)]
+        unfit = [candidate for candidate in kept if steps < _least_steps(candidate, run)]
         if not unfit or len(kept) == 1:
-            return kept, dropped, steps
+            return kept, rejected, steps
         kept.remove(unfit[-1])
-        dropped.append(Dropped(unfit[-1], _too_few(unfit[-1])))
+        rejected.append(replace(unfit[-1], rejected=_too_few(unfit[-1])))

@@ -1,4 +1,4 @@
-"""Chooses the way to train a run over a link: plan, probes, decision."""
+"""Chooses how to train a run over a link: plan, probes, decision."""
 
 import math
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from taugrad.platform.spec import RunSpec
 
 from ..plan.calibrated import HALF, Calibration
 from ..plan.calibration import OthersWork, busy_now
-from ..plan.command import calibrated
+from ..plan.candidates import candidates_of, left_out, tuned_references
 from ..plan.link import Link
+from ..plan.run_plan import calibrated
 from ..plan.step_model import StepTime
-from ..ways import left_out, tuned_references, ways_of
 from .choice import Decision, Run, Train, choose, shortlist
-from .shortlist import half_all_reduce, prospects_of, sift
+from .shortlist import half_all_reduce, predicted, sift
 
 if TYPE_CHECKING:
     from .probe_runs import ProbeRuns
@@ -27,7 +27,7 @@ _TIMED_STEPS = 5
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class Finding:
     """A decision, with the link that it is for."""
 
     decision: Decision
@@ -47,8 +47,8 @@ def find(
     calibration: Path | None = None,
     sharing: int = 1,
     clock: Callable[[], float] = monotonic,
-) -> Recommendation:
-    """Chooses the way to train a run over a link.
+) -> Finding:
+    """Chooses how to train a run over a link.
 
     Args:
         spec: the run; `workers.count` is at least 2.
@@ -57,31 +57,31 @@ def find(
         probe_seconds: for all probes together; no step of a training begins later.
         probe_runs: trains its beginnings.
         notify: called with messages.
-        calibration: a file instead of measuring; ways with other methods are left out.
+        calibration: a file instead of measuring; candidates with other methods are left out.
         sharing: how many workers share this machine.
         clock: returns seconds.
 
     Raises:
         SpecError: the model cannot be measured.
     """
-    ways = ways_of(spec)
+    candidates = candidates_of(spec)
     if (why := left_out(spec)) is not None:
         notify(f"not tried: {why}")
-    lines = sorted({way.planned.method for way in ways})
+    lines = sorted({candidate.method for candidate in candidates})
     if calibration is not None:
         known = calibrated(spec, source, ["none", HALF], notify, given=calibration)
-        ways = [way for way in ways if way.planned.method in known.methods]
+        candidates = [candidate for candidate in candidates if candidate.method in known.methods]
     else:
         known = calibrated(spec, source, lines, notify, sharing=sharing)
     workers = spec.workers.count
-    exact, prospects, dropped = sift(prospects_of(known, ways, link, workers))
+    exact, promising, rejected = sift(predicted(known, candidates, link, workers))
     run, steps, until = run_of(spec, known), 0, math.inf
 
     def late() -> bool:
         return clock() >= until
 
     train, busy, others = partial(probe_runs.train, late=late), "", OthersWork()
-    if prospects:
+    if promising:
         if busy := busy_now():
             notify(busy)
             import torch  # noqa: PLC0415 - takes seconds
@@ -90,12 +90,12 @@ def find(
         until = clock() + probe_seconds
         notify(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
         step_s = _step_seconds(probe_runs, run, train)
-        prospects, more, steps = shortlist(run, exact, prospects, step_s, probe_seconds)
-        dropped += more
-    decision = choose(run, exact, prospects, dropped, steps, train, notify, late=late)
-    if prospects and not busy and (busy := others.warning()):
+        promising, more, steps = shortlist(run, exact, promising, step_s, probe_seconds)
+        rejected += more
+    decision = choose(run, exact, promising, rejected, steps, train, notify, late=late)
+    if promising and not busy and (busy := others.warning()):
         notify(busy)
-    return Recommendation(decision, link, half_all_reduce(known, link, workers))
+    return Finding(decision, link, half_all_reduce(known, link, workers))
 
 
 def _step_seconds(probe_runs: "ProbeRuns", run: Run, train: Train | None = None) -> float:

@@ -22,13 +22,13 @@ from taugrad.platform.training.evaluation import Evaluation, evaluate
 from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.training.trainer import Trainer
 
+from ..plan.candidates import simulated
 from ..run_trial import group_of_one
-from ..ways import simulated
 from .step_value import Curve
 
 _LEAST_JUDGES, _BATCHES = 128, 8
 """Test examples of an evaluation: at least so many, and so many batches, which take no longer than a few
-steps. They are the same for all ways."""
+steps. They are the same for all candidates."""
 
 
 @dataclass

@@ -1,109 +1,61 @@
-"""The ways that can win, by the plan's seconds of a step and the measured worths of steps."""
+"""The candidates that can win, by the plan's seconds of a step and the known worths of steps."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from taugrad.platform.spec.synchronization import AllGatherSync
+from taugrad.platform.spec.synchronization import GradientsSync
 
 from ..plan.calibrated import HALF, Calibration
 from ..plan.candidate import Candidate
 from ..plan.link import Link
 from ..plan.planning import advised, is_for, predict
 from ..plan.step_model import StepTime
-from ..ways import Way
-
-MOST_WORTH, MOST_WORTH_LONGER = 1.1, 2.0
-"""The highest worth of a compressed step, in steps of the uncompressed training at its better learning rate;
-without and with an outer momentum."""
 
 
-@dataclass(frozen=True)
-class Prospect:
-    """A way with the time of its step, as the plan predicts it."""
-
-    way: Way
-    step: StepTime
-
-    @property
-    def seconds(self) -> float:
-        """Of a step."""
-        return self.step.seconds
-
-    @property
-    def most_worth(self) -> float:
-        """The highest possible worth of a step."""
-        if self.way.is_exact:
-            return 1.0
-        return MOST_WORTH_LONGER if self.way.has_outer_momentum else MOST_WORTH
-
-    @property
-    def least(self) -> float:
-        """Seconds for what an uncompressed step learns, with the highest possible worth."""
-        return self.seconds / self.most_worth
-
-    @property
-    def to_target(self) -> float:
-        """Expected seconds for what an uncompressed step learns; see `Way.value`."""
-        return self.seconds / self.way.value if self.way.value else math.inf
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A way that is not tried."""
-
-    prospect: Prospect
-    why: str
-    """The reason, a few words."""
-
-
-def prospects_of(calibration: Calibration, ways: Sequence[Way], link: Link, workers: int) -> list[Prospect]:
-    """Predicts all ways, the fastest first; raises as `planning.plan` does."""
-    prospects = [
-        Prospect(way, predict(calibration, way.planned, link, workers).step)
-        for way in ways
-        if is_for(way.planned, link, workers)
-    ]
-    return sorted(prospects, key=lambda prospect: prospect.seconds)
+def predicted(
+    calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
+) -> list[Candidate]:
+    """Predicts all candidates, the fastest first; raises as `planning.plan` does."""
+    fitting = (candidate for candidate in candidates if is_for(candidate, link, workers))
+    known = [predict(calibration, candidate, link, workers) for candidate in fitting]
+    return sorted(known, key=lambda candidate: candidate.seconds)
 
 
 def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
     """The time of a step by torch's 16-bit all-reduce, the baseline."""
-    return predict(calibration, Candidate(HALF, AllGatherSync()), link, workers).step
+    return predict(calibration, Candidate(HALF, GradientsSync()), link, workers).step
 
 
-def sift(prospects: Sequence[Prospect]) -> tuple[Prospect, list[Prospect], list[Dropped]]:
-    """Separates the fastest exact way, the ways that may be faster to a target, and the rest.
+def sift(candidates: Sequence[Candidate]) -> tuple[Candidate, list[Candidate], list[Candidate]]:
+    """Separates the fastest exact candidate, those that may be faster to a target, and the rejected.
 
-    `prospects` are sorted by their seconds, and at least one is exact; so are the results.
+    `candidates` are sorted by their seconds, and at least one is exact; so are the results.
     """
-    exact = next(prospect for prospect in prospects if prospect.way.is_exact)
-    kept: list[Prospect] = []
-    dropped: list[Dropped] = []
-    for prospect in prospects:
-        if prospect is exact:
+    exact = next(candidate for candidate in candidates if candidate.is_exact)
+    kept: list[Candidate] = []
+    rejected: list[Candidate] = []
+    for candidate in candidates:
+        if candidate is exact:
             continue
-        twin = next((other for other in (exact, *kept) if other.way.learns_like(prospect.way)), None)
-        finer = next((other for other in kept if other.way.loses_less_than(prospect.way)), None)
-        if not prospect.way.value:
-            dropped.append(
-                Dropped(prospect, "an adaptive optimizer learns little with a threshold on gradients")
-            )
+        twin = next((other for other in (exact, *kept) if other.learns_like(candidate)), None)
+        finer = next((other for other in kept if other.loses_less_than(candidate)), None)
+        if not candidate.worth:
+            why = "an adaptive optimizer learns little with a threshold on gradients"
         elif twin is not None:
-            dropped.append(Dropped(prospect, f"learns like {twin.way}, which is faster"))
-        elif prospect.least >= exact.seconds:
-            dropped.append(Dropped(prospect, f"no faster than {exact.way}, which loses nothing"))
+            why = f"learns like {twin}, which is faster"
+        elif candidate.least_to_target >= exact.seconds:
+            why = f"no faster than {exact}, which loses nothing"
         elif finer is not None:
-            dropped.append(Dropped(prospect, f"no faster than {finer.way}, which loses less"))
+            why = f"no faster than {finer}, which loses less"
         else:
-            kept.append(prospect)
-    return exact, kept, dropped
+            kept.append(candidate)
+            continue
+        rejected.append(replace(candidate, rejected=why))
+    return exact, kept, rejected
 
 
-def by_advice(exact: Prospect, prospects: Sequence[Prospect]) -> list[Prospect]:
-    """The advised way, then the others by their expected seconds to a target; the exact way is among them."""
-    ordered = sorted((exact, *prospects), key=lambda prospect: prospect.to_target)
-    first = ordered.pop(
-        advised([(prospect.to_target, prospect.way.usual) for prospect in ordered], exact.seconds)
-    )
-    return [first, *ordered]
+def by_advice(exact: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The advised candidate, then the others by their expected seconds to a target, the exact one too."""
+    ordered = sorted((exact, *candidates), key=lambda candidate: candidate.to_target)
+    first = advised(ordered, exact.seconds)
+    return [first, *(candidate for candidate in ordered if candidate is not first)]

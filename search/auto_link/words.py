@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from ..advice import PAGE
+from ..plan.candidate import Candidate
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..plan.table import number
 from ..tables import markdown as tabulated
 from ..tables import printed
-from .choice import NO_TIME, Decision, Judged
+from .choice import NO_TIME, Decision
 
 HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
 _TEXT = (0, 5)
@@ -19,20 +20,20 @@ _REFERENCE = "fp16 all-reduce (torch's hook)"
 
 
 def rows_of(decision: Decision, half: StepTime) -> list[tuple[str, ...]]:
-    """Rows of the ways that were compared, under `HEADINGS`; the last is the 16-bit all-reduce, `half`."""
+    """Rows of what was compared, under `HEADINGS`; the last is the 16-bit all-reduce, `half`."""
     rows = []
-    for judgement in decision.judged:
-        step = judgement.prospect.step
-        remark = "chosen" if judgement is decision.best else "given up" * judgement.given_up
-        if not judgement.steps and not judgement.prospect.way.is_exact:
+    for candidate in decision.compared:
+        step = candidate.step
+        remark = "chosen" if candidate is decision.best else "given up" * candidate.given_up
+        if not candidate.probed and not candidate.is_exact:
             remark += ", not probed"
         rows.append(
             (
-                str(judgement.prospect.way),
+                str(candidate),
                 number(step.seconds),
                 number(step.received / 1e3),
-                f"{judgement.worth:.2f}",
-                number(times_faster(judgement, half)),
+                f"{candidate.worth:.2f}",
+                number(times_faster(candidate, half)),
                 remark,
             )
         )
@@ -41,16 +42,16 @@ def rows_of(decision: Decision, half: StepTime) -> list[tuple[str, ...]]:
 
 
 def left_out(decision: Decision) -> list[str]:
-    """The ways that were not tried, a line for each reason."""
+    """The candidates that were not tried, a line for each reason."""
     reasons: dict[str, list[str]] = {}
-    for way in decision.dropped:
-        reasons.setdefault(way.why, []).append(str(way.prospect.way))
+    for candidate in decision.rejected:
+        reasons.setdefault(candidate.rejected, []).append(str(candidate))
     return [f"not tried: {why}: {', '.join(ways)}" for why, ways in reasons.items()]
 
 
-def times_faster(judgement: Judged, half: StepTime) -> float:
-    """Speedup to the target against the 16-bit all-reduce; 0 for a way that learns nothing."""
-    return half.seconds / judgement.seconds if math.isfinite(judgement.seconds) else 0.0
+def times_faster(candidate: Candidate, half: StepTime) -> float:
+    """Speedup to the target against the 16-bit all-reduce; 0 for one that learns nothing."""
+    return half.seconds / candidate.to_target if math.isfinite(candidate.to_target) else 0.0
 
 
 def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
@@ -76,48 +77,47 @@ def reason(decision: Decision, link: Link, workers: int, half: StepTime) -> str:
         known = "loses nothing" if best is exact else f"was the best where it was measured ({PAGE})"
         return (
             f"{where}: could not compare: raise --probe-seconds ({why}). Without a probe: "
-            f"{best.prospect.way}, {number(best.prospect.seconds)} s a step, which {known}"
+            f"{best}, {number(best.seconds)} s a step, which {known}"
         )
     if best is exact:
-        text = f"{where}: {best.prospect.way}, {number(best.prospect.seconds)} s a step; "
-        others = [judgement for judgement in decision.judged if judgement is not exact]
+        text = f"{where}: {best}, {number(best.seconds)} s a step; "
+        others = [candidate for candidate in decision.compared if candidate is not exact]
         if not others:
             return text + "no way that sends less saves more time than it loses"
-        next_best = min(others, key=lambda judgement: judgement.seconds)
-        times = next_best.seconds / exact.seconds
+        next_best = min(others, key=lambda candidate: candidate.to_target)
+        times = next_best.to_target / exact.to_target
         if times < 1:
             return text + (
-                f"{next_best.prospect.way} would save {100 * (1 - times):.0f}%, which is too little for a "
+                f"{next_best} would save {100 * (1 - times):.0f}%, which is too little for a "
                 "probe to be sure of"
             )
         if math.isinf(times):
             return text + "ways that send less learned nothing"
         return text + (
-            "ways that send less take longer to the target: "
-            f"{number(times)} times as long by {next_best.prospect.way}"
+            f"ways that send less take longer to the target: {number(times)} times as long by {next_best}"
         )
-    step, first, close = best.prospect.step, decision.judged[0], ""
+    step, first, close = best.step, decision.compared[0], ""
     if first is not best:
         close = (
-            f". {first.prospect.way} is {100 * (best.seconds / first.seconds - 1):.0f}% ahead, which is too "
+            f". {first} is {100 * (best.to_target / first.to_target - 1):.0f}% ahead, which is too "
             "little for a probe to be sure of, and spends more of its time on exchanges"
         )
     return (
-        f"{where}: {best.prospect.way}. A step takes {number(step.seconds)} s instead of "
-        f"{number(exact.prospect.seconds)} s by {exact.prospect.way}, with {number(step.received / 1e3)} "
-        f"instead of {number(exact.prospect.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
-        f"of its steps: {number(exact.seconds / best.seconds)} times faster to the target, "
+        f"{where}: {best}. A step takes {number(step.seconds)} s instead of "
+        f"{number(exact.seconds)} s by {exact}, with {number(step.received / 1e3)} "
+        f"instead of {number(exact.step.received / 1e3)} KB received, and is worth {best.worth:.2f} "
+        f"of its steps: {number(exact.to_target / best.to_target)} times faster to the target, "
         f"{number(times_faster(best, half))} times faster than a 16-bit all-reduce{close}{_limits(decision)}"
     )
 
 
 def _limits(decision: Decision) -> str:
     """The limits of the estimate."""
-    text = f". It is an estimate by a probe of {decision.best.steps} steps"
+    text = f". It is an estimate by a probe of {decision.best.probed} steps"
     if decision.rate:
         text += (
             f"; the training without compression had lr {decision.rate:g}, the better of its own learning "
             "rate and that of local steps"
         )
-    left = sum(way.why == NO_TIME for way in decision.dropped)
+    left = sum(candidate.rejected == NO_TIME for candidate in decision.rejected)
     return text + (f"; {left} more could not be compared: raise --probe-seconds" if left else "")

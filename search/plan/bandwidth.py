@@ -51,7 +51,7 @@ def bandwidth_tables(calibration: Calibration, comparisons: Sequence[Comparison]
                         for share in SHARES
                     ),
                 )
-                for way in (prediction.candidate for prediction in comparison.predictions)
+                for way in comparison.candidates
             ),
         )
         for comparison in first.values()
@@ -67,8 +67,7 @@ def rate_for(
     """
 
     def suffices(rate: float) -> bool:
-        prediction = predict(calibration, candidate, _with_rate(link, rate), workers)
-        return prediction.step.utilization >= share
+        return predict(calibration, candidate, _with_rate(link, rate), workers).step.utilization >= share
 
     low, high = 1.0, MOST
     if not suffices(high):

@@ -50,22 +50,22 @@ class MethodWork(Config):
 
     @property
     def compress_s(self) -> float:
-        """Of all buckets."""
+        """Seconds to compress all buckets."""
         return sum(bucket.compress_s for bucket in self.buckets)
 
     @property
     def read_s(self) -> float:
-        """Of reading and adding one message about all buckets."""
+        """Seconds to read and add one message about all buckets."""
         return sum(bucket.read_s for bucket in self.buckets)
 
     @property
     def fill_s(self) -> float:
-        """Of all buckets."""
+        """Seconds to fill all buckets."""
         return sum(bucket.fill_s for bucket in self.buckets)
 
     @property
     def nbytes(self) -> float:
-        """Of one worker's messages about all buckets."""
+        """Bytes of one worker's messages about all buckets."""
         return sum(bucket.nbytes for bucket in self.buckets)
 
 
@@ -81,7 +81,7 @@ class Calibration(Config):
     optimizer_s: float
     """Seconds of the optimizer in it."""
     buckets: tuple[Bucket, ...] = Field(min_length=1)
-    """Of the gradient."""
+    """The gradient's buckets."""
     optimizer_bytes: float
     """The optimizer's state."""
     reduce_s: float

@@ -92,7 +92,7 @@ class Trunk(Config):
     sites: Annotated[int, Field(ge=2)] = 2
 
     def workers_of_site(self, workers: int) -> int:
-        """Of the largest one."""
+        """Workers at the largest site."""
         return -(-workers // self.sites)
 
     def others(self, workers: int) -> int:

@@ -80,7 +80,7 @@ class Gradient:
 
     @property
     def elements(self) -> int:
-        """Of all parameters."""
+        """The number of elements of all parameters."""
         return sum(tensor.numel() for tensor in self.steps[0])
 
 
@@ -92,13 +92,13 @@ class Model:
     task: Task
     spec: RunSpec
     alone: dist.ProcessGroup
-    """Of this process."""
+    """A group of this process only."""
     feed: Sequence[Batch]
     """COMPRESSIONS batches."""
     backward_s: float
     """Seconds of a forward and backward pass without any method."""
     watch: Stopwatch
-    """Of all that compute at once."""
+    """The stopwatch of all processes that compute at once."""
 
     def hooked(self, method: Method) -> tuple[list[float], list[float], CompressionState]:
         """Trains a copy with the method's hook, without other workers.

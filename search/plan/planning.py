@@ -1,43 +1,13 @@
 """Predicts all ways to train over all links, and sorts them by the time of a step."""
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..advice import CLEARLY, pattern_of
 from .calibrated import HALF, Calibration
 from .candidate import Candidate
 from .link import Link
-from .step_model import StepTime, island_size, step_time, worker_bytes
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One candidate over one link.
-
-    Attributes:
-        candidate: the way to train.
-        link: of every worker.
-        workers: how many.
-        step: its time and bytes.
-        memory: bytes of a worker, without activations.
-    """
-
-    candidate: Candidate
-    link: Link
-    workers: int
-    step: StepTime
-    memory: float
-
-    @property
-    def seconds(self) -> float:
-        """Of a step."""
-        return self.step.seconds
-
-    @property
-    def to_target(self) -> float:
-        """Expected seconds for what an uncompressed step learns; infinite: never advised."""
-        return self.seconds / self.candidate.value if self.candidate.value else math.inf
+from .step_model import island_size, step_time, worker_bytes
 
 
 @dataclass(frozen=True)
@@ -46,44 +16,40 @@ class Comparison:
 
     link: Link
     workers: int
-    predictions: tuple[Prediction, ...]
+    candidates: tuple[Candidate, ...]
 
-    def of(self, method: str) -> Prediction:
+    def of(self, method: str) -> Candidate:
         """The prediction of an all-reduce, which must be among the candidates."""
         return next(
-            prediction
-            for prediction in self.predictions
-            if prediction.candidate.method == method and prediction.candidate.mode == "all-reduce"
+            candidate
+            for candidate in self.candidates
+            if candidate.method == method and candidate.mode == "all-reduce"
         )
 
     @property
-    def baseline(self) -> Prediction:
+    def baseline(self) -> Candidate:
         """The faster of the all-reduces in float32 and in 16 bits."""
-        return min(self.of("none"), self.of(HALF), key=lambda prediction: prediction.seconds)
+        return min(self.of("none"), self.of(HALF), key=lambda candidate: candidate.seconds)
 
     @property
-    def best(self) -> Prediction:
+    def best(self) -> Candidate:
         """The advised way: the usual one, unless the all-reduce or another way is clearly faster."""
-        ways = [(prediction.to_target, prediction.candidate.usual) for prediction in self.predictions]
-        return self.predictions[advised(ways, self.baseline.seconds)]
+        return advised(self.candidates, self.baseline.seconds)
 
     @property
     def pays(self) -> bool:
         """Whether a compressed way is expected to be faster to a target than both all-reduces."""
-        return self.best.candidate.compresses
+        return self.best.compresses
 
-    def times_faster(self, prediction: Prediction) -> float:
+    def times_faster(self, candidate: Candidate) -> float:
         """The speedup of a step against the 16-bit all-reduce."""
-        return self.of(HALF).seconds / prediction.seconds
+        return self.of(HALF).seconds / candidate.seconds
 
 
 def plan(
-    calibration: Calibration,
-    candidates: Sequence[Candidate],
-    links: Iterable[Link],
-    workers: Sequence[int],
+    calibration: Calibration, candidates: Sequence[Candidate], links: Iterable[Link], workers: Sequence[int]
 ) -> list[Comparison]:
-    """Predicts every candidate (`candidates_of`) on every link with every number of workers.
+    """Predicts every candidate (`compared_candidates`) on every link with every number of workers.
 
     Raises:
         CannotPlan: a mode is not modelled.
@@ -96,29 +62,29 @@ def plan(
     ]
 
 
-def advised(ways: Sequence[tuple[float, bool]], exact: float) -> int:
-    """The index of the advised way.
+def advised(candidates: Sequence[Candidate], exact_s: float) -> Candidate:
+    """The usual candidate, unless an all-reduce is faster to a target, or another one clearly faster.
 
     Args:
-        ways: the seconds of each for what an uncompressed step learns, and whether it is the usual one.
-        exact: the seconds of the fastest all-reduce.
+        candidates: predicted.
+        exact_s: seconds of a step by the fastest all-reduce.
     """
-    places = range(len(ways))
-    fastest = min(places, key=lambda place: ways[place][0])
-    bound = min(exact, CLEARLY * ways[fastest][0])
-    return next((place for place in places if ways[place][1] and ways[place][0] < bound), fastest)
+    fastest = min(candidates, key=lambda candidate: candidate.to_target)
+    bound = min(exact_s, CLEARLY * fastest.to_target)
+    usual = (candidate for candidate in candidates if candidate.usual and candidate.to_target < bound)
+    return next(usual, fastest)
 
 
 def _compared(
     calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
-) -> list[Prediction]:
+) -> list[Candidate]:
     """The fastest first; without slower ways that learn like a faster one."""
     fitting = [candidate for candidate in candidates if is_for(candidate, link, workers)]
     made = sorted(
         (predict(calibration, candidate, link, workers) for candidate in fitting), key=lambda p: p.seconds
     )
-    first = {prediction.candidate.twins: prediction for prediction in reversed(made)}
-    return [prediction for prediction in made if first[prediction.candidate.twins] is prediction]
+    first = {candidate.twins: candidate for candidate in reversed(made)}
+    return [candidate for candidate in made if first[candidate.twins] is candidate]
 
 
 def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
@@ -136,13 +102,11 @@ def is_for(candidate: Candidate, link: Link, workers: int) -> bool:
     return candidate.sync.pattern_name == pattern_of(workers, delay, trunk.sites if trunk else 1)
 
 
-def predict(calibration: Calibration, candidate: Candidate, link: Link, workers: int) -> Prediction:
-    """Predicts one candidate; raises as `plan` does."""
-    work = calibration.methods[candidate.method]
-    return Prediction(
+def predict(calibration: Calibration, candidate: Candidate, link: Link, workers: int) -> Candidate:
+    """Predicts a candidate's step and memory over a link; raises as `plan` does."""
+    work, sync = calibration.methods[candidate.method], candidate.sync
+    return replace(
         candidate,
-        link,
-        workers,
-        step_time(calibration, work, candidate.sync, link, workers),
-        worker_bytes(calibration, work, candidate.sync, workers, island_size(candidate.sync, link, workers)),
+        predicted=step_time(calibration, work, sync, link, workers),
+        memory=worker_bytes(calibration, work, sync, workers, island_size(sync, link, workers)),
     )

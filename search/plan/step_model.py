@@ -57,11 +57,11 @@ def step_time(
     """
     link = link.model_copy(update={"delay": link.delay + calibration.message_s})
     match sync.exchanges:
-        case "buckets":
+        case "buckets" if sync.gathers_buckets:
             return _hooked(calibration, work, sync, link, workers)
         case "updates":
             return _async(calibration, work, link, workers)
-        case "gradients" | "weights":
+        case "buckets" | "weights":
             every = sync.local_steps or calibration.steps_an_epoch
             fragments, delay = getattr(sync, "fragments", 1), getattr(sync, "delay_steps", 0)
             return _in_rounds(calibration, work, sync.pattern_name, link, workers, every, fragments, delay)
@@ -210,8 +210,8 @@ def worker_bytes(
     if pattern in ("sharded", "parameter_server"):
         # The sum's own residual: of all elements where worker 0 has it, of 1/N of them with shards.
         share = 1 / workers if pattern == "sharded" else 1.0
-        kept += whole + share * work.kept_bytes
-    if work.all_reduces and hooked:
+        kept += share * work.kept_bytes + (0 if hooked else whole)
+    if work.all_reduces and sync.gathers_buckets:
         return kept + work.nbytes
     if pattern == "ring":
         messages = 2 * work.nbytes

@@ -10,7 +10,8 @@ from rich.table import Table
 from ..tables import markdown as tabulated
 from ..tables import printed
 from .bandwidth import SHARES, BandwidthTable
-from .planning import Comparison, Prediction
+from .candidate import Candidate
+from .planning import Comparison
 
 HEADINGS = (
     "method",
@@ -26,6 +27,10 @@ NEEDS = ("method", "mode", *(f"{share:.0%}" for share in SHARES))
 NEVER = "never"
 """Stands for a rate if none suffices."""
 _LEAST = 1e-4
+_CSV_COLUMNS = (
+    *("link", "workers", "method", "mode"),
+    *("seconds", "compute_s", "exchange_s", "received_bytes", "memory_bytes"),
+)
 LIMITS = (
     "This predicts the time of a step, not what it learns: what a step is worth, in steps without "
     "compression, was measured with other models (docs/results). taugrad auto --link measures it with yours. "
@@ -37,16 +42,16 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
     """Rows of predictions, under `HEADINGS`."""
     return [
         (
-            prediction.candidate.method,
-            prediction.candidate.mode,
-            number(prediction.seconds),
-            number(comparison.times_faster(prediction)),
-            f"{prediction.candidate.value:.2f}",
-            number(100 * prediction.step.utilization),
-            number(prediction.step.received / 1e6),
-            number(prediction.memory / 1e6),
+            candidate.method,
+            candidate.mode,
+            number(candidate.seconds),
+            number(comparison.times_faster(candidate)),
+            f"{candidate.worth:.2f}",
+            number(100 * candidate.step.utilization),
+            number(candidate.step.received / 1e6),
+            number(candidate.memory / 1e6),
         )
-        for prediction in comparison.predictions
+        for candidate in comparison.candidates
     ]
 
 
@@ -86,12 +91,12 @@ def sentence(comparison: Comparison) -> str:
         gain = base.seconds / best.to_target
         return (
             f"At {title_of(comparison)}: {_named(best)} ({number(base.seconds / best.seconds)} times faster "
-            f"than {base.candidate.method}; about {number(gain)} times faster to a target)."
+            f"than {base.method}; about {number(gain)} times faster to a target)."
         )
     text = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
-    compressed = [prediction for prediction in comparison.predictions if prediction.candidate.compresses]
+    compressed = [candidate for candidate in comparison.candidates if candidate.compresses]
     if compressed:
-        fastest = min(compressed, key=lambda prediction: prediction.to_target)
+        fastest = min(compressed, key=lambda candidate: candidate.to_target)
         if math.isfinite(fastest.to_target):
             text += f"; the fastest to a target that compresses is {_named(fastest)}"
     return text + "."
@@ -130,34 +135,13 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
     """All predictions as CSV, in seconds and bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        (
-            "link",
-            "workers",
-            "method",
-            "mode",
-            "seconds",
-            "compute_s",
-            "exchange_s",
-            "received_bytes",
-            "memory_bytes",
-        )
-    )
+    writer.writerow(_CSV_COLUMNS)
     for comparison in comparisons:
-        for prediction in comparison.predictions:
-            step = prediction.step
-            numbers = (prediction.seconds, step.compute_s, step.exchange_s, step.received, prediction.memory)
-            writer.writerow(
-                (
-                    *(
-                        comparison.link,
-                        comparison.workers,
-                        prediction.candidate.method,
-                        prediction.candidate.mode,
-                    ),
-                    *(f"{number:.6g}" for number in numbers),
-                )
-            )
+        for candidate in comparison.candidates:
+            step = candidate.step
+            numbers = (candidate.seconds, step.compute_s, step.exchange_s, step.received, candidate.memory)
+            named = (comparison.link, comparison.workers, candidate.method, candidate.mode)
+            writer.writerow((*named, *(f"{number:.6g}" for number in numbers)))
     return text.getvalue()
 
 
@@ -168,5 +152,5 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value >= _LEAST or not value else f"<{_LEAST:g}"
 
 
-def _named(prediction: Prediction) -> str:
-    return f"{prediction.candidate}, {number(prediction.seconds)} s a step"
+def _named(candidate: Candidate) -> str:
+    return f"{candidate}, {number(candidate.seconds)} s a step"

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import DEVICE, assert_alike, everyone, refusal, scenario, through_a_file
+from ddp import DEVICE, assert_alike, everyone, new_group, refusal, scenario, through_a_file
 from torch import Tensor, nn
 
-from taugrad.compressors import LocalSteps
+from taugrad.compressors import LocalSteps, Outer
 
 Change = Callable[[nn.Sequential], Any]
 CHANNELS_LAST: Any = {"memory_format": torch.channels_last}
@@ -20,6 +20,14 @@ LAYOUTS: dict[str, Change] = {
     "strided buffer": lambda net: net.register_buffer("table", torch.randn(4, 6)[:, ::2]),
 }
 """By name, what makes tensors lie otherwise in memory."""
+RESHARDED: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "outer": {"outer": Outer(lr=0.7, momentum=0.9, nesterov=True)},
+    "late": {"fragments": 2, "delay_steps": 2},
+    "unsent": {"unsent": "1/n", "compressor": "strom(density(0.1, every=1))"},
+    "examples": {"delay_steps": 3},
+}
+"""By name, arguments of local steps; in `examples`, workers weigh."""
 DTYPES = ("int16", "uint16", "float8_e4m3fn", "bool", "complex64", "int64", "float64")
 
 
@@ -235,6 +243,87 @@ def weights_that_no_optimizer_steps_are_rank_0s_and_saved() -> None:
     small = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3)).to(DEVICE)
     said = refusal(lambda: LocalSteps(small, sgd(small[1]), every=1).load_state_dict(local.state_dict()))
     assert said.startswith("ValueError: the state is of another model")
+
+
+@scenario(2)
+def frozen_weights_whose_data_are_assigned_are_saved_and_loaded() -> None:
+    """Such as those of a momentum encoder; a pattern that exempts frozen weights alone is taken."""
+
+    def made() -> tuple[nn.Sequential, LocalSteps]:
+        net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).to(DEVICE)
+        net[0].requires_grad_(False)
+        method = {"kind": "wgt", "tau": 0.1, "exempt": {"names": ["0.*"]}}
+        return net, LocalSteps(net, sgd(net), every=1, compressor=method)
+
+    (net, local), (other, again) = made(), made()
+    for model, value in ((net, 2.0), (other, 3.0)):
+        model[0].weight.data = torch.full((3, 4), value, device=DEVICE)
+    state = through_a_file(local.state_dict())
+    assert state["others"]["0.weight"].eq(2).all()
+    again.load_state_dict(state)
+    assert values_of(other) == values_of(net)
+
+
+def to_be_agreed(state: dict[str, Any], group: Any) -> dict[str, Tensor]:
+    """By parameter, the agreed weights less the mean of what workers have not sent."""
+    residuals = {
+        name: residual
+        for fragment in state["rounds"]["fragments"]
+        for rank in fragment["unsent"]["ranks"].values()
+        for name, residual in rank["residuals"].items()
+    }
+    kept = everyone(residuals, group)
+    return {
+        name: weights.cpu() - sum(one[name].cpu() for one in kept if name in one) / len(kept)
+        for name, weights in state["agreed"].items()
+    }
+
+
+@scenario(3, values=RESHARDED)
+def local_steps_go_on_with_another_number_of_workers(name: str) -> None:
+    """Two of three workers, and three of these two: what is agreed in the end is what it would have been."""
+    rank = dist.get_rank()
+    groups = [None, new_group([1, 2]), None]
+
+    def made(group: Any) -> tuple[nn.Sequential, Any, LocalSteps]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).to(DEVICE)
+        optimizer = sgd(net)
+        return net, optimizer, LocalSteps(net, optimizer, every=4, group=group, **RESHARDED[name])
+
+    net, optimizer, local = made(None)
+    torch.manual_seed(rank)
+    for _ in range(6):
+        net(torch.randn(8, 4).to(DEVICE)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        local.step(*([8 + 3 * rank] if name == "examples" else []))
+    states = everyone(local.state_dict())
+    assert any(row["in_flight"] for row in states[0]["rounds"]["fragments"]) == (
+        "delay_steps" in RESHARDED[name]
+    )
+    local.finish()
+    expected = to_be_agreed(local.state_dict(), None)
+    for now, group in zip((2, 3), groups[1:], strict=True):
+        if now == 2 and rank == 0:
+            states = everyone(None)
+            states = [state for state in states if state is not None]
+            continue
+        net, _, again = made(group)
+        if now == 2:
+            hint = refusal(lambda: again.load_state_dict(states[rank]))  # noqa: B023
+            assert hint.endswith("load the states of all of them with reshard=True"), hint
+            said = refusal(lambda: again.load_state_dict(states[:2], reshard=True))  # noqa: B023
+            assert said == "ValueError: the states of ranks [0, 1]; those of 3 workers are needed"
+        again.load_state_dict(states[::-1], reshard=True)
+        assert again.totals.steps == 6
+        states = [state for state in everyone(again.state_dict()) if state is not None] if now == 2 else []
+        again.finish()
+        reached = to_be_agreed(again.state_dict(), group)
+        for parameter, weights in expected.items():
+            torch.testing.assert_close(reached[parameter], weights, rtol=1e-5, atol=1e-6)
+        with again.agreed():
+            assert len(set(map(str, everyone(values_of(net), group)))) == 1
 
 
 @scenario(2)

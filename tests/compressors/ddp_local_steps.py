@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import LocalSteps, Outer
-from taugrad.compressors.exchange import fragment
-from taugrad.compressors.exchange.fragment import fragments_of
+from taugrad.compressors.exchange import local_rounds
+from taugrad.compressors.exchange.local_rounds import fragments_of
 
 SPARSE = "strom(density(0.05, every=1)) | golomb_rice"
 STEPS = 13
@@ -291,7 +291,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
 def agreed_weights_residuals_and_momentum_on_the_host_give_the_same_bits(name: str) -> None:
     """From beginning to end, or from a state on; the outer optimizer steps in many pieces."""
     rank, ends = dist.get_rank(), []
-    with mock.patch.object(fragment, "_PIECE", 7):
+    with mock.patch.object(local_rounds, "_PIECE", 7):
         for begins, ends_with in product((False, True), repeat=2):
             model = network()
             optimizer = optimizer_of(ADAM, model)

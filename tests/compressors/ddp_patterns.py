@@ -25,11 +25,10 @@ from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState, NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
-from taugrad.compressors.exchange.patterns import pattern_for, returning
+from taugrad.compressors.exchange.patterns import base, pattern_for, returning
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config
-from taugrad.compressors.protocols import compressed
 
 LINES = ["wgt(0.02)", "strom(density(0.1)) | golomb_rice", "linear(4, block=50)", "topk(0.2, momentum=0.5)"]
 FIXED = [
@@ -43,8 +42,9 @@ FIXED = [
 """Methods whose messages have a fixed size."""
 PATTERNS = ["sharded", "parameter_server", "ring"]
 CASES = [case for case in product(PATTERNS, LINES) if case != ("ring", LINES[-1])]  # refused
+CASES += [(pattern, "none") for pattern in PATTERNS]
 CASES += [("collective", line) for line in FIXED]
-compressed._SHORTEST_SLICE = 16  # these parameters are small
+base._SHORTEST_SLICE = 16  # these parameters are small
 
 
 def unsent(run: Run) -> dict[str, Tensor]:
@@ -67,8 +67,8 @@ class Simulated:
         method, workers = read_config(line), dist.get_world_size()
         self.names = list(reversed(SIZES))
         like = [torch.zeros(SIZES[name]) for name in self.names]
-        slices = compressed._cut_all(SIZES, 1 if pattern == "parameter_server" else workers)
-        cut: Any = lambda *_: compressed._shards(slices, self.names)  # noqa: E731
+        slices = base.cut_parameters(SIZES, 1 if pattern == "parameter_server" else workers)
+        cut: Any = lambda *_: base.shards_of(slices, self.names)  # noqa: E731
         self.patterns = [
             pattern_for(
                 "sharded" if pattern == "collective" else pattern,
@@ -220,7 +220,7 @@ def residuals_are_resharded_to_another_number_of_workers(pattern: Any) -> None:
 def a_pattern_that_does_not_go_with_a_method_is_refused() -> None:
     run = Run(None)
     for line, pattern, words in (
-        ("none", "sharded", "pattern = sharded with none: torch's own all-reduce exchanges it"),
+        ("none", "collective", "pattern = collective with none: torch's own all-reduce exchanges it"),
         ("powersgd", "ring", "pattern = ring with powersgd: torch's own all-reduce exchanges it"),
         ("wgt(0.02)", "collective", "pattern = collective with wgt(tau=0.02): the size of its messages"),
         ("linear(8, symbols='huffman')", "collective", "pattern = collective with linear"),
@@ -228,6 +228,8 @@ def a_pattern_that_does_not_go_with_a_method_is_refused() -> None:
     ):
         made: Any = lambda line=line, pattern=pattern: CompressionState(run.ddp, line, pattern=pattern)  # noqa: E731
         assert refusal(made).startswith(f"ValueError: {words}")
+    back: Any = lambda: CompressionState(run.ddp, LINES[0], pattern="ring", back="fp16")  # noqa: E731
+    assert refusal(back).startswith("ValueError: back = fp16 with pattern = ring: only parameter_server and")
     states = [Run(LINES[0], pattern="sharded").steps(1), Run(LINES[0]).steps(1)]
     assert "another exchange pattern" in refusal(
         lambda: states[1].state.load_state_dict(states[0].state.state_dict())

@@ -160,7 +160,7 @@ def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[i
     Raises:
         Invalid: it is none, or not for them.
     """
-    messages, digests = [], [0, 0]
+    messages, digests, streams = [], [0, 0], set()
     while patch:
         require(len(patch) >= 28, "no header")
         size = 28 + struct.unpack_from("<Q", patch, 16)[0]
@@ -175,8 +175,11 @@ def apply_patch(patch: bytes, weights: dict[str, list[int]]) -> dict[str, list[i
     while messages:
         require(messages[0][:8] == b"tg\x02\x0d\x04\0\0\0", "no table")
         table = json.loads(zlib.decompress(messages.pop(0)[28:]))
+        require(table["version"] == 2, "version")
+        streams.add(int(table["stream"], 16))
         digests = [digests[i] + int(table["digests"][i], 16) for i in (0, 1)]
         apply_section(table["rows"], messages, new)
+    require(len(streams) <= 1, "several streams")
     require(digest(weights) == digests[0] & ALL, "the digest before")
     require(digest(new) == digests[1] & ALL, "the digest after")
     return new

@@ -113,7 +113,7 @@ def test_what_is_sent_follows_another_aim(line: str) -> None:
     worker = compressor(line)
     run(worker, range(20))
     for times, start in ((0.25, 20), (3.0, 40)):
-        aim = worker.feedback.aim_at(0.01 * times)
+        aim = worker.feedback.set_density(0.01 * times)
         assert aim == pytest.approx(0.01 * times, rel=0.05)
         sent = np.mean([share for _, share in run(worker, range(start, start + 20))][10:])
         assert sent == pytest.approx(aim, rel=0.35)
@@ -125,7 +125,7 @@ def test_nothing_is_lost_by_another_aim(line: str) -> None:
     owed = torch.zeros_like(received)
     for iteration in range(12):
         if iteration == 6:
-            worker.feedback.aim_at(0.1)
+            worker.feedback.set_density(0.1)
         owed += torch.cat(gradients(iteration))
         updates = worker.read(worker.compress(gradients(iteration), iteration).payload)
         assert not isinstance(updates, NonFinite)
@@ -138,7 +138,7 @@ def test_a_checkpoint_goes_on_with_the_aim(line: str) -> None:
     worker, resumed = compressor(line), compressor(line)
     run(worker, range(5))
     assert "aim" not in worker.state_dict()
-    worker.feedback.aim_at(0.05)
+    worker.feedback.set_density(0.05)
     run(worker, range(5, 8))
     resumed.load_state_dict(worker.state_dict())
     assert resumed.feedback.method == worker.feedback.method
@@ -156,10 +156,10 @@ def test_methods_without_a_share_have_none_to_change(line: str) -> None:
 def test_a_share_to_aim_at_is_above_0_and_at_most_1() -> None:
     one = compressor("wgt(density(0.01))")
     for share in (1e-3, 0.25, 1.0):
-        assert one.feedback.aim_at(share) == share
+        assert one.feedback.set_density(share) == share
     for share in (0.0, -0.1, 1.5, float("nan")):
         with pytest.raises(ValueError, match="must be above 0 and at most 1"):
-            one.feedback.aim_at(share)
+            one.feedback.set_density(share)
     assert one.feedback.method.aim == 1.0
 
 

@@ -31,7 +31,7 @@ from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
-from taugrad.compressors.wire.positions import BUILTIN, EVERY, codec_by_code
+from taugrad.compressors.wire.positions import BUILTIN, DENSE, codec_by_code
 from taugrad.compressors.wire.update import Update
 
 MESSAGES, SEED = (
@@ -192,7 +192,7 @@ def format_name(data: bytes) -> str:
     """form, codec and symbols of a message, from its header."""
     if data[5] & 128:
         return f"{FORM_OF_CODE[data[3]]} refusal"
-    codec = "every" if data[4] == EVERY else codec_by_code(data[4]).name
+    codec = "every" if data[4] == DENSE else codec_by_code(data[4]).name
     return f"{FORM_OF_CODE[data[3]]} {codec}{' huffman' if data[5] & 1 else ''}"
 
 

@@ -20,9 +20,10 @@ from forked import run_workers
 from objects import BUCKET, Objects
 from torch import Tensor
 
-from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, apply_patch, patches
-from taugrad.compressors.patch_stream import part_name
+from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, apply_patch
+from taugrad.compressors.patches import __main__ as program
 from taugrad.compressors.patches import listing
+from taugrad.compressors.patches.store import part_name
 
 Weights = dict[str, Tensor]
 
@@ -112,7 +113,7 @@ def test_readers_follow(
     assert len(lines) == 1 + 9 + 3
     assert f"{made.digest:016x}" in lines[-1]
     monkeypatch.setattr(sys, "argv", ["patches", "show", str(place)])
-    patches.main()
+    program.main()
     assert capsys.readouterr().out == "\n".join(lines) + "\n"
 
 

@@ -23,9 +23,9 @@ from taugrad.compressors import (
     WeightPatch,
     apply_patch,
     make_patch,
-    patch_weights,
 )
-from taugrad.compressors.wire.patch import PATTERNS
+from taugrad.compressors.patches import weights as bit_patterns
+from taugrad.compressors.patches.format import PATTERNS
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 DTYPES = [getattr(torch, name) for name in PATTERNS if hasattr(torch, name)]
@@ -95,7 +95,7 @@ def test_what_changed_comes_back_bit_for_bit(data: st.DataObject) -> None:
         before[f"t{i}"], after[f"t{i}"] = changed(dtype, shape, share, spread, rng)
     names = list(before)[::-1]
     piece = data.draw(st.sampled_from([16, 2**27]))
-    with mock.patch.object(patch_weights, "_PIECE", piece):  # rows and sections of small ones
+    with mock.patch.object(bit_patterns, "_PIECE", piece):  # rows and sections of small ones
         patch = make_patch(before, after)
         states = ({name: state[name] for name in names} for state in (before, after))
         assert make_patch(*states, threads=2) == patch
@@ -244,7 +244,7 @@ def test_ten_thousand_damaged_patches_are_refused_and_nothing_is_changed() -> No
         pairs = {str(kind[0]): changed(*kind, np.random.default_rng(seed)) for kind in kinds[seed % 2 :]}
         before = {name: pair[0] for name, pair in pairs.items()}
         after = {name: pair[1] for name, pair in pairs.items()}
-        with mock.patch.object(patch_weights, "_PIECE", 64 if seed == 3 else 2**27):
+        with mock.patch.object(bit_patterns, "_PIECE", 64 if seed == 3 else 2**27):
             originals.append((before, bytes(make_patch(before, after)), bits(before), bits(after)))
     sections = [section for _, patch, *_ in originals for section in WeightPatch(patch).sections]
     assert {row.mode for section in sections for row in section.rows} == {0, 1, 2}
@@ -308,6 +308,9 @@ def row(**fields: Any) -> list[Any]:
             for value in values
         ),
         {"rows": ["w"]},
+        {"version": 1},
+        {"stream": "f" * 17},
+        {"stream": None},
     ],
 )
 def test_tables_that_contradict_themselves_are_refused(fields: dict[str, Any]) -> None:
@@ -336,6 +339,8 @@ def test_a_patch_of_floats_that_another_program_would_read() -> None:
     patch = make_patch({"w": before}, {"w": after})
     size = 28 + struct.unpack_from("<Q", patch, 16)[0]
     assert json.loads(zlib.decompress(patch[28:size])) == {
+        "version": 2,
+        "stream": "0" * 16,
         "changed": 3,
         "digests": [f"{page_decoder.digest({'w': patterns_of(array)}):016x}" for array in (before, after)],
         "rows": [[["w"], "bfloat16", [200], 0, 200, 0]],

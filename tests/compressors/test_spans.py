@@ -79,7 +79,7 @@ def test_a_pass_whose_buckets_overlap_counts_every_moment_once(monkeypatch: pyte
     times.arrived(step, 5.0, 9.0, "bucket 1")
     spans = RECORDER.stop()
     assert (step.exchange_s, step.blocked_s, step.overlap_s) == (7.0, 2.0, 5.0)
-    assert (step.decompress_s, step.beside_s, step.decode_s) == (5.0, 1.5, 3.5)
+    assert (step.decompress_s, step.overlapped_decode_s, step.decode_s) == (5.0, 1.5, 3.5)
     assert [(span.began, span.ended) for span in spans if span.name == "wait"] == [(7.0, 9.0)]
     decoding = [(span.lane, span.began, span.ended) for span in spans if span.name == "decode"]
     assert decoding == [("compute", 5.0, 5.5), ("compute", 9.0, 12.0), ("wire", 4.0, 5.0), ("wire", 5.5, 6.0)]

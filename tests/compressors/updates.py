@@ -17,7 +17,7 @@ from taugrad.compressors.ops.segments import Offsets, Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
-from taugrad.compressors.wire.positions import EVERY, codec_by_code
+from taugrad.compressors.wire.positions import DENSE, codec_by_code
 from taugrad.compressors.wire.update import Chunks, Update
 
 
@@ -166,7 +166,7 @@ def read(data: NDArray[np.uint8], sizes: Sequence[int]) -> Update | NonFinite:
 
 def check_rewritten(update: Update, data: bytes | bytearray) -> None:
     """Fails unless the update, written by the same codec, is read as the same update."""
-    codec = "auto" if data[4] == EVERY else codec_by_code(data[4]).name
+    codec = "auto" if data[4] == DENSE else codec_by_code(data[4]).name
     if codec == "chunked":
         update.chunks = Chunks(*struct.unpack_from("<II", data, HEADER_BYTES))
     again = message.read(message.write_all([(update, codec)], "auto"), update.segments)

@@ -7,10 +7,11 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors import apply_patch, make_patch, patch_weights
-from taugrad.compressors.ops.cpu.patching import CpuPatching
-from taugrad.compressors.ops.cuda.patching import CudaPatching
-from taugrad.compressors.ops.patching import Piece
+from taugrad.compressors import apply_patch, make_patch
+from taugrad.compressors.patches import weights as bit_patterns
+from taugrad.compressors.patches.kernels import Piece
+from taugrad.compressors.patches.kernels.cpu import CpuPatching
+from taugrad.compressors.patches.kernels.cuda import CudaPatching
 
 TYPES = [(torch.uint8, True), (torch.int16, True), (torch.int32, False), (torch.int64, True)]
 
@@ -80,7 +81,7 @@ def test_patches_are_those_of_the_cpu(device: Any, monkeypatch: pytest.MonkeyPat
     }
     due = make_patch(before, after)
     if device.device.type == "cpu":
-        monkeypatch.setattr(patch_weights, "patching_for", lambda *_: CudaPatching(device))
+        monkeypatch.setattr(bit_patterns, "patching_for", lambda *_: CudaPatching(device))
     there, others = (
         {name: tensor.to(device.device) for name, tensor in state.items()} for state in (before, after)
     )

@@ -23,7 +23,7 @@ PARAMETERS, ITERATIONS = 64 * 1100 + 1100 + 1100 * 10 + 10, 2 * 23
 @pytest.mark.long
 def test_a_run_in_islands_and_one_with_too_few_hosts(one_ray: OneRay) -> None:
     specs = [
-        write_digits(one_ray.folder, name, **SPEC, sync={"mode": "allgather", "island": island})
+        write_digits(one_ray.folder, name, **SPEC, sync={"mode": "gradients", "island": island})
         for name, island in (("pairs", 2), ("hosts", "host"))
     ]
     code, said = one_ray("train", *specs)

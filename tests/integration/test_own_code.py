@@ -49,7 +49,7 @@ RUNS = {
         "model": {"kind": "custom", "factory": "own:net", "arguments": {"hidden": 8}},
         "compressor": "wgt(0.001)",
         "training": {"epochs": 5, "batch_size": 32, "optimizer": {"lr": 0.1}},
-        "sync": {"mode": "simulated", "of": {"mode": "sharded"}},
+        "sync": {"mode": "simulated", "of": {"mode": "gradients", "pattern": "sharded"}},
         "workers": {"cpus": 0.5},
     },
 }

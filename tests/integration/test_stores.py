@@ -41,7 +41,7 @@ data: {{kind: synthetic, train_examples: 3200}}
 model: {{kind: mlp, widths: [64]}}
 training: {{epochs: 12, batch_size: 32, optimizer: {{lr: 0.02}}}}
 compressor: {{kind: bgt, tau: 5e-3}}
-sync: {{mode: sharded}}
+sync: {{mode: gradients, pattern: sharded}}
 checkpoint: {{interval: 60}}
 workers: {{max_restarts: 0, cpus: 0.5}}
 storage: {storage}

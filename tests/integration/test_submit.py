@@ -1,4 +1,4 @@
-"""Jobs on a cluster that wants a token: the lines of docs/clusters.md as they stand, and others."""
+"""Jobs on a cluster that wants a token: the lines of docs/clusters.md, in fresh shells, and others."""
 
 import os
 import re

@@ -82,7 +82,8 @@ def trained(one_ray, request):
         sizes = one.epochs, one.iterations, sum(tensor.numel() for tensor in weights), len(weights)
         runs = {"wgt": named_runs(client, "soak")["wgt"]}
         return Trained(folder, "soak", one.output, one.listened, client, runs, {}, *sizes)
-    more = [write_digits(folder, mode, **LINKS, sync={"mode": mode}) for mode in ("async", "sharded")]
+    syncs = {"async": {"mode": "async"}, "sharded": {"mode": "gradients", "pattern": "sharded"}}
+    more = [write_digits(folder, name, **LINKS, sync=sync) for name, sync in syncs.items()]
     command = one_ray.start(["train", *map(str, QUICKSTART), *more], folder, compare=True)
     listened, output = listened_by(command), command.said
     assert command.code == 0, output

@@ -25,7 +25,7 @@ from taugrad.platform.training.trainer import Trainer
 Spec = dict[str, Any]
 Result = dict[str, Any]
 SENT = {"bytes": 0, "messages": 0}
-"""By this process in rounds, counted where the carrier is handed payloads."""
+"""By this process in exchanges, counted where the carrier is handed payloads."""
 HYBRID = ("counts", "targets", "features", "features' gradients", "neurons", "neurons' gradients", "weights")
 """What hybrid parallelism sends beside rounds."""
 
@@ -34,7 +34,7 @@ def count_what_is_sent() -> None:
     send = Mesh.send
 
     def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
-        if tag.startswith("round") or tag in HYBRID:
+        if tag.startswith(("round", "bucket")) or tag in HYBRID:
             SENT["bytes"] += payload.size
             SENT["messages"] += 1
         send(mesh, to, tag, payload)
@@ -46,7 +46,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
     links = trainer.sync.links()
     timeless = {k: v for k, v in trainer.totals().items() if "seconds" not in k}
     sync = trainer.sync
-    traffic = sync.ledger.traffic if isinstance(sync, InRounds) else None
+    traffic = sync.ledger.traffic if isinstance(sync, InRounds) else sync.state.traffic
     return {
         "weights": {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()},
         "totals": sync.totals.state_dict(),

@@ -19,7 +19,7 @@ BASE = small(EXAMPLES, 101, epochs=EPOCHS, batch_size=BATCH, optimizer=sgd(0.1, 
     "tracking": {"flush_interval": 4, "layer_interval": 5},
     "checkpoint": {"interval": MIDDLE},
     "workers": {"count": WORKERS},
-    "sync": {"mode": "allgather"},
+    "sync": {"mode": "gradients"},
 }
 IMAGES = BASE | {
     "data": BASE["data"] | {"height": 16, "width": 16},

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from async_training import CLASSES, FEATURES, RATE, batch, run, step_context, training_of, weights
+from async_training import CLASSES, FEATURES, RATE, batch, moment, run, training_of, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.synchronization.asynchronous.mail import Schedule, SimulatedTiming
+from taugrad.platform.synchronization.asynchronous.delivery import Schedule, SimulatedTiming
 
 pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625
@@ -31,8 +31,8 @@ def simulating(sync: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("most_behind", [0, 2, 20])
 @pytest.mark.parametrize("delay", [0.0, 1.25])
 def test_it_is_strom_s_loop(most_behind, delay):
-    timing = {"step_times": UNEVEN["step_times"], "delay": [delay, delay], "most_behind": most_behind}
-    training = training_of(K, simulating({"mode": "async"} | timing), f"strom({TAU})")
+    course = {"step_times": UNEVEN["step_times"], "delay": [delay, delay], "most_behind": most_behind}
+    training = training_of(K, simulating({"mode": "async"} | course), f"strom({TAU})")
     start = weights(training).double().numpy()
     entries = run(training, 0, T, T)
     expected, ages = transcribed(start, UNEVEN["step_times"], delay, most_behind)
@@ -112,7 +112,7 @@ def gradient(flat: np.ndarray, rank: int, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("line", ["none", "strom(0.05)", "topk(0.2)"])
 def test_workers_of_equal_speed_without_delay_are_synchronous(line):
-    actual, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "allgather"))
+    actual, expected = (training_of(K, simulating({"mode": mode}), line) for mode in ("async", "gradients"))
     for training in (actual, expected):
         run(training, 0, T, T)
     torch.testing.assert_close(weights(actual), weights(expected), rtol=1e-5, atol=1e-6)
@@ -163,8 +163,8 @@ def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, dela
             received = schedule.received(worker, step)
             assert received[worker] == step
             assert min(received) >= step - behind
-    timing = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
-    training = training_of(workers, simulating({"mode": "async"} | timing))
+    course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
+    training = training_of(workers, simulating({"mode": "async"} | course))
     run(training, 0, 8, 8)
     weights = {worker.received.weights().tobytes() for worker in training.workers_here}
     assert len(weights) == 1
@@ -172,12 +172,12 @@ def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, dela
 
 
 def test_a_schedule_is_the_same_from_whatever_side_it_is_asked():
-    timing = SimulatedTiming((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
-    forwards, backwards = Schedule(timing, 40), Schedule(timing, 40)
+    course = SimulatedTiming((1.0, 1.5, 4.0), (0.0, 2.0), 7, 5)
+    forwards, backwards = Schedule(course, 40), Schedule(course, 40)
     asked = [(worker, step) for step in range(20) for worker in range(3)]
     there = {arguments: forwards.received(*arguments) for arguments in asked}
     assert there == {arguments: backwards.received(*arguments) for arguments in reversed(asked)}
-    other = Schedule(replace(timing, seed=8), 40)
+    other = Schedule(replace(course, seed=8), 40)
     assert any(other.received(*arguments) != there[arguments] for arguments in asked)
 
 
@@ -190,9 +190,9 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
         batches = [batch(0, 2), broken, batch(2, 2)]
         if nonfinite == "refuse":
             with pytest.raises(NonFiniteGradient, match=r"(worker|rank) 1"):
-                training.iterate(batches, step_context(2, T))
+                training.iterate(batches, moment(2, T))
             continue
-        training.iterate(batches, step_context(2, T))
+        training.iterate(batches, moment(2, T))
         training.sync_model()
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()

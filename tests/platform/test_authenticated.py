@@ -33,7 +33,7 @@ SAID = {
 
 def error_of(mode: str) -> tuple[str, str]:
     try:
-        run(training_of(WORKERS, {"mode": mode, "authenticated": True}), 0, 1, 1)
+        run(training_of(WORKERS, {"mode": "gradients", "pattern": mode, "authenticated": True}), 0, 1, 1)
     except Exception as error:
         return type(error).__name__, str(error)
     return "", ""
@@ -67,7 +67,9 @@ BASE = {"compressor": "wgt(0.01)", "workers": {"count": 2}}
 
 
 def test_the_key_is_asked_for_before_anything_starts(monkeypatch):
-    spec = RunSpec.model_validate(BASE | {"sync": {"mode": "sharded", "authenticated": True}})
+    spec = RunSpec.model_validate(
+        BASE | {"sync": {"mode": "gradients", "pattern": "sharded", "authenticated": True}}
+    )
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(SpecError, match=r"^here: sync\.authenticated = true: there is no key; set"):
         check(spec, "here", local=True)
@@ -78,7 +80,9 @@ def test_the_key_is_asked_for_before_anything_starts(monkeypatch):
 
 def test_encryption_defines_no_other_computation_and_the_key_is_no_field():
     specs = [
-        RunSpec.model_validate(BASE | {"sync": {"mode": "sharded", "authenticated": tags}})
+        RunSpec.model_validate(
+            BASE | {"sync": {"mode": "gradients", "pattern": "sharded", "authenticated": tags}}
+        )
         for tags in (False, True)
     ]
     assert specs[0].fingerprint() == specs[1].fingerprint()
@@ -90,7 +94,7 @@ def test_encryption_changes_nothing_for_one_worker(monkeypatch):
     monkeypatch.setenv(KEY, "the key of all workers")
     hashes = set()
     for authenticated in (False, True):
-        training = training_of(1, {"mode": "allgather", "authenticated": authenticated})
+        training = training_of(1, {"mode": "gradients", "authenticated": authenticated})
         run(training, 0, 3, 3)
         hashes.add(hashed(training))
     assert len(hashes) == 1

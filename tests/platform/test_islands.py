@@ -34,7 +34,7 @@ BASE: dict[str, Any] = FIELDS | {
     "tracking": {"flush_interval": 4, "layer_interval": 5},
     "checkpoint": {"interval": MIDDLE},
     "workers": {"count": WORKERS},
-    "sync": {"mode": "allgather"},
+    "sync": {"mode": "gradients"},
 }
 IN_PARTS = {
     "training": BASE["training"] | {"accumulate": 3, "clip": {"norm": 0.3}, "optimizer": {"kind": "adamw"}}
@@ -42,11 +42,11 @@ IN_PARTS = {
 SUMMED = {"training": BASE["training"] | {"loss_reduction": "sum", "optimizer": {"kind": "sgd", "lr": 0.002}}}
 SUM_OF_ALL = {"compressor": {"kind": "none", "reduction": "sum"}}
 DENSE = {"dense": BASE, "dense, in parts": BASE | IN_PARTS, "dense, summed": BASE | SUMMED | SUM_OF_ALL}
-ROUNDS = {"rounds": BASE | {"sync": {"mode": "sharded"}}}
+ROUNDS = {"rounds": BASE | {"sync": {"mode": "gradients", "pattern": "sharded"}}}
 
 
 def islands(line: str, size: int | str = SIZE, **sync: Any) -> dict[str, Any]:
-    return BASE | {"compressor": line, "sync": {"mode": "allgather", "island": size, **sync}}
+    return BASE | {"compressor": line, "sync": {"mode": "gradients", "island": size, **sync}}
 
 
 EQUAL = {

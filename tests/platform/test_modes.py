@@ -181,10 +181,7 @@ def test_messages_take_the_links_that_the_pattern_has(name, real):
 
 def pattern_of(name: str) -> str:
     """Who sends to whom in a spec."""
-    sync = GRADIENTS[name]["sync"]
-    if sync.get("pattern") == "hierarchical":
-        return "hierarchical"
-    return str(sync.get("pattern", "allgather") if sync["mode"] == "weights" else sync["mode"])
+    return str(GRADIENTS[name]["sync"].get("pattern", "allgather"))
 
 
 def exchanges(name: str) -> int:

@@ -145,7 +145,7 @@ def test_no_offer_goes_to_a_silent_worker(monkeypatch):
         silent = {1} if number in (1, 2) else set()
         monkeypatch.setattr(MemoryCarrier, "silent", property(lambda _, silent=silent: silent))
         here.offer(number, np.full(300, number, np.uint8))
-        here.tell([1], number, [0])
+        here.send_decision([1], number, [0])
     there.poll(0)
     assert there.decided == {number: {0} for number in range(4)}
     assert sorted(there.offers) == [0, 3]

@@ -38,12 +38,12 @@ ADAMW = {"optimizer": {"kind": "adamw", "lr": RATE}}
 UNCOMPRESSED = ["b: none", "b, per worker", "a: adamw"]
 HYBRIDS = [*UNCOMPRESSED, "b: topk, other way back", "c: strom, 16 bits", "b: momentum"]
 SYNCS: dict[str, dict[str, Any]] = {
-    "allgather": {"sync": {"mode": "allgather"}},
-    "allgather, density": {"sync": {"mode": "allgather"}, "compressor": "wgt(density(0.1))"},
-    "momentum": {"sync": {"mode": "allgather"}, "compressor": "topk(0.1, momentum=0.9)"},
-    "ring": {"sync": {"mode": "ring"}},
-    "sharded": {"sync": {"mode": "sharded", "back": "linear(4)"}},
-    "parameter_server": {"sync": {"mode": "parameter_server"}},
+    "allgather": {"sync": {"mode": "gradients"}},
+    "allgather, density": {"sync": {"mode": "gradients"}, "compressor": "wgt(density(0.1))"},
+    "momentum": {"sync": {"mode": "gradients"}, "compressor": "topk(0.1, momentum=0.9)"},
+    "ring": {"sync": {"mode": "gradients", "pattern": "ring"}},
+    "sharded": {"sync": {"mode": "gradients", "pattern": "sharded", "back": "linear(4)"}},
+    "parameter_server": {"sync": {"mode": "gradients", "pattern": "parameter_server"}},
     "weights": {"sync": {"mode": "weights", "every": 3}, "training": BASE["training"] | ADAMW},
     "weights, unsent": {"sync": {"mode": "weights", "every": 3, "unsent": "1/n"}},
     "weights, on their way": {"sync": {"mode": "weights", "every": 4, "delay_steps": 2}},
@@ -285,7 +285,7 @@ def test_a_run_with_fewer_workers_than_wanted_keeps_its_batches():
     fewer = with_present(spec, 3)
     assert (fewer.workers.count, fewer.training.batch_size) == (3, 32)
     assert with_present(spec, 4) == spec
-    named = {"mode": "allgather", "pattern": "hierarchical", "sites": [[0, 1], [2, 3]]}
+    named = {"mode": "gradients", "pattern": "hierarchical", "sites": [[0, 1], [2, 3]]}
     pinned = RunSpec.model_validate({"workers": ELASTIC, "sync": named})
     with pytest.raises(SpecError, match=r"run\.yaml: workers\.min_count = 2: with 2 of 4 workers: sync"):
         check_present(pinned, "run.yaml")

@@ -128,7 +128,8 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
 
 def simulated(workers: int, mode: str) -> tuple[Synchronization, dict[str, Any]]:
     """Simulated workers, and what they would save."""
-    sync = {"mode": "simulated", "of": {"mode": mode}}
+    of = {"mode": "gradients", "pattern": mode} if mode == "ring" else {"mode": mode}
+    sync = {"mode": "simulated", "of": of}
     spec = RunSpec.model_validate({"workers": {"count": workers}, "compressor": "wgt(0.1)", "sync": sync})
     made, _ = build_synchronization(spec, torch.nn.Linear(3, 2), ClassificationTask(), torch.device("cpu"))
     return made, made.worker_state()

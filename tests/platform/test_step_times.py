@@ -35,7 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
     "allgather": BASE | {"compressor": LINE},
     "powersgd": BASE | {"compressor": "powersgd(1, start=2)"},
     **{
-        mode: BASE | {"compressor": LINE, "sync": {"mode": mode}}
+        mode: BASE | {"compressor": LINE, "sync": {"mode": "gradients", "pattern": mode}}
         for mode in ("ring", "parameter_server", "sharded")
     },
     "weights": BASE | {"compressor": LINE, "sync": {"mode": "weights", "every": 2}},

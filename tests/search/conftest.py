@@ -2,8 +2,8 @@
 
 import pytest
 
-from taugrad.search.journal import Journal
-from taugrad.search.progress import Progress
+from taugrad.search.journal import SearchJournal
+from taugrad.search.progress import SearchProgress
 from taugrad.search.reading import read_search
 
 SPEC = """
@@ -20,9 +20,9 @@ def start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "find.yaml").write_text(SPEC)
 
-    def start(*overrides: str) -> Progress:
+    def start(*overrides: str) -> SearchProgress:
         search = read_search(tmp_path / "find.yaml", overrides)
-        return Progress(search, Journal(tmp_path / "journal.jsonl"))
+        return SearchProgress(search, SearchJournal(tmp_path / "journal.jsonl"))
 
     return start
 

@@ -78,7 +78,7 @@ def test_where_none_is_within_the_tolerance_the_nearest_is_named(uri, capsys, lo
         ({"compressor": "wgt(0.1)"}, "wgt"),
         ({"sync": WEIGHTS}, "strom"),
         # Where local steps cannot be:
-        ({"training": ADAM, "sync": {"mode": "sharded"}}, "strom"),
+        ({"training": ADAM, "sync": {"mode": "gradients", "pattern": "sharded"}}, "strom"),
         ({"training": ADAM, "workers": {"count": 1}}, "strom"),
         ({"training": ADAM, "compressor": "strom(0.1, nonfinite='skip')"}, "strom"),
     ],
@@ -96,7 +96,7 @@ def test_an_adaptive_optimizer_takes_local_steps_whose_differences_are_threshold
     uri, capsys, simulated, line
 ):
     train = Trainer(uri, {"none": 0.9, 0.1: 0.8999})
-    sync = {"mode": "simulated"} if simulated else {"mode": "allgather"}
+    sync = {"mode": "simulated"} if simulated else {"mode": "gradients"}
     given_spec = digits(training=ADAM, sync=sync, compressor=line, workers={"count": 4, "cpus": 0.25})
     assert run_auto(given_spec, "spec.yaml", Goal(None, 0.5), train) == OK
     assert train.trained == ["none", 0.02, 0.1]
@@ -154,7 +154,7 @@ def test_only_the_same_computation_that_came_to_its_end_counts(uri):
 def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():
     method = {"kind": "wgt", "tau": 0.1, "momentum": 0.7, "reduction": "sum"}
     training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
-    back = {"mode": "simulated", "of": {"mode": "sharded", "back": {"kind": "fp16"}}}
+    back = {"mode": "simulated", "of": {"mode": "gradients", "pattern": "sharded", "back": {"kind": "fp16"}}}
     bare = without_compression(digits(name="mine", compressor=method, training=training, sync=back))
     assert bare.compressor.model_dump() == {"kind": "none", "reduction": "sum", "nonfinite": "refuse"}
     assert bare.training.optimizer.momentum == 0.7
@@ -176,7 +176,10 @@ def test_momentum_goes_before_the_threshold_where_it_can():
     again = at_density(result, 0.01, early_momentum=True)
     assert again == result.model_copy(update={"name": again.name})
     assert without_compression(result).fingerprint() == without_compression(given_spec).fingerprint()
-    for fields in ({"training": {"optimizer": optimizer | {"nesterov": True}}}, {"sync": {"mode": "ring"}}):
+    for fields in (
+        {"training": {"optimizer": optimizer | {"nesterov": True}}},
+        {"sync": {"mode": "gradients", "pattern": "ring"}},
+    ):
         kept = digits(**{"training": {"optimizer": optimizer}, **fields})
         assert at_density(kept, 0.01, early_momentum=True).training == kept.training
     assert at_density(given_spec, 0.01).training == given_spec.training

@@ -1,6 +1,7 @@
 """The choice of a way to train over a link, against what a formula by hand says."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,23 +11,16 @@ from hypothesis import strategies as st
 
 from taugrad.compressors import Outer
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.spec.synchronization import AllGatherSync, ShardedSync, WeightsSync
+from taugrad.platform.spec.synchronization import GradientsSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import Run, choose, shortlist
-from taugrad.search.auto_link.shortlist import (
-    MOST_WORTH,
-    MOST_WORTH_LONGER,
-    Prospect,
-    by_advice,
-    half_all_reduce,
-    prospects_of,
-    sift,
-)
+from taugrad.search.auto_link.shortlist import by_advice, half_all_reduce, predicted, sift
 from taugrad.search.auto_link.step_value import Curve, expected_worth, worth_of
 from taugrad.search.plan.calibrated import HALF
+from taugrad.search.plan.candidate import MOST_WORTH, MOST_WORTH_WITH_MOMENTUM, Candidate
+from taugrad.search.plan.candidates import candidates_of, tuned_references
 from taugrad.search.plan.link import Link
 from taugrad.search.plan.step_model import StepTime
-from taugrad.search.ways import OWN, Way, tuned_references, ways_of
 
 EXACT = "exact"
 
@@ -41,7 +35,7 @@ def spec(**fields) -> RunSpec:
 
 
 ADAMW = {"training": {"iterations": 2400, "batch_per_worker": 4, "optimizer": {"kind": "adamw", "lr": 0.001}}}
-RUN = Run(ways_of(spec())[0].spec, iterations=2400, epoch=100)
+RUN = Run(candidates_of(spec())[0].spec, iterations=2400, epoch=100)
 
 
 def loss_after(steps: float) -> float:
@@ -63,8 +57,8 @@ class Trainings:
         return Curve(done, tuple(map(loss_after, places)))
 
 
-def step(seconds: float, received: float = 0.0) -> StepTime:
-    return StepTime(seconds, min(seconds, 0.01), 0.0, received)
+def timed(candidate: Candidate, seconds: float) -> Candidate:
+    return replace(candidate, predicted=StepTime(seconds, min(seconds, 0.01), 0.0, 0.0))
 
 
 # What a step is worth
@@ -98,8 +92,8 @@ def test_what_began_late_is_worth_what_it_comes_to(late, pace, until):
 
 
 def test_ways_fit_the_optimizer():
-    sgd = {str(way): way for way in ways_of(spec())}
-    adamw = {str(way): way for way in ways_of(spec(**ADAMW))}
+    sgd = {str(way): way for way in candidates_of(spec())}
+    adamw = {str(way): way for way in candidates_of(spec(**ADAMW))}
     each_step = "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice"
     assert sgd[each_step].spec.training.optimizer.momentum == 0.0  # it comes before the threshold
     assert not [name for name in adamw if "density" in name and "every" not in name]
@@ -114,33 +108,37 @@ def test_ways_fit_the_optimizer():
 
 
 def test_the_specs_own_way_is_among_them_and_simulation_is_no_way():
-    base = spec(compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "sharded"}})
-    (alone,) = [way for way in ways_of(base) if way.family == OWN]
-    assert (str(alone.spec.compressor), alone.spec.sync) == ("wgt(tau=0.5)", ShardedSync())
-    assert not [way for way in ways_of(spec()) if way.family == OWN]  # it is the all-reduce
-    assert not [way for way in ways_of(spec(compressor="powersgd(4)")) if way.family == OWN]
+    base = spec(
+        compressor="wgt(0.5)", sync={"mode": "simulated", "of": {"mode": "gradients", "pattern": "sharded"}}
+    )
+    (alone,) = [way for way in candidates_of(base) if not way.family]
+    assert (str(alone.spec.compressor), alone.sync) == ("wgt(tau=0.5)", GradientsSync(pattern="sharded"))
+    assert not [way for way in candidates_of(spec()) if not way.family]  # it is the all-reduce
+    assert not [way for way in candidates_of(spec(compressor="powersgd(4)")) if not way.family]
 
 
 # What the plan alone rules out
 
 
-def prospect(family, degree, seconds, sync=None):
-    tree = spec().model_dump(mode="json") | {"sync": (sync or AllGatherSync()).model_dump(mode="json")}
-    return Prospect(Way(RunSpec.model_validate(tree), family, degree), step(seconds))
+def made(family, degree, seconds, sync=None):
+    tree = spec().model_dump(mode="json") | {"sync": (sync or GradientsSync()).model_dump(mode="json")}
+    run = RunSpec.model_validate(tree)
+    candidate = Candidate(str(run.compressor), run.sync, family=family, degree=degree, spec=run)
+    return timed(candidate, seconds)
 
 
 def test_what_cannot_win_is_not_tried():
-    none, sharded = prospect(EXACT, (), 0.5), prospect(EXACT, (), 0.4, ShardedSync())
-    dense, sparse = prospect("strom", (10.0,), 0.1), prospect("strom", (100.0,), 0.1001)
-    sparser = prospect("strom", (1000.0,), 0.05)
-    slow = prospect("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)
+    none, sharded = made(EXACT, (), 0.5), made(EXACT, (), 0.4, GradientsSync(pattern="sharded"))
+    dense, sparse = made("strom", (10.0,), 0.1), made("strom", (100.0,), 0.1001)
+    sparser = made("strom", (1000.0,), 0.05)
+    slow = made("linear", (4.0,), 0.4 * MOST_WORTH + 0.001)
     outer = WeightsSync(every=4, outer=Outer(momentum=0.9))
-    slow_local = prospect("diloco", (4.0, 10.0), 0.4 * MOST_WORTH_LONGER - 0.001, outer)
+    slow_local = made("diloco", (4.0, 10.0), 0.4 * MOST_WORTH_WITH_MOMENTUM - 0.001, outer)
     everything = sorted([none, sharded, dense, sparse, sparser, slow, slow_local], key=lambda p: p.seconds)
     exact, kept, dropped = sift(everything)
     assert exact is sharded
     assert kept == [sparser, dense, slow_local]  # with an outer momentum a step may be worth more
-    assert {id(candidate.prospect) for candidate in dropped} == {id(none), id(sparse), id(slow)}
+    assert [replace(candidate, rejected="") for candidate in dropped] == [sparse, slow, none]
 
 
 # The choice
@@ -153,7 +151,7 @@ SENT = {
     "strom(tau=density(target=0.001), momentum=0.9) | golomb_rice": 2e3,
 }
 """Bytes of messages; others have 1.5 MB."""
-LINES = {way.planned.method for fields in ({}, ADAMW) for way in ways_of(spec(**fields))}
+LINES = {way.method for fields in ({}, ADAMW) for way in candidates_of(spec(**fields))}
 EVERY_ELEMENT = {"none": work(4e6, all_reduces=1), HALF: work(2e6, all_reduces=1, half=True)}
 METHODS = {line: work(SENT.get(line, 1.5e6)) for line in LINES} | EVERY_ELEMENT
 CALIBRATION = calibration(METHODS, 1_000_000, 0.01, batch=4, steps_an_epoch=100)
@@ -161,8 +159,8 @@ CALIBRATION = calibration(METHODS, 1_000_000, 0.01, batch=4, steps_an_epoch=100)
 
 
 def compared(link, worths, run=RUN, one=None):
-    ways = ways_of(one or spec())
-    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways, link, 4))
+    ways = candidates_of(one or spec())
+    exact, kept, dropped = sift(predicted(CALIBRATION, ways, link, 4))
     trainings = Trainings(
         {way.spec.fingerprint(): worth for way in ways for n, worth in worths.items() if n in str(way)}
     )
@@ -180,8 +178,8 @@ def test_on_a_slow_link_the_sparse_way_with_the_least_seconds_for_its_worth_is_c
         "0.001": (0.01 + 3 * 2e3 / 1e6) / 0.2,
     }
     assert min(by_hand, key=by_hand.__getitem__) == "0.01"
-    assert str(choice.best.prospect.way) == "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice"
-    assert choice.best.seconds == pytest.approx(by_hand["0.01"], rel=0.05)
+    assert str(choice.best) == "strom(tau=density(target=0.01), momentum=0.9) | golomb_rice"
+    assert choice.best.to_target == pytest.approx(by_hand["0.01"], rel=0.05)
     assert choice.best.worth == pytest.approx(0.7, rel=0.05)
     half = half_all_reduce(CALIBRATION, SLOW, 4)
     said = words.reason(choice, SLOW, 4, half)
@@ -191,7 +189,7 @@ def test_on_a_slow_link_the_sparse_way_with_the_least_seconds_for_its_worth_is_c
     assert words.times_faster(choice.best, half) == pytest.approx(times, rel=0.05)
     assert "strom(tau=density(target=0.01)" in said
     (marked,) = [row for row in words.rows_of(choice, half) if row[-1] == "chosen"]
-    assert marked[0] == str(choice.best.prospect.way)
+    assert marked[0] == str(choice.best)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +205,7 @@ def test_on_a_fast_link_the_all_reduce_is_chosen(fields, worth, why):
         FAST, dict.fromkeys(("strom", "wgt", "linear", "chunked"), worth), one=spec(**fields)
     )
     assert choice.best is choice.exact
-    assert choice.best.prospect.way.is_exact
+    assert choice.best.is_exact
     half = half_all_reduce(CALIBRATION, FAST, 4)
     assert why in words.reason(choice, FAST, 4, half)
 
@@ -216,26 +214,26 @@ def test_on_a_fast_link_the_all_reduce_is_chosen(fields, worth, why):
 def test_what_learns_nothing_is_never_chosen_however_fast_it_is(worth):
     choice, _ = compared(SLOW, dict.fromkeys(("strom", "wgt", "linear", "chunked"), worth))
     assert choice.best is choice.exact
-    assert all(judgement.worth == 0 for judgement in choice.judged if judgement is not choice.exact)
+    assert all(judgement.worth == 0 for judgement in choice.compared if judgement is not choice.exact)
     half = half_all_reduce(CALIBRATION, SLOW, 4)
     assert "learned nothing" in words.reason(choice, SLOW, 4, half)
     assert {row[4] for row in words.rows_of(choice, half) if "strom" in row[0]} == {"0"}
 
 
 def test_a_run_that_learns_nothing_in_the_probe_is_not_judged_by_it():
-    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
+    exact, kept, dropped = sift(predicted(CALIBRATION, candidates_of(spec()), SLOW, 4))
     choice = choose(RUN, exact, kept, dropped, STEPS, lambda _, steps, __: Curve((0, steps), (3.0, 3.0)))
     assert choice.best is choice.exact
     assert not choice.learned
     assert "too short for the run to learn anything" in words.reason(choice, SLOW, 4, exact.step)
 
 
-OTHERS = [way for way in ways_of(spec()) if way.every <= 10 and not way.is_exact]
-SOME = [ways_of(spec())[0], *OTHERS]
+OTHERS = [way for way in candidates_of(spec()) if way.every <= 10 and not way.is_exact]
+SOME = [candidates_of(spec())[0], *OTHERS]
 """The all-reduce, and what loses something."""
 
 
-MOST_OF = [MOST_WORTH_LONGER if way.has_outer_momentum else MOST_WORTH for way in OTHERS]
+MOST_OF = [MOST_WORTH_WITH_MOMENTUM if way.has_outer_momentum else MOST_WORTH for way in OTHERS]
 LEAST_ESTIMATE, MOST_ESTIMATE = 0.995, 1.065
 """Of a worth of 0.05 or more, in parts of it: losses between two evaluations are interpolated."""
 
@@ -245,10 +243,10 @@ ONE_OF_A_KIND = {(way.every, way.has_outer_momentum): way for way in OTHERS}.val
 
 @pytest.mark.parametrize("way", ONE_OF_A_KIND, ids=str)
 def test_the_worth_of_a_step_is_estimated_within_a_few_percent(way):
-    exact, fast = Prospect(SOME[0], step(100)), Prospect(way, step(0.01))
+    exact, fast = timed(SOME[0], 100), timed(way, 0.01)
     for worth in np.geomspace(0.05, fast.most_worth, 100).tolist():
         trainings = Trainings({way.spec.fingerprint(): worth})
-        (result, _) = choose(RUN, exact, [fast], [], STEPS, trainings.take).judged
+        (result, _) = choose(RUN, exact, [fast], [], STEPS, trainings.take).compared
         assert LEAST_ESTIMATE * worth <= result.worth <= MOST_ESTIMATE * worth
 
 
@@ -269,14 +267,14 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(seconds, worths):
     further behind than all this.
     """
     by_way = {way.spec.fingerprint(): worth for way, worth in zip(OTHERS, worths, strict=True)}
-    exact, *others = (Prospect(way, step(s)) for way, s in zip(SOME, seconds, strict=True))
+    exact, *others = (timed(way, s) for way, s in zip(SOME, seconds, strict=True))
     choice = choose(RUN, exact, others, [], STEPS, Trainings(by_way).take)
     true = {
-        str(prospect.way): prospect.seconds / by_way.get(prospect.way.spec.fingerprint(), 1.0)
-        for prospect in (exact, *others)
+        str(candidate): candidate.seconds / by_way.get(candidate.spec.fingerprint(), 1.0)
+        for candidate in (exact, *others)
     }
     best = min(true.values())
-    chosen = true[str(choice.best.prospect.way)]
+    chosen = true[str(choice.best)]
     assert chosen <= 1.05 * MOST_ESTIMATE / LEAST_ESTIMATE * best  # 1.124
     if best > exact.seconds:
         assert choice.best is choice.exact
@@ -285,13 +283,15 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(seconds, worths):
 def test_a_head_start_counts_less_than_how_it_goes_on():
     """The first is 80 steps ahead soon, then learns half as fast; the second's steps are worth 0.9."""
     seconds = (10.0, 1.0, 0.95)
-    exact, first, second = (Prospect(way, step(s)) for way, s in zip(SOME[:3], seconds, strict=True))
-    worths = {first.way.spec.fingerprint(): lambda s: 80 + s / 2 if s else 0}
-    worths[second.way.spec.fingerprint()] = 0.9
+    exact, first, second = (timed(way, s) for way, s in zip(SOME[:3], seconds, strict=True))
+    worths = {first.spec.fingerprint(): lambda s: 80 + s / 2 if s else 0}
+    worths[second.spec.fingerprint()] = 0.9
     choice = choose(RUN, exact, [first, second], [], STEPS, Trainings(worths).take)
-    results = {id(judged.prospect): judged for judged in choice.judged}
-    assert results[id(first)].worth < 1  # its places on the reference over its steps alone: 1.2 to 1.5
-    assert choice.best is results[id(second)]
+    results = {judged.run.fingerprint(): judged for judged in choice.compared}
+    assert (
+        results[first.run.fingerprint()].worth < 1
+    )  # its places on the reference over its steps alone: 1.2 to 1.5
+    assert choice.best is results[second.run.fingerprint()]
 
 
 class Slowed(Trainings):
@@ -321,39 +321,41 @@ class Slowed(Trainings):
 @pytest.mark.parametrize("slower", [1, 3, 10, 100, 1e4])
 def test_the_probe_ends_when_its_seconds_are_spent_whatever_the_machine_does(slower):
     """Planned for 0.01 s a step; then something else needs the machine. Nothing is judged by too little."""
-    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec()), SLOW, 4))
+    exact, kept, dropped = sift(predicted(CALIBRATION, candidates_of(spec()), SLOW, 4))
     kept, more, steps = shortlist(RUN, exact, kept, 0.01, 20)
     trainings = Slowed(0.01 * slower, 20)
     choice = choose(RUN, exact, kept, [*dropped, *more], steps, trainings.take, late=trainings.late)
     assert trainings.now <= 20 + trainings.step_s
-    probed = [judgement for judgement in choice.judged if judgement.steps]
+    probed = [judgement for judgement in choice.compared if judgement.probed]
     for result in probed:
-        least = 5 if result.prospect.way.has_outer_momentum else 3
-        assert result.steps >= least * result.prospect.way.every
-        assert result.steps <= trainings.done[result.prospect.way.spec.fingerprint()]
+        least = 5 if result.has_outer_momentum else 3
+        assert result.probed >= least * result.every
+        assert result.probed <= trainings.done[result.spec.fingerprint()]
     said = words.reason(choice, SLOW, 4, exact.step)
     assert bool(probed) == (slower <= 3) == ("could not compare: raise --probe-seconds" not in said)
-    everything = [candidate.prospect for candidate in (*choice.judged, *choice.dropped)]
-    assert len(everything) == len({id(prospect) for prospect in everything})
+    everything = [*choice.compared, *choice.rejected]
+    assert len(everything) == len({candidate.run.fingerprint() for candidate in everything})
 
 
 @pytest.mark.parametrize("fields", [{}, ADAMW])
 @pytest.mark.parametrize("worth", [0.001, 0.9])
 def test_what_is_advised_yields_to_what_loses_nothing_only_where_the_probe_has_judged_it(fields, worth):
     """However early the time is over."""
-    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(spec(**fields)), SLOW, 4))
+    exact, kept, dropped = sift(predicted(CALIBRATION, candidates_of(spec(**fields)), SLOW, 4))
     first = by_advice(exact, kept)[0]
     assert first is not exact
     kept, more, steps = shortlist(RUN, exact, kept, 0.01, 20)
-    everything = {state.way.spec.fingerprint(): worth for state in kept}
+    everything = {state.spec.fingerprint(): worth for state in kept}
     problems = set()
     for slower in np.geomspace(1, 30, 60).tolist():
         trainings = Slowed(0.01 * slower, 20, everything)
         choice = choose(RUN, exact, kept, [*dropped, *more], steps, trainings.take, late=trainings.late)
-        known = [judgement for judgement in choice.judged if judgement.prospect is first and judgement.steps]
+        known = [
+            judgement for judgement in choice.compared if judgement.is_run_of(first) and judgement.probed
+        ]
         if not known:
             assert choice.problem
-            assert choice.best.prospect is first
+            assert choice.best.is_run_of(first)
         problems.add(choice.problem)
     assert "" in problems
     assert len(problems) > 1
@@ -367,18 +369,18 @@ def test_the_reference_has_the_choice_between_both_learning_rates(better):
     assert reference.training.optimizer.lr == 0.001
     assert tuned.training.optimizer.lr == pytest.approx(0.002)  # the root of 4 workers
     run = Run(reference, 2400, 100, tuned=tuned)
-    exact, kept, dropped = sift(prospects_of(CALIBRATION, ways_of(one), SLOW, 4))
-    usual = next(prospect for prospect in kept if prospect.way.usual)
+    exact, kept, dropped = sift(predicted(CALIBRATION, candidates_of(one), SLOW, 4))
+    usual = next(candidate for candidate in kept if candidate.usual)
     gain = 1.5 if better == "tuned" else 0.8
-    worths = {tuned.fingerprint(): gain, usual.way.spec.fingerprint(): 0.9 * max(gain, 1)}
+    worths = {tuned.fingerprint(): gain, usual.spec.fingerprint(): 0.9 * max(gain, 1)}
     choice = choose(run, exact, [usual], dropped, STEPS, Trainings(worths).take)
-    (judgement,) = [judgement for judgement in choice.judged if judgement.prospect is usual]
+    (judgement,) = [judgement for judgement in choice.compared if judgement.is_run_of(usual)]
     assert judgement.worth == pytest.approx(0.9, rel=0.05)  # and not 1.35
     rate = 0.002 if better == "tuned" else 0.001
-    assert choice.exact.prospect.way.spec.training.optimizer.lr == pytest.approx(rate)
+    assert choice.exact.spec.training.optimizer.lr == pytest.approx(rate)
     assert f"had lr {rate:g}" in words.reason(choice, SLOW, 4, exact.step)
     # A spec of local steps has their rate; that of steps with the mean gradient is smaller.
-    local = RunSpec.model_validate(usual.way.spec.model_dump(mode="json"))
+    local = RunSpec.model_validate(usual.spec.model_dump(mode="json"))
     assert [reference.training.optimizer.lr for reference in tuned_references(local)] == pytest.approx(
         [0.002, 0.001]
     )
@@ -391,8 +393,8 @@ def test_what_is_far_behind_after_half_a_probe_does_not_go_on():
     longest = {}
     for fingerprint, steps in trainings.asked:
         longest[fingerprint] = max(steps, longest.get(fingerprint, 0))
-    given_up = [judgement for judgement in choice.judged if judgement.given_up]
+    given_up = [judgement for judgement in choice.compared if judgement.given_up]
     assert given_up
     for result in given_up:
-        assert longest[result.prospect.way.spec.fingerprint()] <= STEPS / 2
-    assert longest[choice.best.prospect.way.spec.fingerprint()] == STEPS
+        assert longest[result.spec.fingerprint()] <= STEPS / 2
+    assert longest[choice.best.spec.fingerprint()] == STEPS

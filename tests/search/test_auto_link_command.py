@@ -15,13 +15,13 @@ from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.spec.synchronization import SimulatedSync
 from taugrad.platform.tracking import names
-from taugrad.search.auto_link import command
-from taugrad.search.auto_link.command import ARTIFACT, run_auto_link
+from taugrad.search.auto_link import run_auto_link as command
 from taugrad.search.auto_link.probe_runs import probe_runs_of
 from taugrad.search.auto_link.request import TargetRequest
+from taugrad.search.auto_link.run_auto_link import ARTIFACT, run_auto_link
 from taugrad.search.plan.calibrated import HALF
+from taugrad.search.plan.candidates import candidates_of
 from taugrad.search.plan.link import Link
-from taugrad.search.ways import ways_of
 
 TRAINING = {"iterations": 240, "batch_per_worker": 16, "optimizer": {"kind": "sgd", "lr": 0.05}}
 SPEC = digits(model={"kind": "mlp", "widths": [32]}, training=TRAINING)
@@ -141,7 +141,7 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
     """Residuals, momentum, random numbers and the order of the examples go on where they were."""
     one = SPEC
     data = load(one.data)
-    local = next(way for way in ways_of(one) if way.every == 4).spec
+    local = next(way for way in candidates_of(one) if way.every == 4).spec
     with probe_runs_of(one, data) as probe_runs:
         first = probe_runs.train(local, 12, 4)
         step_s = probe_runs.step_seconds(local)

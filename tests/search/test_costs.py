@@ -64,8 +64,11 @@ def test_a_spec_is_counted():
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"sync": {"mode": "ring"}}, "sync.mode = ring"),
-        ({"sync": {"mode": "simulated", "of": {"mode": "sharded"}}}, "sync.of.mode = sharded"),
+        ({"sync": {"mode": "gradients", "pattern": "ring"}}, "sync.pattern = ring"),
+        (
+            {"sync": {"mode": "simulated", "of": {"mode": "gradients", "pattern": "sharded"}}},
+            "sync.of.pattern = sharded",
+        ),
         ({"compressor": "strom(0.1) | bitmap"}, "compressor.codec = bitmap"),
         ({"training": {"batch_growth": {"kind": "adabatch"}}}, "batch_growth.kind = adabatch"),
         ({"compressor": "topk(0.1)"}, "compressor.kind = topk"),

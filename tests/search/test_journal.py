@@ -8,19 +8,19 @@ import pytest
 import trials
 
 from taugrad.platform.exit_codes import FAILED
-from taugrad.search import command
+from taugrad.search import run_search as command
 from taugrad.search.journal import (
     FILE,
     Began,
     Ended,
-    Journal,
     JournalError,
     Reported,
+    SearchJournal,
     Started,
     Trained,
     WriteError,
 )
-from taugrad.search.objective import Outcome
+from taugrad.search.objective import TrialOutcome
 
 
 def report(number, epoch, spent, seconds=1.0):
@@ -50,16 +50,16 @@ EVENTS = [
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "journal.jsonl"
-    Journal(path).add(*EVENTS)
+    SearchJournal(path).add(*EVENTS)
     return path
 
 
 def test_a_journal_is_read_back(path):
-    record = Journal(path).record
+    record = SearchJournal(path).record
     assert (record.identity, record.parent_run, record.seconds) == ("abc", "run", 9.0)
     (ended,), (interrupted,) = record.ended, record.interrupted
     assert ended.params == EVENTS[1].params
-    assert ended.course == {1: Outcome(0.5, 10), 2: Outcome(0.5, 25)}
+    assert ended.course == {1: TrialOutcome(0.5, 10), 2: TrialOutcome(0.5, 25)}
     assert [training.run_id for training in ended.trainings] == ["r"]
     assert interrupted.number == 1
     assert record.spent_bytes == 29
@@ -67,7 +67,7 @@ def test_a_journal_is_read_back(path):
 
 
 def test_what_a_checkpoint_brings_back_is_spent_once(path):
-    journal = Journal(path)
+    journal = SearchJournal(path)
     journal.add(EVENTS[6].model_copy(update={"goes_on": True}))
     assert journal.record.spent_bytes == 25 + 4
     for told, spent in ((3, 4), (6, 6), (9, 9)):  # the checkpoint is older than what was told last
@@ -81,7 +81,7 @@ def test_what_a_checkpoint_brings_back_is_spent_once(path):
     assert journal.record.spent_bytes == 25 + 11
     # That one is interrupted and goes on: only its own 2 bytes are told again.
     journal.add(EVENTS[6].model_copy(update={"goes_on": True}), report(1, 0, 5))
-    assert journal.record.spent_bytes == Journal(path).record.spent_bytes == 25 + 9 + 5
+    assert journal.record.spent_bytes == SearchJournal(path).record.spent_bytes == 25 + 9 + 5
 
 
 def test_a_cut_at_any_byte_loses_the_last_line_at_most(path):
@@ -89,22 +89,22 @@ def test_a_cut_at_any_byte_loses_the_last_line_at_most(path):
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        journal = Journal(path)
+        journal = SearchJournal(path)
         kept = sum(end <= cut for end in ends)
         assert len(path.read_bytes().splitlines()) == kept
         if kept > 1:
             journal.add(report(0, 1, 11))
-            assert len(Journal(path).record.trials) == len(journal.record.trials)
+            assert len(SearchJournal(path).record.trials) == len(journal.record.trials)
 
 
 def test_damage_elsewhere_is_refused(path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:2], '{"event": "report"}\n', *lines[2:]]))
     with pytest.raises(JournalError, match="line 3"):
-        Journal(path)
+        SearchJournal(path)
     path.write_text("".join([*lines[:2], "garbage\n", *lines[2:]]))
     with pytest.raises(JournalError, match="line 3"):
-        Journal(path)
+        SearchJournal(path)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def full_disk(nbytes):
 
 def test_what_a_full_disk_takes_half_of_is_undone(path):
     before = path.read_bytes()
-    journal = Journal(path)
+    journal = SearchJournal(path)
     later = [Ended(number=1, ending="full", seconds=10.0), Started(number=2, params={}, method="", epochs=1)]
     for half in (0, 10, 60, 120):  # in the midst of the first line, and of the second
         with full_disk(len(before) + half), pytest.raises(WriteError, match=f"{path}: File too large"):
@@ -130,7 +130,7 @@ def test_what_a_full_disk_takes_half_of_is_undone(path):
         assert path.read_bytes() == before
         assert (journal.record.ended[-1].number, journal.record.seconds) == (0, 9.0)
     journal.add(*later)
-    assert [trial.number for trial in Journal(path).record.ended] == [0, 1]
+    assert [trial.number for trial in SearchJournal(path).record.ended] == [0, 1]
     assert path.read_bytes().startswith(before)
 
 
@@ -148,4 +148,4 @@ def test_a_search_whose_disk_is_full_says_in_a_line_what_is_saved(start, uri, mo
         assert command.run_search(start().search, lambda _, path: drawn.append(path)) == FAILED
         said = " ".join(capsys.readouterr().out.split())
         assert f"journal.jsonl: File too large; {saved} of 30 trials are saved: make room" in said
-    assert [trial.number for trial in Journal(drawn[1].with_name(FILE)).record.ended] == [0, 1]
+    assert [trial.number for trial in SearchJournal(drawn[1].with_name(FILE)).record.ended] == [0, 1]

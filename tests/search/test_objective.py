@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taugrad.platform.tasks.metric import ACCURACY, LOSS
-from taugrad.search.objective import Objective, Outcome, dominates, front, in_better_fronts
+from taugrad.search.objective import Objective, TrialOutcome, dominates, front, in_better_fronts
 
 OUTCOMES = st.lists(
-    st.builds(Outcome, st.integers(0, 10).map(lambda n: n / 10), st.integers(1, 10).map(float)), max_size=12
+    st.builds(TrialOutcome, st.integers(0, 10).map(lambda n: n / 10), st.integers(1, 10).map(float)),
+    max_size=12,
 )
-BASELINE = Outcome(0.95, 1e8)
+BASELINE, HIGHER = TrialOutcome(0.95, 1e8), TrialOutcome(0.97, 1e8)
 
 
 METRICS = pytest.mark.parametrize("metric", [ACCURACY, LOSS])
@@ -30,7 +31,7 @@ def test_the_front_is_what_no_other_dominates(metric, points):
 
 
 @METRICS
-@given(others=OUTCOMES, point=st.builds(Outcome, st.just(0.5), st.just(5.0)))
+@given(others=OUTCOMES, point=st.builds(TrialOutcome, st.just(0.5), st.just(5.0)))
 def test_depth_counts_the_points_of_all_better_fronts(metric, others, point):
     rank = {}
     left, level = [*others, point], 0
@@ -43,24 +44,24 @@ def test_depth_counts_the_points_of_all_better_fronts(metric, others, point):
 
 def test_a_constraint_prefers_whatever_keeps_it():
     objective = Objective("constraint", ACCURACY, 0.5, BASELINE)
-    (exact,) = objective.values(Outcome(0.945, 1e6))
+    (exact,) = objective.values(TrialOutcome(0.945, 1e6))
     assert exact == pytest.approx(6)
-    (broken,) = objective.values(Outcome(0.9449, 10))
-    (worse,) = objective.values(Outcome(0.90, 10))
+    (broken,) = objective.values(TrialOutcome(0.9449, 10))
+    (worse,) = objective.values(TrialOutcome(0.90, 10))
     (baseline,) = objective.values(BASELINE)
     assert exact < baseline < broken < worse
-    cheap, dear, bad = Outcome(0.946, 1e5), Outcome(0.95, 1e7), Outcome(0.5, 1)
+    cheap, dear, bad = TrialOutcome(0.946, 1e5), TrialOutcome(0.95, 1e7), TrialOutcome(0.5, 1)
     assert objective.best([dear, bad, cheap]) is cheap
     assert objective.best([bad]) is None
 
 
 def test_a_loss_keeps_a_constraint_where_it_is_low_enough():
     """A naive reading would take the highest value, or points for nats."""
-    objective = Objective("constraint", LOSS, 0.02, Outcome(1.94, 1e8))
-    kept, high, worse = Outcome(1.96, 1e6), Outcome(1.9601, 10), Outcome(2.4, 10)
+    objective = Objective("constraint", LOSS, 0.02, TrialOutcome(1.94, 1e8))
+    kept, high, worse = TrialOutcome(1.96, 1e6), TrialOutcome(1.9601, 10), TrialOutcome(2.4, 10)
     assert objective.values(kept) == [pytest.approx(6)]
     assert objective.values(kept) < objective.values(high) < objective.values(worse)
-    lower = Outcome(1.5, 1e7)
+    lower = TrialOutcome(1.5, 1e7)
     assert objective.missing(lower) < 0
     assert objective.best([worse, high, lower, kept]) is kept
     assert objective.best([worse, high]) is None
@@ -71,14 +72,19 @@ def test_a_loss_keeps_a_constraint_where_it_is_low_enough():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("kind", ["front", "constraint"])
 def test_the_sampler_is_told_finite_numbers_of_a_training_that_diverged(kind, value):
-    objective = Objective(kind, LOSS, 0.02, Outcome(1.94, 1e8))
-    diverged, bad = objective.values(Outcome(value, 1e3)), objective.values(Outcome(9.0, 1e3))
+    objective = Objective(kind, LOSS, 0.02, TrialOutcome(1.94, 1e8))
+    diverged, bad = objective.values(TrialOutcome(value, 1e3)), objective.values(TrialOutcome(9.0, 1e3))
     assert all(map(math.isfinite, (*diverged, *objective.worst())))
     assert diverged > bad
-    assert dominates(Outcome(9.0, 1e3), Outcome(value, 1e3), LOSS)
+    assert dominates(TrialOutcome(9.0, 1e3), TrialOutcome(value, 1e3), LOSS)
 
 
-POINTS = [Outcome(0.43, 1e4), Outcome(0.93, 1e5), Outcome(0.946, 1e6), Outcome(0.951, 1e7)]
+POINTS = [
+    TrialOutcome(0.43, 1e4),
+    TrialOutcome(0.93, 1e5),
+    TrialOutcome(0.946, 1e6),
+    TrialOutcome(0.951, 1e7),
+]
 BARE, TOP = "the accuracy without compression", "the most accurate one"
 
 
@@ -86,7 +92,7 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
     ("objective", "place", "why"),
     [
         (
-            Objective("front", LOSS, 0.5, Outcome(0.44, 1e8)),
+            Objective("front", LOSS, 0.5, TrialOutcome(0.44, 1e8)),
             0,
             "sends least within 0.5 nats of the test loss without compression",
         ),
@@ -95,9 +101,9 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
         (Objective("front", ACCURACY, 2.5, BASELINE), 1, f"sends least within 2.5 points of {BARE}"),
         (Objective("front", ACCURACY, 0.5), 2, f"sends least within 0.5 points of {TOP}"),
         (Objective("front", ACCURACY, 0.4), 3, f"sends least within 0.4 points of {TOP}"),
-        (Objective("front", ACCURACY, 0.5, Outcome(0.97, 1e8)), 2, f"sends least within 0.5 points of {TOP}"),
+        (Objective("front", ACCURACY, 0.5, HIGHER), 2, f"sends least within 0.5 points of {TOP}"),
         (Objective("constraint", ACCURACY, 0.5, BASELINE), 2, f"sends least within 0.5 points of {BARE}"),
-        (Objective("constraint", ACCURACY, 0.5, Outcome(0.97, 1e8)), 3, f"comes nearest to {BARE}"),
+        (Objective("constraint", ACCURACY, 0.5, HIGHER), 3, f"comes nearest to {BARE}"),
         (Objective("accuracy_per_wire_gb", ACCURACY), 0, "reaches most accuracy per wire GB"),
     ],
 )

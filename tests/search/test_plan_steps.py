@@ -8,25 +8,16 @@ import yaml
 from taugrad.compressors import Outer
 from taugrad.compressors.method import read_config
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.spec.synchronization import (
-    AllGatherSync,
-    AsyncSync,
-    HybridSync,
-    ParameterServerSync,
-    RingSync,
-    ShardedSync,
-    WeightsSync,
-)
-from taugrad.search.advice import METHODS, SETTINGS, USUAL
+from taugrad.platform.spec.synchronization import AsyncSync, GradientsSync, HybridSync, WeightsSync
+from taugrad.search.advice import METHODS, RECIPES, USUAL
 from taugrad.search.plan import table
 from taugrad.search.plan.bandwidth import SHARES, bandwidth_tables, rate_for
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.candidate import Candidate
-from taugrad.search.plan.candidates import candidates_of
+from taugrad.search.plan.candidates import candidates_of, changes, compared_candidates
 from taugrad.search.plan.link import Link, Trunk
 from taugrad.search.plan.planning import plan
 from taugrad.search.plan.step_model import CannotPlan, step_time, worker_bytes
-from taugrad.search.ways import changes, ways_of
 
 MEGABYTE_A_SECOND = Link(rate=8e6, headers=0.0)
 SPARSE = "strom(density(0.01)) | golomb_rice"
@@ -57,25 +48,25 @@ CALIBRATION = Calibration(
 
 
 def seconds(method, link, workers, sync=None):
-    return step_time(CALIBRATION, method, sync or AllGatherSync(), link, workers).seconds
+    return step_time(CALIBRATION, method, sync or GradientsSync(), link, workers).seconds
 
 
 MB, SLOWER = MEGABYTE_A_SECOND, Link(rate=8e4, delay=0.2, headers=0.0)
 BY_HAND = [
     # Each bucket is 400 kB on the link. Ready at 0.3: 0.3 to 0.7; then 0.7 to 1.1; optimizer 0.1.
-    (DENSE, AllGatherSync(), MB, 2, 1.2),
+    (DENSE, GradientsSync(), MB, 2, 1.2),
     # At 100 MB/s only the last bucket's 4 ms are seen.
-    (DENSE, AllGatherSync(), Link(rate=8e8, headers=0.0), 2, 0.504),
+    (DENSE, GradientsSync(), Link(rate=8e8, headers=0.0), 2, 0.504),
     # Who blocks: 0.3 to 0.7 on the link, 0.1 of backward pass, 0.4 on the link, 0.1 of optimizer.
-    (DENSE.model_copy(update={"blocks": True}), AllGatherSync(), MB, 2, 1.3),
+    (DENSE.model_copy(update={"blocks": True}), GradientsSync(), MB, 2, 1.3),
     # Compress to 0.31; 20 kB on the link to 0.33. Second: ready at 0.41, compressed at 0.43, 40 kB to 0.47.
     # First read 0.43 .. 0.437; second 0.47 + 0.003 + 3 * 0.004; optimizer 0.1.
-    (FEW, AllGatherSync(), MB, 3, 0.47 + 0.015 + 0.1),
+    (FEW, GradientsSync(), MB, 3, 0.47 + 0.015 + 0.1),
     # Without a hook nothing overlaps. Whole: 0.03 to compress. Shards: half out, half back, half of the sum
     # is compressed.
-    (FEW, ShardedSync(), MB, 2, 0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004),
-    (FEW, ParameterServerSync(), MB, 4, 0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004),
-    (DENSE, RingSync(), MB, 4, 0.5 + 6 / 4 * 0.8),
+    (FEW, GradientsSync(pattern="sharded"), MB, 2, 0.5 + 0.03 + 0.03 * 1.5 + 2 * 0.006 + 1.5 * 0.004),
+    (FEW, GradientsSync(pattern="parameter_server"), MB, 4, 0.5 + 0.18 + 2 * 0.03 + 5 * 0.006 + 2 * 0.004),
+    (DENSE, GradientsSync(pattern="ring"), MB, 4, 0.5 + 6 / 4 * 0.8),
     # Local steps share an exchange; by default an epoch's 100.
     *((FEW, WeightsSync(every=n), MB, 2, 0.5 + (0.06 + 2 * 0.006 + 0.004) / (n or 100)) for n in (1, 32, 0)),
     # 3 others: 90 kB take 0.09 s; the processor 0.5 + 0.03 + 3 * 0.006 + 0.004. Then the link binds.
@@ -89,14 +80,14 @@ def test_a_step_takes_what_its_timeline_by_hand_takes(method, sync, link, worker
     actual = step_time(CALIBRATION, method, sync, link, workers)
     assert actual.seconds == pytest.approx(expected, abs=1e-3)
     assert actual.utilization == pytest.approx(0.5 / expected, abs=1e-2)
-    if method is FEW and sync == AllGatherSync():
+    if method is FEW and sync == GradientsSync():
         assert actual.received == pytest.approx(2 * 3e4)
 
 
 def test_islands_exchange_shards_of_what_is_reduced_inside():
     # 2 islands of 2: half of the work for each. Compressed at 0.305, 5 kB to 0.31; compressed at 0.415, 10 kB
     # to 0.425; read in half of 0.003 + 2 * 0.004; half of the optimizer.
-    pairs = AllGatherSync(island=2)
+    pairs = GradientsSync(island=2)
     result = step_time(CALIBRATION, FEW, pairs, MEGABYTE_A_SECOND, 4)
     assert result.seconds == pytest.approx(0.425 + 0.0055 + 0.05, abs=1e-4)
     assert result.utilization == pytest.approx(0.45 / result.seconds)
@@ -105,7 +96,7 @@ def test_islands_exchange_shards_of_what_is_reduced_inside():
     # pass and after it. 2 shards share 1 MB/s between sites. Compressed at 0.385 and 0.535; 20 kB come at
     # 0.555.
     sites = Link(rate=8e7, headers=0.0, trunk=Trunk(link=MEGABYTE_A_SECOND))
-    by_host = AllGatherSync(island="host")
+    by_host = GradientsSync(island="host")
     assert seconds(FEW, sites, 4, by_host) == pytest.approx(0.555 + 0.0055 + 0.05, abs=1e-4)
     narrow = by_host.model_copy(update={"island_reduce": "bf16"})
     assert seconds(FEW, sites, 4, narrow) == pytest.approx(0.535 + 0.0055 + 0.05, abs=1e-4)
@@ -120,7 +111,7 @@ def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     def islands(spec, **fields):
         return {
             candidate.method: candidate
-            for candidate in candidates_of(spec, **fields)
+            for candidate in compared_candidates(spec, **fields)
             if "islands" in candidate.mode
         }
 
@@ -130,7 +121,7 @@ def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     assert {"none", "linear", "linear(bits=4)"} <= result.keys()
     assert {candidate.mode for candidate in result.values()} == {"islands by host"}
     assert not result["none"].compresses
-    with_islands = RunSpec.model_validate({**plain.model_dump(), "sync": {"mode": "allgather", "island": 2}})
+    with_islands = RunSpec.model_validate({**plain.model_dump(), "sync": {"mode": "gradients", "island": 2}})
     pairs = islands(with_islands, methods=["linear(bits=4)"])
     assert {str(pair) for pair in pairs.values()} == {
         *("none (islands of 2)", "linear (islands of 2)", "linear(bits=4) (islands of 2)")
@@ -138,10 +129,10 @@ def test_islands_are_compared_where_there_are_sites_or_the_spec_has_them():
     given = CALIBRATION.model_copy(
         update={"methods": {**CALIBRATION.methods, "linear": FEW, "linear(bits=4)": FEW}}
     )
-    rows = plan(given, candidates_of(with_islands, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
-    counts = [sum("islands" in row.candidate.mode for row in comparison.predictions) for comparison in rows]
+    rows = plan(given, compared_candidates(with_islands, ["linear(bits=4)"]), [MEGABYTE_A_SECOND], [2, 3, 4])
+    counts = [sum("islands" in row.mode for row in comparison.candidates) for comparison in rows]
     assert counts == [0, 0, 3]  # one island of 2; 3 are no islands
-    memory = {str(row.candidate): row.memory for row in rows[2].predictions}
+    memory = {str(row): row.memory for row in rows[2].candidates}
     assert (
         memory["linear (islands of 2)"]
         == 8e5 + (3 * 8e5 + 8e5 + 8e5 + 2 * 3e4) / 2
@@ -175,34 +166,30 @@ def test_a_mode_without_a_model_is_refused():
 def test_between_sites_messages_cross_once():
     trunk = Trunk(link=Link(rate=8e4, headers=0.0), sites=2)  # 10 kB/s
     link = MEGABYTE_A_SECOND.model_copy(update={"trunk": trunk})
-    once = AllGatherSync(pattern="hierarchical")
+    once = GradientsSync(pattern="hierarchical")
     # 4 x 4 workers: of each site 4 messages of 30 kB go to 4 workers over there, or to one
     assert seconds(FEW, link, 8) - seconds(FEW, link, 8, once) == pytest.approx(16 * 3 - 4 * 3, rel=0.01)
     local = [WeightsSync(every=4, pattern=pattern) for pattern in ("allgather", "hierarchical")]
     straight, by_site = (seconds(FEW, link, 8, candidate) for candidate in local)
     assert straight - by_site == pytest.approx((16 * 3 - 4 * 3) / 4, rel=0.01)
-    candidates = candidates_of(RunSpec(), [SPARSE], sites=True)
+    candidates = compared_candidates(RunSpec(), [SPARSE], sites=True)
     sparse = candidates[-1].method
     modes = [candidate.mode for candidate in candidates if candidate.method == sparse]
     assert modes == ["allgather", "hierarchical", "islands by host"]
     known = CALIBRATION.model_copy(update={"methods": {**CALIBRATION.methods, sparse: FEW}})
     (comparison,) = plan(known, candidates, [link], [8])
-    results = [
-        prediction.candidate.mode
-        for prediction in comparison.predictions
-        if prediction.candidate.method == sparse
-    ]
+    results = [prediction.mode for prediction in comparison.candidates if prediction.method == sparse]
     assert results == modes[::-1]
-    assert comparison.best.candidate.mode == "islands by host"
+    assert comparison.best.mode == "islands by host"
     assert "At 8mbit,0ms; 2 sites, 80kbit,0ms between, 8 workers: " in table.sentence(comparison)
 
 
 def test_memory_counts_what_the_way_to_train_keeps():
     whole = 4 * 200_000
     # weights, gradients, buckets; the optimizer; what is all-reduced
-    assert worker_bytes(CALIBRATION, DENSE, AllGatherSync(), 8) == 3 * whole + 8e5 + 8e5
+    assert worker_bytes(CALIBRATION, DENSE, GradientsSync(), 8) == 3 * whole + 8e5 + 8e5
     # residuals; 8 messages
-    assert worker_bytes(CALIBRATION, FEW, AllGatherSync(), 8) == 3 * whole + 8e5 + 8e5 + 8 * 3e4
+    assert worker_bytes(CALIBRATION, FEW, GradientsSync(), 8) == 3 * whole + 8e5 + 8e5 + 8 * 3e4
     local = [
         worker_bytes(CALIBRATION, FEW, WeightsSync(every=8, outer=outer), 8)
         for outer in (Outer(), Outer(momentum=0.9))
@@ -213,17 +200,17 @@ def test_memory_counts_what_the_way_to_train_keeps():
 
 
 def candidates():
-    return [Candidate(line, AllGatherSync()) for line in ("none", HALF, SPARSE)]
+    return [Candidate(line, GradientsSync()) for line in ("none", HALF, SPARSE)]
 
 
 def test_the_plan_says_where_compression_pays_and_where_it_does_not():
     slow, fast = plan(CALIBRATION, candidates(), [Link(rate=1e7), Link(rate=1e11)], [4])
     assert slow.pays
-    assert slow.best.candidate.method == SPARSE
+    assert slow.best.method == SPARSE
     factor = slow.of(HALF).seconds / slow.best.seconds
     assert f"{factor:.3g} times faster than {HALF}" in table.sentence(slow)
     assert not fast.pays
-    assert fast.best.candidate.method == "none"
+    assert fast.best.method == "none"
     assert "compression does not pay: none" in table.sentence(fast)
     assert f"the fastest to a target that compresses is {SPARSE}" in table.sentence(fast)
 
@@ -236,20 +223,18 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
     links = [Link(rate=rate, delay=0.001, trunk=trunk) for rate in (1e8, 1e9)]
     if trunk is None:
         links.append(Link(rate=1e8, delay=0.002))
-    syncs = [AllGatherSync(), AllGatherSync(pattern="hierarchical"), WeightsSync(every=4), AsyncSync()]
+    syncs = [GradientsSync(), GradientsSync(pattern="hierarchical"), WeightsSync(every=4), AsyncSync()]
     ways = [*candidates(), *(Candidate(SPARSE, sync) for sync in syncs[1:])]
     comparisons = plan(CALIBRATION, ways, links, [2, 8])
     needed = bandwidth_tables(CALIBRATION, comparisons)
     assert len(needed) == 4  # two delays, or two rates of the workers' own links beside the trunk
     for method in needed:
-        assert [way for way, _ in method.rows] == [
-            prediction.candidate
-            for prediction in next(
-                comparison
-                for comparison in comparisons
-                if (comparison.link, comparison.workers) == (method.link, method.workers)
-            ).predictions
-        ]
+        alike = next(
+            comparison
+            for comparison in comparisons
+            if (comparison.link, comparison.workers) == (method.link, method.workers)
+        )
+        assert [way for way, _ in method.rows] == list(alike.candidates)
         for way, rates in method.rows:
             reached = [rate for rate in rates if rate is not None]
             assert reached == sorted(reached) != []
@@ -269,8 +254,10 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
 
 
 def test_candidates_are_the_specs_own_both_all_reduces_and_others():
-    spec = RunSpec.model_validate({"compressor": "wgt(0.001)", "sync": {"mode": "sharded"}})
-    result = candidates_of(spec)
+    spec = RunSpec.model_validate(
+        {"compressor": "wgt(0.001)", "sync": {"mode": "gradients", "pattern": "sharded"}}
+    )
+    result = compared_candidates(spec)
     assert [(candidate.method, candidate.mode) for candidate in result[:3]] == [
         ("wgt(tau=0.001)", "sharded"),
         ("none", "all-reduce"),
@@ -278,16 +265,16 @@ def test_candidates_are_the_specs_own_both_all_reduces_and_others():
     ]
     assert len(set(map(str, result))) == len(result)
     local = {candidate.sync.every for candidate in result if isinstance(candidate.sync, WeightsSync)}
-    assert local == {setting.every for setting in SETTINGS if setting.every}
+    assert local == {setting.every for setting in RECIPES if setting.every}
     assert {2, 4, 10} <= local
     assert "chunked_topk | chunked (weights every 4 steps, allgather)" in map(str, result)  # SparseLoCo's
-    assert [candidate.method for candidate in candidates_of(RunSpec(), ["bgt(0.01)"])] == [
+    assert [candidate.method for candidate in compared_candidates(RunSpec(), ["bgt(0.01)"])] == [
         "none",
         HALF,
         "bgt(tau=0.01)",
     ]
     with pytest.raises(ValueError, match="nonsense"):
-        candidates_of(RunSpec(), ["nonsense"])
+        compared_candidates(RunSpec(), ["nonsense"])
 
 
 def gpt(**fields):
@@ -311,15 +298,15 @@ def measured(candidates, density_bytes):
 def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer):
     """4 workers, 100 Mbit, 30 ms: as docs/choose.md has it, with this spec's rate and workers."""
     spec = gpt(training={"batch_per_worker": 8, "optimizer": {"kind": optimizer, "lr": 0.003}})
-    result = candidates_of(spec)
+    result = compared_candidates(spec)
     (comparison,) = plan(measured(result, 1e5), result, [Link(rate=1e8, delay=0.03)], [16])
-    best = comparison.best.candidate
+    best = comparison.best
     assert best.usual
-    (way,) = [way_ for way_ in ways_of(spec, 16) if str(way_) == str(best)]
+    (way,) = [candidate for candidate in candidates_of(spec, 16) if str(candidate) == str(best)]
     said = yaml.safe_load("\n".join(changes(spec, way.spec)))
     assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
-    name = "sgd" if optimizer == "sgd" else "adaptive optimizer"
-    box = next(method.fields for method in METHODS if method.name == name)  # filled in for 4 workers
+    _, adaptive, sgd = METHODS
+    box = (sgd if optimizer == "sgd" else adaptive).fields  # filled in for 4 workers
     assert said["sync"] | {"unsent": 0.25} == box["sync"]
     assert read_config(said["compressor"]) == read_config(box["compressor"]) == read_config(USUAL.line)
     assert said.keys() == box.keys()

@@ -12,7 +12,7 @@ from trials import report, told
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.search.outputs import folder_of, picked, write_outputs
-from taugrad.search.progress import Progress
+from taugrad.search.progress import SearchProgress
 from taugrad.search.sampling import make_sampler
 from taugrad.search.tables import printed
 from taugrad.search.trial import Task
@@ -147,7 +147,9 @@ def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
 TAUS = [0.01, 0.02, 0.03]
 
 
-def tune(progress: Progress, loses: Callable[[int, int], bool]) -> tuple[Callable[[], None], list[list[int]]]:
+def tune(
+    progress: SearchProgress, loses: Callable[[int, int], bool]
+) -> tuple[Callable[[], None], list[list[int]]]:
     """A stand-in for a Tune run; `loses` tells of a trial and a run whether no end is heard of."""
     runs: list[list[int]] = []
 

@@ -2,10 +2,10 @@
 
 from taugrad.platform.tasks.metric import ACCURACY, LOSS
 from taugrad.search.config import SearchConfig
-from taugrad.search.objective import Outcome
+from taugrad.search.objective import TrialOutcome
 from taugrad.search.tune import Pruner
 
-GOOD, BAD = Outcome(0.9, 10.0), Outcome(0.5, 100.0)
+GOOD, BAD = TrialOutcome(0.9, 10.0), TrialOutcome(0.5, 100.0)
 
 
 def pruner(kind, metric=ACCURACY, **settings):
@@ -14,7 +14,7 @@ def pruner(kind, metric=ACCURACY, **settings):
 
 def test_halving_keeps_a_third_at_its_rungs_only():
     judge = pruner("asha", grace=1, reduction=3)
-    points = [Outcome(0.9 - n / 100, 10.0 + n) for n in range(6)]  # each dominates all that follow
+    points = [TrialOutcome(0.9 - n / 100, 10.0 + n) for n in range(6)]  # each dominates all that follow
     stopped = [judge.stops(number, 1, point) for number, point in enumerate(points)]
     assert stopped == [False, True, True, True, True, True]
     assert not judge.stops(9, 2, BAD)
@@ -24,17 +24,17 @@ def test_halving_keeps_a_third_at_its_rungs_only():
 
 def test_of_losses_the_lower_goes_on():
     judge = pruner("asha", LOSS)
-    assert not judge.stops(0, 1, Outcome(3.1, 10.0))
-    assert judge.stops(1, 1, Outcome(3.2, 10.0))
-    assert not judge.stops(2, 1, Outcome(3.0, 10.0))
-    assert judge.stops(3, 1, Outcome(float("nan"), 11.0))
+    assert not judge.stops(0, 1, TrialOutcome(3.1, 10.0))
+    assert judge.stops(1, 1, TrialOutcome(3.2, 10.0))
+    assert not judge.stops(2, 1, TrialOutcome(3.0, 10.0))
+    assert judge.stops(3, 1, TrialOutcome(float("nan"), 11.0))
 
 
 def test_points_that_no_other_dominates_go_on_whatever_their_number():
     judge = pruner("asha")
-    points = [Outcome(0.5 + n / 100, 10.0 + n) for n in range(20)]
+    points = [TrialOutcome(0.5 + n / 100, 10.0 + n) for n in range(20)]
     assert not any(judge.stops(number, 1, point) for number, point in enumerate(points))
-    assert judge.stops(99, 1, Outcome(0.5, 50.0))
+    assert judge.stops(99, 1, TrialOutcome(0.5, 50.0))
 
 
 def test_the_median_needs_company():
@@ -42,8 +42,8 @@ def test_the_median_needs_company():
     assert not judge.stops(0, 1, GOOD)
     assert not judge.stops(1, 1, BAD)
     assert not judge.stops(2, 1, BAD)
-    assert not judge.stops(3, 1, Outcome(0.6, 50.0))
-    assert judge.stops(4, 1, Outcome(0.4, 200.0))
+    assert not judge.stops(3, 1, TrialOutcome(0.6, 50.0))
+    assert judge.stops(4, 1, TrialOutcome(0.4, 200.0))
 
 
 def test_the_grace_and_the_last_epoch_are_never_cut():

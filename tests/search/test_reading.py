@@ -78,7 +78,8 @@ def test_the_environment_gives_values_and_the_section(read, monkeypatch):
 
 def test_the_baseline_is_the_same_run_without_compression(read):
     text = (
-        "sync: {mode: simulated, of: {mode: sharded, back: 'bgt(1)'}}\ntraining: {optimizer: {momentum: 0}}"
+        "sync: {mode: simulated, of: {mode: gradients, pattern: sharded, back: 'bgt(1)'}}\n"
+        "training: {optimizer: {momentum: 0}}"
     )
     search = read(text, "--compressor", "topk(density={'log': [1e-3, 1e-1]}, momentum=0.8)")
     baseline, middle = search.baseline(), search.spec(search.middle)

@@ -7,7 +7,7 @@ from mlflow.tracking import MlflowClient
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import ACCURACY
-from taugrad.search.objective import Objective, Outcome
+from taugrad.search.objective import Objective, TrialOutcome
 from taugrad.search.trial import Task, TrialContext, run_task
 
 MINE = """
@@ -50,7 +50,7 @@ def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
 
 def test_known_trainings_are_taken_over(here):
     first = RunSpec.model_validate({"seed": 0, "training": {"epochs": 2}}).fingerprint()
-    known = {first: Outcome(0.5, 7.0, run_id="earlier")}
+    known = {first: TrialOutcome(0.5, 7.0, run_id="earlier")}
     reports = []
     run_task(task(known=known), here, reports.append)
     assert reports[0]["training"]["run_id"] == "earlier"

@@ -6,11 +6,13 @@ from typing import Any
 
 from rich.console import Console
 
-from taugrad.search.progress import Progress
-from taugrad.search.verdict import print_result
+from taugrad.search.console import print_result
+from taugrad.search.progress import SearchProgress
 
 
-def report(progress: Progress, number: int, values: Sequence[float], megabytes: float, **more: Any) -> None:
+def report(
+    progress: SearchProgress, number: int, values: Sequence[float], megabytes: float, **more: Any
+) -> None:
     """Reports a trial as `run_task` does: an epoch, and a result for every seed.
 
     Args:
@@ -29,7 +31,7 @@ def report(progress: Progress, number: int, values: Sequence[float], megabytes: 
         progress.report(number, {"evaluation": 0, "full": full, "training": training, **seen})
 
 
-def told(progress: Progress) -> tuple[int, str]:
+def told(progress: SearchProgress) -> tuple[int, str]:
     """The exit code of a search that has ended, and what it says."""
     console = Console(file=io.StringIO(), width=132)
     code = print_result(console, progress, "", "sqlite:///mlflow.db")

@@ -25,7 +25,7 @@ from .features import FEATURES, FRAME_MS
 from .utterances import CLASSES, Frames, speak_block
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
-"""Of the minutes."""
+"""Shares of the minutes."""
 _RECIPE = 1  # to be counted up when other frames come out of the same settings
 
 

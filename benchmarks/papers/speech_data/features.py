@@ -7,7 +7,7 @@ FEATURES = 20
 FRAME_MS, WINDOW_MS = 10, 25
 LOWEST_HZ, HIGHEST_HZ = 64.0, 8000.0
 _FLOOR = 1e-3
-"""Of an energy; that of a sample of 1 in 32,768 is about 1."""
+"""The least energy; that of a sample of 1 in 32,768 is about 1."""
 
 
 def window_length(rate: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from numpy.random import Generator
 
 PARTS = {"train": {0, 1, 2}, "validation": {3}, "test": {4}}
-"""Of each five words, those that a part has."""
+"""The words of each five that a part has."""
 _FORMS = (
     "{Noun} {verb} {noun}.",
     "{Noun} {adverb} {verb} {noun} {place} {noun}.",

@@ -45,7 +45,7 @@ _MARKS = "0123456789#:;-[]^"
 """What an accent may add to a phoneme's name."""
 
 Frames = tuple[NDArray[np.float32], NDArray[np.uint16]]
-"""Of an utterance: features [frames, 20], and labels [frames], places in `CLASSES`."""
+"""An utterance's features [frames, 20], and labels [frames], places in `CLASSES`."""
 
 
 def speak_block(part: str, seed: int, block: int) -> list[Frames]:

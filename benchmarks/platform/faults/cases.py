@@ -89,11 +89,7 @@ def undisturbed(make: Callable[[], Place], folder: Path, program: str) -> Undist
 
 
 def strike(
-    place: Place,
-    make: Callable[[Place, Random], Fault],
-    seed: str,
-    number: int,
-    whole: Undisturbed,
+    place: Place, make: Callable[[Place, Random], Fault], seed: str, number: int, whole: Undisturbed
 ) -> Result:
     """Runs a scenario, has a fault strike it, brings it to its end, and compares it with the whole one.
 

@@ -26,7 +26,7 @@ class Server:
             *("--backend-store-uri", f"sqlite:///{folder / database}"),
             *("--artifacts-destination", str(folder / "artifacts")),
         ]
-        """Of `mlflow`; others may be given before it is started."""
+        """Arguments of `mlflow`; others may be given before it is started."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

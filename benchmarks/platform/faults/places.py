@@ -64,7 +64,7 @@ class Place:
         return command.family()
 
     def client(self) -> MlflowClient:
-        """Of the store."""
+        """A client of the store."""
         return open_client(self.uri)
 
 

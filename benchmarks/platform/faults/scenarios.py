@@ -20,9 +20,9 @@ _SPARSE = "strom(tau=0.02) | golomb_rice"
 
 MODES = {
     "allgather": "{}",
-    "ring": "{mode: ring}",
-    "parameter_server": "{mode: parameter_server}",
-    "sharded": "{mode: sharded}",
+    "ring": "{mode: gradients, pattern: ring}",
+    "parameter_server": "{mode: gradients, pattern: parameter_server}",
+    "sharded": "{mode: gradients, pattern: sharded}",
     "weights": "{mode: weights, every: 5}",
     "hybrid": "{mode: hybrid}",
     "async": "{mode: async, follow_schedule: true, step_times: [1, 2], delay: [0, 2]}",
@@ -68,12 +68,9 @@ class Scenario:
         Args:
             address: of the job server, for `submit`.
         """
-        more = {
-            "train": [],
-            "search": [],
-            "auto": ["--tolerance", "2"],
-            "submit": ["--address", address],
-        }[self.kind]
+        more = {"train": [], "search": [], "auto": ["--tolerance", "2"], "submit": ["--address", address]}[
+            self.kind
+        ]
         return [self.kind, "spec.yaml", *more]
 
     @property

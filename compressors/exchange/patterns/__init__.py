@@ -1,16 +1,18 @@
 """Exchange patterns: who sends what to whom, so that every worker ends with the same mean."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
-from ...method import CompressedMethod, Method
+from ...method import CompressedMethod, Method, NoCompression
+from ...method.local import PatternName
 from ..sites import Sites
 from .allgather import AllGather
 from .base import Cut, Pattern, Setting, cut
 from .partial_sums import Ring, Sharded
 
 FIXED_SIZE = "is for fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
-PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
+IN_MESSAGES = ("ring", "parameter_server", "sharded")
+"""Patterns in which uncompressed gradients, too, are messages of ours, not torch's all-reduce."""
 
 
 def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]] | None) -> None:
@@ -20,7 +22,10 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
         raise ValueError(f"pattern = {pattern!r}: must be one of {', '.join(names)}")
     if sites is not None and pattern != "hierarchical":
         raise ValueError(f"sites = {[*sites]} with pattern = {pattern}: they are for pattern = hierarchical")
-    if pattern not in ("allgather", "hierarchical") and not isinstance(method, CompressedMethod):
+    in_messages = isinstance(method, CompressedMethod) or (
+        isinstance(method, NoCompression) and pattern in IN_MESSAGES
+    )
+    if pattern not in ("allgather", "hierarchical") and not in_messages:
         raise ValueError(
             f"pattern = {pattern} with {method.kind}: torch's own all-reduce exchanges it; leave out pattern"
         )

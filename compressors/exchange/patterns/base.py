@@ -23,6 +23,8 @@ from ..resizing import resharded
 from ..rounds import ExchangeRecord, Payloads, Rounds
 
 _RANK = np.dtype("<i8")
+_SHORTEST_SLICE = 1024
+"""Elements: parameters that would be cut into shorter slices are reduced by one worker each."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Shard:
 
     @property
     def ordinals(self) -> list[int]:
-        """Of the parameters that it has elements of."""
+        """Ordinals of the parameters that it has elements of."""
         return [part.ordinal for part in self.slices]
 
     def names(self, names: Sequence[str]) -> list[str]:
-        """Of these parameters, by the names of all."""
+        """Names of these parameters, given the names of all."""
         return [names[part.ordinal] for part in self.slices]
 
     def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -105,9 +107,9 @@ class RefusedUpdate(NamedTuple):
     """A gradient was not finite; all workers learn of it in the same exchange."""
 
     rank: int
-    """Of the worker that has no update."""
+    """Rank of the worker that has no update."""
     ordinal: int
-    """Of its first parameter affected."""
+    """Ordinal of its first parameter affected."""
 
 
 class Pattern(ABC):
@@ -159,6 +161,16 @@ class Pattern(ABC):
         A refusal counts as zeros. `total` may be given, to be filled. Raises CorruptMessage where a payload
         is damaged or does not fit; then nothing is filled.
         """
+
+    def by_parameter(self, total: Tensor) -> Tensor:
+        """What `assemble` gave, with the elements in the order of the parameters: float32 [all elements]."""
+        if len(self.shards) == 1:
+            return total
+        flat = torch.empty_like(total)
+        parameters = torch.split(flat, self.setting.sizes)
+        places = [place for shard in self.shards for place in shard.of(parameters)]
+        torch._foreach_copy_(places, list(torch.split(total, [place.numel() for place in places])))
+        return flat
 
     def unsent(self) -> list[Tensor]:
         """What this worker has not sent yet of its own, flat [numel] by parameter; zeros without residuals.
@@ -351,3 +363,29 @@ def compressed(method: Method) -> CompressedMethod:
     )
     assert isinstance(whole, CompressedMethod)
     return whole
+
+
+def shards_of(slices: Sequence[Mapping[str, ParameterSlice]], names: Sequence[str]) -> list[Shard]:
+    """The shards of a bucket of these parameters, each of which is cut alike in whatever bucket it is."""
+    shards, start = [], 0
+    for of_shard in slices:
+        here = tuple(
+            of_shard[name]._replace(ordinal=ordinal) for ordinal, name in enumerate(names) if name in of_shard
+        )
+        stop = start + sum(part.stop - part.start for part in here)
+        shards.append(Shard(start, stop, here))
+        start = stop
+    return shards
+
+
+def cut_parameters(sizes: Mapping[str, int], shards: int) -> list[dict[str, ParameterSlice]]:
+    """Cuts each parameter into as many slices as there are shards, or gives it to one of these whole."""
+    slices: list[dict[str, ParameterSlice]] = [{} for _ in range(shards)]
+    for ordinal, (name, size) in enumerate(sizes.items()):
+        bounds = [size * number // shards for number in range(shards + 1)]
+        if size < shards * _SHORTEST_SLICE:
+            bounds = [0 if number <= ordinal % shards else size for number in range(shards + 1)]
+        for shard, (start, stop) in zip(slices, pairwise(bounds), strict=True):
+            if start < stop:
+                shard[name] = ParameterSlice(ordinal, start, stop, size)
+    return slices

@@ -150,7 +150,7 @@ def unpack(body: Bytes, bits: int, k: int, threads: int = 1) -> Symbols:
 
 @njit(nogil=True, cache=True)
 def write_indices(words, ends, firsts, chunk, indices):  # type: ignore[no-untyped-def]
-    """Of the words of each parameter, which end at `ends`, their places within chunks from `firsts` on."""
+    """Writes the places within chunks of each parameter's words, which end at `ends`, from `firsts` on."""
     at = 0
     for i in range(ends.size):
         for j in range(at, ends[i]):

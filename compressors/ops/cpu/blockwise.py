@@ -93,8 +93,9 @@ def take_up(residual, gradient, keeps):  # type: ignore[no-untyped-def]
 
 
 SHARE_COLUMNS = 8
-"""Of a share: the addresses of its residual (0 without one) and gradient, its elements, its first symbol,
-elements of a block (the last one may be shorter), its first block, how many blocks, and the parameter."""
+"""Columns of a share: the addresses of its residual (0 without one) and gradient, its elements, its first
+symbol, elements of a block (the last one may be shorter), its first block, how many blocks, and the
+parameter."""
 Shares = NDArray[np.int64]
 
 

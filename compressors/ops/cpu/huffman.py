@@ -410,7 +410,7 @@ class Codes:
     frequencies: NDArray[np.int64]
     """How often each symbol occurs in all runs, int64 [2^bits of the widest]."""
     lengths: NDArray[np.uint8]
-    """Of all runs, one after the other."""
+    """Code lengths of all runs, one after the other."""
     ends: NDArray[np.int64]
     """int64 [runs], where the lengths of each end."""
 

@@ -31,7 +31,7 @@ _REPORT = 3
 """int64 of a report: words after the parameter, how many sums are not finite, the bits of tau."""
 _MOST_GRIDS = 256
 _BIN_THREADS = 128
-"""Of the block of threads that finds one bin's mean."""
+"""Threads of the block that finds one bin's mean."""
 _MOST_COUNTING = 1024
 """Blocks of threads that count: all that an H100 or H200 runs at once."""
 _LEVELS, _BINS = 3, 2048
@@ -87,7 +87,7 @@ class Reports:
         """A kernel's last arguments."""
 
     def kept(self) -> Kept:
-        """Of a quantizing pass."""
+        """Returns what a quantizing pass kept."""
         grid, nonfinite = self._grid, self._rows.values.reshape(-1, _REPORT)[:, 1] > 0
         squares = np.bincount(
             grid.owners_here, self._squares.values, grid.parameters
@@ -95,7 +95,7 @@ class Reports:
         return Kept(squares.astype(np.float64, copy=False), nonfinite)
 
     def selected(self, taus: Floats32 | None = None) -> Selected:
-        """Of a sparse pass, with the taus that it reports if none are given."""
+        """Returns what a sparse pass kept, with the taus that it reports if none are given."""
         rows, (squares, nonfinite) = self._rows.values.reshape(-1, _REPORT), self.kept()
         reported = np.ascontiguousarray(rows[:, 2]).astype(np.uint32).view(np.float32)
         return Selected(rows[:, 0], squares, nonfinite, reported if taus is None else taus)

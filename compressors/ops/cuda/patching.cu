@@ -1,4 +1,4 @@
-// The passes of ops/patching.py, over all pieces in one launch. A block of 256 threads compares 4096 elements, 16
+// The passes of patches/kernels, over all pieces in one launch. A block of 256 threads compares 4096 elements, 16
 // neighbours a thread: a bit for each that differs. Where its output begins is found by look-back.
 #include "look_back.cuh"
 

@@ -16,7 +16,7 @@ from ...replica.generators import Randomness
 from ...tracking import names
 from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
 from ..synchronization import StepContext, Synchronization
-from .mail import Mail, Message, Schedule, SimulatedTiming
+from .delivery import Delivery, Message, Schedule, SimulatedTiming
 from .worker import AsyncWorker
 
 _STATE_VERSION = 1
@@ -51,8 +51,8 @@ class AsynchronousTraining(Synchronization):
         """
         self.ranks, self.workers = runner.ranks, runner.workers
         self._runner, self._timing, self._randomness = runner, timing, randomness
-        self._mails = [
-            Mail(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
+        self._deliveries = [
+            Delivery(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
         ]
         self.workers_here = list(workers)
         self.model = workers[0].replica.model
@@ -70,8 +70,8 @@ class AsynchronousTraining(Synchronization):
         self._drained = self.workers_here[0].steps
         """Steps of each worker before the last drain."""
         schedule = None if self._timing is None else Schedule(self._timing, self._drained)
-        for mail in self._mails:
-            mail.begin(self._drained, schedule)
+        for delivery in self._deliveries:
+            delivery.begin(self._drained, schedule)
 
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Before the drain, the loss is that of the steps made meanwhile."""
@@ -96,7 +96,7 @@ class AsynchronousTraining(Synchronization):
     def _receive(self, local: int, worker: AsyncWorker) -> bool:
         """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
         with self.ledger.waiting():
-            messages = self._mails[local].receive(worker.steps)
+            messages = self._deliveries[local].receive(worker.steps)
         if messages is None:
             return False
         self._apply(local, worker, messages, worker.steps - self._drained)
@@ -114,7 +114,7 @@ class AsynchronousTraining(Synchronization):
         number = worker.steps - self._drained
         with self._randomness.of(worker.rank):
             stepped = worker.step(batch, context.position, observe=context.observe and worker.rank == 0)
-        self._mails[local].send(stepped.message)
+        self._deliveries[local].send(stepped.message)
         note, iteration = self.ledger.note(local, number), self.ledger.entry(number)
         note["loss"], note["squares"] = stepped.loss, worker.residual_squares()
         note["wire_bytes"] = stepped.message.nbytes
@@ -138,14 +138,14 @@ class AsynchronousTraining(Synchronization):
         if not self.ledger.begun:
             return
         began, done = perf_counter(), self._drained + self.ledger.begun
-        for mail in self._mails:
-            mail.end(done)
+        for delivery in self._deliveries:
+            delivery.end(done)
         self._advance()
         assert not any(self._waiting), "what a step waits for was sent before"
         for local, worker in enumerate(self.workers_here):
             while any(message < done for message in worker.received.messages):
                 with self.ledger.waiting():
-                    messages = self._mails[local].drain(done)
+                    messages = self._deliveries[local].drain(done)
                 assert messages is not None, "simulated workers have sent everything"
                 self._apply(local, worker, messages, -1)
         last = self.ledger.now

@@ -27,7 +27,7 @@ from ...replica.rates import rate_at
 from ...replica.replica import Replica
 from ...spec.training import TrainingConfig
 from .accumulator import Accumulator
-from .mail import Message
+from .delivery import Message
 
 
 @dataclass

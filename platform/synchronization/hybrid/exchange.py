@@ -53,7 +53,7 @@ class PendingReceive:
     local: Tensor
     """Its own part, as the others receive it."""
     shapes: Sequence[Sequence[int]]
-    """Of what each worker sends, by rank."""
+    """Shapes of what each worker sends, by rank."""
     dtype: torch.dtype
     """On the way."""
     messages: Mapping[int, Future[Payload]]

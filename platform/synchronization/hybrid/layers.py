@@ -23,7 +23,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _BITS = 53
-"""Of a number that are compared with p."""
+"""The number of bits of a random number that are compared with p."""
 
 
 def _signed(word: int) -> int:

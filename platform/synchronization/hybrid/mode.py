@@ -67,7 +67,7 @@ class HybridTraining(GradientsInRounds):
         )
         self._parts, self.workers_here, self._config = parts, list(workers), workers[0].config
         self._elements = sum(parameter.numel() for parameter in self._whole_parameters())
-        """Of the fully connected part."""
+        """The number of elements of the fully connected part."""
         self._is_whole = True
         self._deal_out()
 
@@ -151,7 +151,7 @@ class HybridTraining(GradientsInRounds):
         self._is_whole = False
 
     def _whole_parameters(self) -> list[nn.Parameter]:
-        """Of the fully connected part of the model, as workers have them: weight and bias of each layer."""
+        """Parameters of the fully connected part, as workers have them: weight and bias of each layer."""
         return [
             parameter for name in self._layers for parameter in self.model.get_submodule(name).parameters()
         ]

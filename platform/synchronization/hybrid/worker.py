@@ -97,7 +97,7 @@ class HybridConfig:
     summed: bool
     """Whether the workers' gradients are added, not averaged (`compressor.reduction: sum`)."""
     seed: int
-    """Of dropout."""
+    """Seed of dropout."""
 
 
 @dataclass(frozen=True)

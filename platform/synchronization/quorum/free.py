@@ -199,7 +199,7 @@ class FreeRounds(QuorumTraining):
         if is_complete or self._round_deadline.waited_s >= closes_after:
             members = close_round(self._decide, self._attempt, number, here)
             self._inbox.decided[number] = members
-            self._inbox.tell(self._inbox.others, number, members)
+            self._inbox.send_decision(self._inbox.others, number, members)
 
     def _patience_s(self) -> float:
         """Seconds for which only a message can change anything."""
@@ -214,7 +214,7 @@ class FreeRounds(QuorumTraining):
         for whom, rounds in self._inbox.asked(self._round):
             # First the decision about its round: it may have all offers, and then needs nothing else.
             if rounds - 1 in self._inbox.decided:
-                self._inbox.tell([whom], rounds - 1, self._inbox.decided[rounds - 1])
+                self._inbox.send_decision([whom], rounds - 1, self._inbox.decided[rounds - 1])
             self._inbox.answer(whom, self._round, self._last, self._agreed_state)
 
     def _went_on(self) -> bool:
@@ -254,7 +254,7 @@ class FreeRounds(QuorumTraining):
         elif monotonic() >= self._ask_at:
             others = ahead or self._inbox.others
             there = [rank for rank in others if rank not in self._inbox.silent] or others
-            self._inbox.ask(there[self._asked % len(there)], number + 1)
+            self._inbox.request_state(there[self._asked % len(there)], number + 1)
             self._asked += 1
             # An answer is as large as the model, and may still be on its way.
             self._ask_at = monotonic() + self._deadline.least * 2**self._asked

@@ -121,11 +121,11 @@ class Inbox:
         there = [rank for rank in self.others if rank not in self.silent]
         self._send(there, MessageKind.OFFER, number, body.tobytes())
 
-    def tell(self, to: Iterable[int], number: int, members: Collection[int]) -> None:
+    def send_decision(self, to: Iterable[int], number: int, members: Collection[int]) -> None:
         """Sends the decision about a round."""
         self._send(to, MessageKind.DECISION, number, members_to_bytes(members, self.workers))
 
-    def ask(self, whom: int, number: int) -> None:
+    def request_state(self, whom: int, number: int) -> None:
         """Asks for the agreed weights after this number of rounds, or more."""
         self._send([whom], MessageKind.ASK, number)
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.exchange.fragment import Fragment
+from taugrad.compressors.exchange.local_rounds import Fragment
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
 
 HEAD = Struct("<IIQQ")
@@ -44,7 +44,7 @@ class Received:
     sender: int
     kind: MessageKind
     number: int
-    """Of the round."""
+    """The round's number."""
     body: Payload
 
 

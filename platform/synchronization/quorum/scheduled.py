@@ -32,7 +32,7 @@ class Presence(Enum):
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """Of one worker in one round."""
+    """A worker's events in one round."""
 
     kind: Presence = Presence.PRESENT
     steps: int = 0

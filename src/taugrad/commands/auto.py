@@ -92,8 +92,8 @@ def run_auto(options: argparse.Namespace, overrides: list[str]) -> int:
     """Trains with a threshold for a goal, or in the fastest way to a target."""
     from taugrad.search.auto import Goal  # noqa: PLC0415
     from taugrad.search.auto import run_auto as run  # noqa: PLC0415
-    from taugrad.search.auto_link.command import run_auto_link  # noqa: PLC0415
     from taugrad.search.auto_link.request import TargetRequest  # noqa: PLC0415
+    from taugrad.search.auto_link.run_auto_link import run_auto_link  # noqa: PLC0415
 
     spec, goal = read_auto(options, overrides)
     source = str(options.spec)

@@ -91,7 +91,7 @@ def run_plan(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.answer is not None:
         if options.spec is not None or overrides:
             refuse("--answer: takes no SPEC and no fields")
-        from taugrad.search.plan.command import run_answer  # noqa: PLC0415
+        from taugrad.search.plan.run_plan import run_answer  # noqa: PLC0415
 
         return run_answer(options.answer)
     if options.spec is None:
@@ -99,8 +99,8 @@ def run_plan(options: argparse.Namespace, overrides: list[str]) -> int:
     if options.share_of_machine < 1:
         refuse(f"--share-of-machine {options.share_of_machine}: must be at least 1")
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
-    from taugrad.search.plan.command import PlanRequest  # noqa: PLC0415
-    from taugrad.search.plan.command import run_plan as run  # noqa: PLC0415
+    from taugrad.search.plan.run_plan import PlanRequest  # noqa: PLC0415
+    from taugrad.search.plan.run_plan import run_plan as run  # noqa: PLC0415
 
     request = PlanRequest(
         links=options.link,
@@ -127,12 +127,12 @@ def draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
         PlannedStep(
             str(comparison.link),
             comparison.workers,
-            str(prediction.candidate),
-            prediction.seconds,
-            prediction.step.compute_s,
+            str(candidate),
+            candidate.seconds,
+            candidate.step.compute_s,
         )
         for comparison in comparisons
-        for prediction in comparison.predictions
+        for candidate in comparison.candidates
     ]
     with as_written():
         save(planned_steps(steps), path)

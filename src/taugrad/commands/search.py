@@ -8,7 +8,7 @@ from .shared import FieldsHelp, add_spec_command, train_specs
 
 if TYPE_CHECKING:
     from taugrad.platform.spec.fields import FieldHelp
-    from taugrad.search.progress import Point, Progress
+    from taugrad.search.progress import Point, SearchProgress
 
     from .shared import Commands
 
@@ -46,12 +46,12 @@ def run_search(options: argparse.Namespace, overrides: list[str]) -> int:
     from taugrad.search.reading import read_search  # noqa: PLC0415
 
     search = read_search(options.spec, overrides)
-    from taugrad.search.command import run_search as run  # noqa: PLC0415
+    from taugrad.search.run_search import run_search as run  # noqa: PLC0415
 
     return run(search, draw_front)
 
 
-def draw_front(progress: "Progress", path: Path) -> None:
+def draw_front(progress: "SearchProgress", path: Path) -> None:
     """Draws a search's front into a file."""
     from taugrad.dashboards.figures import save  # noqa: PLC0415
     from taugrad.dashboards.search_figures import FrontPoint, search_front  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""One worker's mail: sends its messages to all others, and keeps what arrives until it is due.
+"""Delivery of one worker's messages: sends them to all others, and keeps what arrives until it is due.
 
 Workers apply what has arrived, or exactly what a schedule says. Simulated workers have a schedule, and a
 carrier in memory. A schedule is a made-up timing, the same wherever it is computed; of K workers, a row has a
@@ -29,7 +29,7 @@ class SimulatedTiming:
     """How fast workers and links are. The unit of time is a step."""
 
     step_times: tuple[float, ...]
-    """Of each worker."""
+    """Time of a step, one per worker."""
     delay: tuple[float, float]
     """The least and the most that a message takes; in between it is drawn for each."""
     seed: int
@@ -163,7 +163,7 @@ def read(sender: int, arrived: Payload, workers: int) -> Message | int:
 _TAG = "update"
 
 
-class Mail:
+class Delivery:
     """Counts steps over the whole run. Between two drains, every worker makes the same number of them."""
 
     def __init__(self, carrier: Carrier, *, most_behind: int, waits: bool) -> None:

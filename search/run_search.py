@@ -23,22 +23,21 @@ from taugrad.platform.tracking.store import TrackingError, tracking_uri
 from taugrad.platform.user_code import import_object
 
 from .advice import warning_of
-from .console import LiveSearch
-from .journal import FILE, Began, Journal, JournalError, WriteError, writing
+from .console import LiveSearch, print_result
+from .journal import FILE, Began, JournalError, SearchJournal, WriteError, writing
 from .measured import MetricError, common_metric
 from .outputs import folder_of, write_outputs
-from .progress import Progress
+from .progress import SearchProgress
 from .run_trial import in_own_process
 from .search import Search, corner_specs
 from .tracked import Status, finish_parent, reconcile, reopen_parent, start_parent, tag_endings
 from .trial import TrialContext
 from .tune import reason_of, run_all, run_baseline, run_trials
-from .verdict import print_result
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-Draw = Callable[[Progress, Path], None]
+Draw = Callable[[SearchProgress, Path], None]
 """Draws a search's figure into a file."""
 FIGURE = "front.png"
 
@@ -76,7 +75,7 @@ def run_search(search: Search, draw: Draw) -> int:
 def _run(
     search: Search,
     corners: list[RunSpec],
-    journal: Journal,
+    journal: SearchJournal,
     client: "MlflowClient",
     console: Console,
     draw: Draw,
@@ -84,14 +83,14 @@ def _run(
     live = LiveSearch(console)
     if search.settings.retry_failed:
         journal.record.reopen_failed()
-    progress = Progress(search, journal)
+    progress = SearchProgress(search, journal)
     resumable = not any(in_own_process(spec, search.settings.evaluate) for spec in corners)
 
     def unfinished() -> dict[str, str]:
         return reconcile(client, journal, search.metric, resumable=resumable)
 
     progress.unfinished = unfinished()
-    live.take_as_told(progress)
+    live.skip_reported(progress)
     _announce(console, progress, client)
     problem = ""
     status: Status = "KILLED"
@@ -104,7 +103,7 @@ def _run(
 
 
 def _fit(
-    progress: Progress,
+    progress: SearchProgress,
     client: "MlflowClient",
     live: LiveSearch,
     corners: list[RunSpec],
@@ -186,9 +185,9 @@ def _alone(folder: Path, search: Search) -> Iterator[None]:
         yield
 
 
-def _open_journal(folder: Path, search: Search) -> Journal:
+def _open_journal(folder: Path, search: Search) -> SearchJournal:
     try:
-        journal = Journal(folder / FILE)
+        journal = SearchJournal(folder / FILE)
     except JournalError as error:
         raise SpecError(search.source, [f"the journal is damaged: {error}"]) from None
     if journal.record.identity not in ("", search.identity()):
@@ -210,7 +209,7 @@ def _open_journal(folder: Path, search: Search) -> Journal:
     return journal
 
 
-def _open_parent(client: "MlflowClient", journal: Journal, search: Search, experiment: str) -> None:
+def _open_parent(client: "MlflowClient", journal: SearchJournal, search: Search, experiment: str) -> None:
     record = journal.record
     if record.parent_run and reopen_parent(client, record.parent_run):
         return
@@ -221,21 +220,13 @@ def _open_parent(client: "MlflowClient", journal: Journal, search: Search, exper
     journal.add(Began(identity=search.identity(), parent_run=parent, metric=search.metric.name))
 
 
-def _announce(console: Console, progress: Progress, client: "MlflowClient") -> None:
+def _announce(console: Console, progress: SearchProgress, client: "MlflowClient") -> None:
     record, name, place = progress.record, progress.search.name, masked(client.tracking_uri)
     went_on = f", {len(record.ended)} of them done" if record.ended else ""
-    say(
-        console,
-        f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {place}",
-    )
+    say(console, f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {place}")
 
 
-def _leave(
-    progress: Progress,
-    client: "MlflowClient",
-    draw: Draw,
-    status: Status,
-) -> None:
+def _leave(progress: SearchProgress, client: "MlflowClient", draw: Draw, status: Status) -> None:
     """Writes files, the figure and MLflow's states at the end, also of an interrupted search."""
     folder = progress.journal.path.parent
     files: list[Path] = []

@@ -1,4 +1,4 @@
-"""The passes of weight patches in the CPU's memory, see ops/patching.py."""
+"""The passes of weight patches in the CPU's memory, see `PatchOps`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,9 +10,9 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..array import readonly
-from ..patching import KEY_BLOCK, Comparison, PatchOps, Piece, Steps
-from .threads import Result, run_all
+from ...ops.array import readonly
+from ...ops.cpu.threads import Result, run_all
+from . import KEY_BLOCK, Comparison, PatchOps, Piece, Steps
 
 _CACHED = 2**20
 """Bit patterns that are compared at once: what is computed from them stays in caches."""

@@ -14,13 +14,15 @@ from ..errors import CorruptMessage
 from ..method.base import Form
 from ..ops.array import Bytes, Words, aligned, host
 from ..ops.cpu.huffman import Codes
-from ..ops.patching import Steps
 from ..ops.segments import Segments
-from .forms import FORMS
-from .message import HEADER_BYTES, LARGEST_N, length_of, read, write_all
-from .update import Update
-from .values import STEP_BITS
+from ..wire.forms import FORMS
+from ..wire.message import HEADER_BYTES, LARGEST_N, length_of, read, write_all
+from ..wire.update import Update
+from ..wire.values import STEP_BITS
+from .kernels import Steps
 
+VERSION = 2
+"""Version of the tables of patches, and of what snapshots say about themselves."""
 _LARGEST_TABLE = 2**26
 _FORM_AT = 3
 _UNITS = 3
@@ -72,6 +74,8 @@ class PatchSection:
     """Patterns that change; those of tied tensors count once."""
     digests: tuple[int, int]
     """Of the weights before and after; they add up over sections."""
+    stream: int = 0
+    """The identity of the stream that it belongs to; 0 if there is none."""
     messages: list[Bytes] = field(default_factory=list)
 
 
@@ -149,8 +153,8 @@ def write_section(section: PatchSection, steps: Sequence[Steps], threads: int) -
         low.append(rest)
     if (data := np.concatenate([_NOTHING, *low, *raw])).size:
         updates.append(_bytes("bits", data))
-    digests = [f"{digest:016x}" for digest in section.digests]
-    table = {"changed": section.changed, "digests": digests, "rows": rows}
+    table = {"version": VERSION, "stream": f"{section.stream:016x}", "changed": section.changed}
+    table |= {"digests": [f"{digest:016x}" for digest in section.digests], "rows": rows}
     text = zlib.compress(json.dumps(table, separators=(",", ":")).encode())
     updates.insert(0, _bytes("patch", np.frombuffer(text, np.uint8)))
     return write_all([(update, "auto") for update in updates], "auto", threads).tobytes()
@@ -194,15 +198,40 @@ def read_sections(patch: Bytes) -> list[PatchSection]:
             sections[-1].messages.append(message)
         else:
             raise CorruptMessage("a patch begins with a table")
+    if len({section.stream for section in sections}) > 1:
+        raise CorruptMessage("its sections are of several streams")
     return sections
 
 
-def summary(patch: bytes) -> tuple[float, int]:
-    """The share of patterns that a patch changes, and the digest of the weights after."""
+class Summary(NamedTuple):
+    """What the tables of a patch, or a snapshot, say about all of it."""
+
+    stream: int
+    digest: int
+    """Of the weights after it."""
+    changed: float = 1.0
+    """Share of the patterns that change."""
+
+
+def summary(patch: bytes) -> Summary:
+    """Reads what a patch, untrusted, says about itself.
+
+    Raises:
+        CorruptMessage: its tables are damaged, or of several streams.
+    """
     sections = read_sections(np.frombuffer(patch, np.uint8))
     size = sum(row.size for section in sections for row in section.rows)
     changed = sum(section.changed for section in sections) / max(size, 1)
-    return changed, sum(section.digests[1] for section in sections) % 2**64
+    return Summary(sections[0].stream, sum(section.digests[1] for section in sections) % 2**64, changed)
+
+
+def require_version(fields: Any) -> int:
+    """Returns the stream of a table or a snapshot, whose version must be this program's; else ValueError."""
+    if fields.get("version", 1) != VERSION:
+        raise ValueError(f"it has version {fields.get('version', 1)}; this program reads version {VERSION}")
+    if not 0 <= (stream := int(fields["stream"], 16)) < 2**64:
+        raise ValueError("its stream has no identity that is written")
+    return stream
 
 
 def _read_section(message: Bytes) -> PatchSection:
@@ -213,15 +242,16 @@ def _read_section(message: Bytes) -> PatchSection:
         if not inflate.eof or inflate.unused_data:
             raise ValueError("it is cut off, or too long")
         table = json.loads(text)
+        stream = require_version(table)
         before, after = (int(digest, 16) for digest in table["digests"])
         rows = tuple(row_of(*row) for row in table["rows"])
         if update.k != update.n or sum(row.size * PATTERNS[row.dtype].width for row in rows) > LARGEST_N:
             raise ValueError("it is about too many bytes")
         if not (0 <= before < 2**64 and 0 <= after < 2**64 and type(table["changed"]) is int):
             raise ValueError("a digest or a count is none that is written")
-    except (zlib.error, ValueError, TypeError, LookupError, RecursionError) as problem:
+    except (zlib.error, ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
         raise CorruptMessage(f"the table of a patch cannot be read: {problem}") from None
-    return PatchSection(rows, table["changed"], (before, after))
+    return PatchSection(rows, table["changed"], (before, after), stream)
 
 
 def read_steps(section: PatchSection, threads: int) -> list[Steps]:

@@ -1,4 +1,4 @@
-"""The passes of weight patches on a device, see ops/patching.py: one launch for all pieces."""
+"""The passes of weight patches on a device, one launch for all pieces."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..patching import Comparison, PatchOps, Piece, Steps
-from .device import Device
+from ...ops.cuda.device import Device
+from . import Comparison, PatchOps, Piece, Steps
 
 _THREADS = 256
 _TILE = 4096

@@ -14,13 +14,12 @@ from taugrad.platform.terminal import open_console, say, short
 
 from ..advice import PAGE, warning_of
 from ..config import refusal
-from ..ways import changes, ways_of
 from . import table
 from .bandwidth import bandwidth_tables
 from .calibrated import Calibration
 from .calibration import CalibrationError, calibrate
 from .candidate import Candidate
-from .candidates import candidates_of, check_candidates, measured_methods
+from .candidates import candidates_of, changes, check_candidates, compared_candidates, measured_methods
 from .link import Link, Trunk
 from .planning import Comparison, plan
 from .probing import PORT, ProbeError, answer, measure, slowest
@@ -116,11 +115,12 @@ def _advise(console: Console, spec: RunSpec, comparisons: Sequence[Comparison], 
     """Prints the fields of the advised ways, once for links with the same."""
     printed = list[list[str]]()
     for comparison in comparisons:
-        best, ways = comparison.best.candidate, ways_of(spec, comparison.workers, sites=sites)
-        advised = next((way.spec for way in ways if str(way) == str(best)), None)
+        best = comparison.best
+        runs = {str(run): run.run for run in reversed(candidates_of(spec, comparison.workers, sites=sites))}
+        advised = runs.get(str(best))
         if getattr(best.sync, "island", None) is not None:
-            alike = (way.spec for way in ways if str(way) == best.method)
-            advised = next((way.model_copy(update={"sync": best.sync}) for way in alike), None)
+            alike = runs.get(best.method)
+            advised = alike and alike.model_copy(update={"sync": best.sync})
         lines = [] if advised is None else changes(spec, advised)
         if lines and lines not in printed:
             printed.append(lines)
@@ -217,7 +217,7 @@ def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bo
             ],
         )
     try:
-        candidates = candidates_of(spec, methods, sites=sites)
+        candidates = compared_candidates(spec, methods, sites=sites)
         check_candidates(candidates)
     except ValidationError as error:
         raise refusal(f"--candidates: {error.errors()[0]['msg']}") from None

@@ -19,11 +19,12 @@ from taugrad.platform.tracking import names
 from ..advice import warning_of
 from ..config import refusal
 from ..measured import finished
-from ..plan.command import check_plannable, measured_link
+from ..plan.candidate import Candidate
+from ..plan.candidates import simulated, uncompressed
+from ..plan.run_plan import check_plannable, measured_link
 from ..plan.table import number
-from ..ways import Way, simulated, uncompressed
 from . import words
-from .finding import Recommendation, find
+from .finding import Finding, find
 from .request import TargetRequest
 
 if TYPE_CHECKING:
@@ -56,11 +57,11 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     reference = uncompressed(spec)
     client = None if request.plan_only else usable_store()
     check(simulated(reference) if request.plan_only else reference, source, local=is_local())
-    recommendation, metric = _find(spec, source, request, console)
-    decision = recommendation.decision
-    chosen = _to_train(spec, decision.best.prospect.way, request)
-    rows = words.rows_of(decision, recommendation.half)
-    why = words.reason(decision, recommendation.link, spec.workers.count, recommendation.half)
+    finding, metric = _find(spec, source, request, console)
+    decision = finding.decision
+    chosen = _to_train(spec, decision.best, request)
+    rows = words.rows_of(decision, finding.half)
+    why = words.reason(decision, finding.link, spec.workers.count, finding.half)
     console.print()
     console.print(words.shown(rows, f"To {metric.label} {metric.shown(request.value)}"))
     for line in words.left_out(decision):
@@ -74,9 +75,7 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     check(chosen, source, local=is_local())
     if train(chosen) != OK:
         return FAILED
-    return _conclude(
-        client, chosen, metric, request, recommendation, words.markdown(rows, [f"{why}."]), console
-    )
+    return _conclude(client, chosen, metric, request, finding, words.markdown(rows, [f"{why}."]), console)
 
 
 def _check_run(spec: RunSpec, source: str) -> None:
@@ -88,9 +87,7 @@ def _check_run(spec: RunSpec, source: str) -> None:
         raise SpecError(source, ["workers.count = 1: nothing goes over a link; must be at least 2"])
 
 
-def _find(
-    spec: RunSpec, source: str, request: TargetRequest, console: Console
-) -> tuple[Recommendation, Metric]:
+def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) -> tuple[Finding, Metric]:
     """The decision, and the target's metric."""
     from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
 
@@ -104,7 +101,7 @@ def _find(
             say(console, f"measuring the link to {', '.join(request.hosts)} ...")
             link = measured_link(request.hosts)
             say(console, f"the slowest: {link}, as payload")
-        recommendation = find(
+        finding = find(
             spec,
             source,
             link,
@@ -114,7 +111,7 @@ def _find(
             calibration=request.calibration,
             sharing=request.sharing,
         )
-    return recommendation, metric
+    return finding, metric
 
 
 def _check_target(
@@ -140,13 +137,13 @@ def _check_target(
     return metric
 
 
-def _to_train(spec: RunSpec, way: Way, request: TargetRequest) -> RunSpec:
-    """The chosen way as a run until the target, simulated if the given one is."""
-    tree = way.spec.model_dump(mode="json")
+def _to_train(spec: RunSpec, candidate: Candidate, request: TargetRequest) -> RunSpec:
+    """The chosen candidate as a run until the target, simulated if the given one is."""
+    tree = candidate.run.model_dump(mode="json")
     tree["training"]["until"] = {request.metric: request.value}
     if spec.sync.is_simulated:
         tree["sync"] = {"mode": "simulated", "of": tree["sync"]}
-    return RunSpec.model_validate({**tree, "name": f"{spec.name}: {way}"[:200] if spec.name else ""})
+    return RunSpec.model_validate({**tree, "name": f"{spec.name}: {candidate}"[:200] if spec.name else ""})
 
 
 def _write(path: Path, spec: RunSpec, why: str) -> None:
@@ -163,7 +160,7 @@ def _conclude(
     spec: RunSpec,
     metric: Metric,
     request: TargetRequest,
-    recommendation: Recommendation,
+    finding: Finding,
     text: str,
     console: Console,
 ) -> int:
@@ -182,10 +179,7 @@ def _conclude(
             f"{metric.shown(known.value)}; train longer",
         )
         return FAILED
-    say(
-        console,
-        result_line(spec, metric, known.value, metrics, recommendation.decision.best.prospect.seconds),
-    )
+    say(console, result_line(spec, metric, known.value, metrics, finding.decision.best.seconds))
     return OK
 
 

@@ -1,6 +1,6 @@
 """The passes over bit patterns that weight patches are made of, on one kind of device.
 
-`cpu.patching.CpuPatching` and `cuda.patching.CudaPatching` implement them with the same results.
+`cpu.CpuPatching` and `cuda.CudaPatching` implement them with the same results.
 
 A bit pattern is an unsigned number of 1, 2, 4 or 8 bytes. Its order is itself for integers; for floats, sign
 and magnitude become one number that ascends with them, so that neighbouring floats differ by one. A step is

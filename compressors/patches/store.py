@@ -1,0 +1,214 @@
+"""A folder or a bucket, and who writes to it."""
+
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
+from logging import getLogger
+from typing import Any, NamedTuple
+
+import fsspec
+import psutil
+from fsspec.implementations.local import LocalFileSystem
+
+log = getLogger("taugrad")
+
+BEAT_S = 10.0
+"""Seconds from one sign of life of a writer to the next."""
+STALE_S = 60.0
+"""Seconds without one after which a writer on another machine counts as dead."""
+NAME = re.compile(r"(\d{10})(?:\.(\d+)of(\d+))?\.(patch|safetensors)")
+_CHANGES = ("mtime", "LastModified", "last_modified", "updated", "created", "ETag", "etag", "ino")
+"""What file systems list that differs when a file is written again."""
+
+
+class File(NamedTuple):
+    """A file as a listing shows it; another one if it has been written again."""
+
+    size: int
+    changes: tuple[str, ...]
+
+
+class Store:
+    """A folder or a bucket, whose files appear whole or not at all."""
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        """Opens a path, or an address that fsspec knows, such as s3://bucket/run."""
+        self.place = os.fspath(place)
+        try:  # no instance of others, whose files would join our transactions
+            self._system, self._folder = fsspec.url_to_fs(self.place, skip_instance_cache=True)
+            self._transacts = True
+        except ImportError as missing:
+            try:  # pyarrow, which the platform has, has clients of its own
+                from fsspec.implementations.arrow import ArrowFSWrapper  # noqa: PLC0415
+                from pyarrow.fs import FileSystem  # noqa: PLC0415
+            except ImportError:
+                raise missing from None
+            system, self._folder = FileSystem.from_uri(self.place)
+            self._system, self._transacts = ArrowFSWrapper(system), False
+        self._local = isinstance(self._system, LocalFileSystem)
+
+    def files(self) -> dict[str, File]:
+        """The files of a stream; none if the folder does not exist yet."""
+        self._system.invalidate_cache()
+        try:
+            rows = self._system.ls(self._folder, detail=True)
+        except FileNotFoundError:
+            return {}
+        files = {row["name"].rpartition("/")[2]: row for row in rows}
+        return {
+            name: File(int(files[name]["size"] or 0), tuple(str(files[name].get(key)) for key in _CHANGES))
+            for name in sorted(files)
+            if NAME.fullmatch(name)
+        }
+
+    def read(self, name: str, end: int | None = None) -> bytes:
+        """Reads a file, or its beginning; raises FileNotFoundError."""
+        with self._system.open(f"{self._folder}/{name}", "rb") as file:
+            data: bytes = file.read(end)
+        return data
+
+    def write(self, name: str, buffers: Iterable[Any]) -> int:
+        """Writes a new file, and returns its bytes.
+
+        Raises:
+            FileExistsError: it exists.
+            OSError: it cannot be written; then nothing is left of it, if the store still answers.
+        """
+        self._system.makedirs(self._folder, exist_ok=True)
+        path = f"{self._folder}/{name}"
+        if self._system.exists(path):
+            raise FileExistsError(f"{path} exists")
+        if self._local:
+            return self._write_file(path, buffers)
+        try:  # an object appears when it is complete; an upload that fails is aborted
+            transaction = self._system.transaction if self._transacts else nullcontext()
+            with transaction, self._system.open(path, "wb") as file:
+                return sum(file.write(buffer) or len(buffer) for buffer in buffers)
+        except BaseException:
+            with suppress(Exception):  # some clients complete what they have when a file is closed
+                self.remove(name)
+            raise
+
+    def _write_file(self, path: str, buffers: Iterable[Any]) -> int:
+        part = f"{self._folder}/{part_name(socket.gethostname(), os.getpid())}"
+        try:
+            with open(part, "wb") as file:
+                size = sum(map(file.write, buffers))
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                raise
+            except OSError:  # no hard links: an empty file, which readers leave out, reserves the name
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+                os.replace(part, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+        return size
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Writes a small file, whether it exists or not."""
+        with self._system.open(f"{self._folder}/{name}", "wb") as file:
+            file.write(data)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it exists."""
+        with suppress(FileNotFoundError):
+            self._system.rm_file(f"{self._folder}/{name}")
+
+
+def part_name(host: str, process: int) -> str:
+    """The file that a process writes before it has its name, in a folder."""
+    return f"{host}-{process}.part"
+
+
+class Lease:
+    """A file that says who writes to a place, and another one with that process's last sign of life."""
+
+    def __init__(self, place: str | os.PathLike[str], rank: int, take_over: bool) -> None:
+        """Takes the place; waits for a sign of life of a writer that another machine has left.
+
+        Raises:
+            FileExistsError: another writer lives, and `take_over` is not set.
+        """
+        self._store, self._name, self._beat = Store(place), f"writer-{rank}.json", f"writer-{rank}.alive"
+        me, self._ended = psutil.Process(), threading.Event()
+        self._here = {"host": socket.gethostname(), "space": _process_space()}
+        holder = self._here | {"pid": me.pid, "began": me.create_time(), "key": secrets.token_hex(8)}
+        self._data = json.dumps(holder).encode()
+        with suppress(FileNotFoundError):
+            data = self._store.read(self._name)
+            other = json.loads(data)
+            who = f"{self._store.place} is written by process {other['pid']} on {other['host']}"
+            if not take_over and self._is_alive(data, who):
+                way = f"take_over=True takes its place, or remove {self._name} there"
+                raise FileExistsError(f"{who}; if that one is gone, {way}")
+            self._store.remove(self._name)
+            self._store.remove(part_name(other["host"], other["pid"]))  # where it was killed
+        self._store.write(self._name, [self._data])
+        self._store.overwrite(self._beat, str(time.time()).encode())
+        threading.Thread(target=self._keep, name="taugrad-lease", daemon=True).start()
+
+    def _is_alive(self, data: bytes, who: str) -> bool:
+        """Whether another writer lives: its process runs here, or it gives a sign of life elsewhere."""
+        other = json.loads(data)
+        if {key: other.get(key) for key in self._here} == self._here:
+            try:
+                process = psutil.Process(other["pid"])
+                return process.create_time() == other["began"] and process.status() != psutil.STATUS_ZOMBIE
+            except psutil.NoSuchProcess:
+                return False
+        beat = self._last_beat()
+        age = time.time() - float(beat) if beat else 0.0
+        wait_s = max(1.5 * BEAT_S, STALE_S - max(age, 0.0))  # clocks may differ: a new sign says more
+        log.warning("%s: waits %.0f s at most for a sign of life", who, wait_s)
+        end = time.monotonic() + wait_s
+        while time.monotonic() < end:
+            time.sleep(min(1.0, BEAT_S / 10))
+            if self._store.read(self._name) != data:  # FileNotFoundError where it has been closed
+                return True
+            if self._last_beat() not in (beat, b""):
+                return True
+        return False
+
+    def _last_beat(self) -> bytes:
+        try:
+            return self._store.read(self._beat)
+        except FileNotFoundError:
+            return b""
+
+    def _keep(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            with suppress(Exception):  # an outage: the next one may come through
+                if not self.held():
+                    return
+                self._store.overwrite(self._beat, str(time.time()).encode())
+
+    def held(self) -> bool:
+        """Whether no other writer has taken the place over."""
+        try:
+            return self._store.read(self._name) == self._data
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        """Lets another writer have the place."""
+        self._ended.set()
+        if self.held():
+            self._store.remove(self._name)
+            self._store.remove(self._beat)
+
+
+def _process_space() -> str:
+    """The namespace of process ids: containers on one host have their own."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
