@@ -88,7 +88,7 @@ MODES = {
     "weights": {"sync": {"mode": "simulated", "of": {"mode": "weights", "every": 4}}},
     "async": {
         "sync": {"mode": "simulated", "of": {"mode": "async"}},
-        "training": specs.DIGITS["training"] | {"optimizer": {"momentum": 0}},
+        "training": specs.DIGITS["training"] | {"optimizer": {"kind": "sgd", "momentum": 0}},
     },
 }
 

@@ -152,8 +152,8 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
 
 def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
     with RunLock(client, run_id, new=True, heartbeat_s=0.05) as lock:
-        first = tag(client, run_id)["beat"]
-        until(lambda: tag(client, run_id)["beat"] != first, timeout_s=60)
+        first = tag(client, run_id)["heartbeat"]
+        until(lambda: tag(client, run_id)["heartbeat"] != first, timeout_s=60)
 
         # This process slept for minutes, and another machine took the run.
         def stands():
