@@ -255,7 +255,7 @@ def test_a_writer_gets_past_an_upload_that_was_interrupted(interrupted: type[Buc
                 except KeyboardInterrupt:
                     name = f"{place.removeprefix('interrupted://')}/{number:010d}."
                     left = [path for path in interrupted.objects if path.startswith(name)]
-                    assert bool(left) == (not can_remove or at == 3 and number > 0)  # a patch that is whole
+                    assert bool(left) == (not can_remove or (at == 3 and number > 0))  # a patch that is whole
                 interrupted.interrupted_in = 0
                 last = writer.write(weights(50)).number
                 writer.close()
