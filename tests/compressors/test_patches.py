@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         make_patch({"x": {}}, {"x": {}})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="sparse_coo"):
         make_patch({"x": torch.eye(3).to_sparse()}, {"x": torch.eye(3).to_sparse()})
-    with pytest.raises(ValueError, match="lie on meta"):
+    with pytest.raises(ValueError, match="lies on meta"):
         make_patch({"x": torch.zeros(3, device="meta")}, {"x": torch.zeros(3, device="meta")})
     wrong = PatchMismatch("a", "differs")
     make, arguments = wrong.__reduce__()[:2]  # as a pickle carries it
