@@ -19,7 +19,7 @@ from taugrad.platform.launching.driver import train as training
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import WeightsSync
 from taugrad.search import run_search as searching
-from taugrad.search.advice import (
+from taugrad.search.advice import WORKERS, (
     ADAPTIVE,
     CLEARLY,
     METHODS,
@@ -150,7 +150,7 @@ def test_each_call_for_a_loop_of_ones_own_says_what_the_box_says():
             assert spec.compressor == read_config(line)
             inspect.signature(functions[called.value.func.id]).bind(*called.value.args, **given)
             fields = {name: value for name, value in given.items() if name != "compressor"}
-            fields |= {"unsent": 1 / spec.workers.count} if fields.get("unsent") == "1/n" else {}
+            fields |= {"unsent": 1 / WORKERS} if fields.get("unsent") == "1/n" else {}
             assert {name: getattr(spec.sync, name) for name in fields} == fields
 
 
