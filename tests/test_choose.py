@@ -19,7 +19,7 @@ from taugrad.platform.launching.driver import train as training
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import WeightsSync
 from taugrad.search import run_search as searching
-from taugrad.search.advice import WORKERS, (
+from taugrad.search.advice import (
     ADAPTIVE,
     CLEARLY,
     METHODS,
