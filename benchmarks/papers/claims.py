@@ -31,7 +31,7 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 PAGE = RESULTS.parent / "papers.md"
 RECORDS = FOLDER / "records"
-UNMEASURED = "not measured yet"
+UNMEASURED = "*not measured*"
 COLUMNS = ("claim", "the paper", "here", "seeds", "verdict", "why", "measured by")
 _ADDRESS = re.compile(r"\{(?P<source>[\w.]+): (?P<rest>[^{}]+)\}(?P<end>\.(?:low|high))?")
 _NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)"
@@ -144,7 +144,7 @@ def filled(text: str) -> str:
 
 
 def verdict(claim: Mapping[str, Any]) -> str:
-    """Held, did not, in part or not measured yet."""
+    """Held, did not, in part or not measured."""
     true = [bool(evaluate(comparison)) for comparison in claim.get("holds", ())]
     if not true:
         return UNMEASURED
@@ -180,8 +180,9 @@ def _measured_by(source: str) -> str:
     command = said[1].replace(" --write", "") if said else ""
     module = re.match(r"python -m ([\w.]+)", command)
     exists = module is not None and (ROOT / f"{module[1].replace('.', '/')}.py").is_file()
-    link = f"[{path.name[:10]}](results/{path.name})"
-    return f"`{command}`, {link}" if exists else f"a benchmark of earlier versions, {link}"
+    if not exists:
+        raise LookupError(f"{path.name} has no command that exists: {command!r}")
+    return f"`{command}`, [{path.name[:10]}](results/{path.name})"
 
 
 def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
@@ -197,7 +198,7 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
     except NotMeasured as lacking:
         measuring = [f"`{_command(name)}`" for name in sources if name.endswith(".jsonl")]
         command = claim.get("command", measuring[0] if measuring else "")
-        if not command:
+        if claim.get("holds") and not command:
             raise LookupError(f"{claim['claim']}: {lacking}") from lacking
         return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", command)
     except LookupError as problem:

@@ -12,7 +12,6 @@ largest that loses no more than 2 points, and the one that loses least where all
 """
 
 import math
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 
 from ..harness.in_process import Following, fit
-from ..harness.pages import results_of
 from ..harness.paired import interval
 from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import BUILD
@@ -392,35 +390,6 @@ def _factor(missed: Sequence[float] | Floats) -> str:
     return f"{math.exp(math.sqrt(fmean(miss**2 for miss in missed))):.2f}"
 
 
-_SETTING = re.compile(r"^\| (.+?), batch (\d+), .*?momentum ([\d.]+), .+? \| \d+ \| (.+) \|$", re.M)
-
-
-def earlier_table() -> Table:
-    """How the earlier law and simpler relations missed the best tau of the searches that it was fitted to."""
-    examples = []
-    for family, batch, momentum, cells in _SETTING.findall(results_of("auto_threshold").read_text("utf-8")):
-        for tolerance, cell in zip(EARLIER_TOLERANCES, cells.split(" | "), strict=True):
-            if "/" in cell:
-                best, said = (math.log(float(tau) * (1 - float(momentum))) for tau in cell.split("/"))
-                examples.append((family, tolerance, 0.5 * math.log(tolerance / int(batch)), best, said))
-    families, tolerances, scale, best, law = map(np.array, zip(*examples, strict=True))
-    missed = {"law": law - best}
-    for rule, known in (("formula", scale), ("one tau", np.zeros(len(best)))):
-        others = [(best - known)[families != family].mean() for family in families]
-        missed[rule] = known + others - best
-    rows = [
-        (rule, *(_factor(miss[tolerances == tolerance]) for tolerance in EARLIER_TOLERANCES), _factor(miss))
-        for rule, miss in missed.items()
-    ]
-    columns = ("fitted to other models and data", *(f"{t} points" for t in EARLIER_TOLERANCES), "all")
-    notes = (
-        f"{len(best)} best taus of settings of 3 models and 2 data sets (results of auto_threshold). Law: of "
-        "gradient statistics, tolerance, batch, rate and workers. Formula: C sqrt(tolerance / batch) / (1 - "
-        f"momentum), with C fitted; fitted to all it is {math.exp((best - scale).mean()):.2f}.",
-    )
-    return Table("Missed best taus of the earlier searches, factors", columns, rows, notes)
-
-
 def _more(ones: Sequence[Judged], others: Sequence[Judged]) -> str:
     pairs = zip(ones, others, strict=True)
     return interval([abs(one.missed) - abs(other.missed) for one, other in pairs], 2)
@@ -565,10 +534,9 @@ INTRODUCTION = (
 def tables() -> list[Table]:
     """The page's, from the records."""
     pairs = measured()
-    made = [
+    return [
         make(pairs) for make in (best_table, judged_table, missed_table, fit_table, curve_table, within_table)
     ]
-    return [*made, earlier_table()]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import get_args
 
+import cli_page
 import fences
 from cases import in_turn
 
@@ -119,7 +120,7 @@ def metric_exists(text: str) -> bool:
 def option_exists(text: str) -> bool:
     """Whether commands have an option, or the scripts of the repository."""
     options = re.findall(r"(?<!\S)--[a-z][\w.-]*", text)
-    known = {*re.findall(r"--[a-z][\w.-]*", (ROOT / "tests" / "help.txt").read_text()), "--search.FIELD"}
+    known = {*re.findall(r"--[a-z][\w.-]*", cli_page.page()), "--search.FIELD"}
     return known | {f"--{field}" for field in fields()} | OPTIONS_OF_OTHERS | identifiers() >= set(options)
 
 

@@ -56,7 +56,7 @@ def test_a_law_is_told_from_chance():
 
 
 @pytest.mark.parametrize(
-    ("low", "verdict"), [(-2.0, "in part"), (-0.5, "**held**"), (None, "not measured yet")]
+    ("low", "verdict"), [(-2.0, "in part"), (-0.5, "**held**"), (None, "*not measured*")]
 )
 def test_a_verdict_follows_the_figures(tmp_path, monkeypatch, low, verdict):
     page = "## Some table\n\n| tau | points | share |\n|---|---:|---:|\n| 1 | +1.00 ({} to +3.00) | 12.0 |\n"

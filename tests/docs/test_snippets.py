@@ -193,10 +193,3 @@ def test_paths_of_the_repository_are_there():
                 if not glob.glob(word.rstrip(".")):
                     missing.append(f"{block.where}: {word}")
     assert not missing
-
-
-def test_what_the_readme_shows_of_a_wrong_spec_is_what_is_said(capsys):
-    lines = (fences.ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    (place,) = [i for i, line in enumerate(lines) if line.startswith("$ taugrad")]
-    assert cli.main(shlex.split(lines[place])[2:]) == cli.WRONG_INPUT
-    assert capsys.readouterr().err.startswith(lines[place + 1].removesuffix("(...)"))
