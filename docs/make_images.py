@@ -104,9 +104,10 @@ def caption(groups: list[Group]) -> str:
     today = datetime.now(UTC).date().isoformat()
     less = _mean(bare, names.TOTAL_WIRE_GB) / _mean(shown, names.TOTAL_WIRE_GB)
     return (
-        f"(The pictures on this page show {runs} runs of LeNet on 5,000 MNIST digits, {EPOCHS} epochs, 2 workers,\n"
-        f"three seeds for {several} settings and one for the others. `python docs/make_images.py` made them on\n"
-        f"{today}, AMD EPYC, 2 cores. `bgt` at tau 0.05 sends {less:,.0f} times less than float32\n"
+        f"(The pictures on this page show {runs} runs of LeNet on 5,000 MNIST digits, {EPOCHS} epochs,\n"
+        f"2 workers, three seeds for {several} settings and one for the others.\n"
+        f"`python docs/make_images.py` made them on {today}, AMD EPYC, 2 cores.\n"
+        f"`bgt` at tau 0.05 sends {less:,.0f} times less than float32\n"
         f"({less / 2:,.0f} times less than 16 bits) at {100 * _mean(shown, names.EVAL_ACCURACY):.2f}%; "
         "without\ncompression it is "
         f"{100 * _mean(bare, names.EVAL_ACCURACY):.2f}%.)"
