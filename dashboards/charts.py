@@ -21,7 +21,6 @@ def line(
     log: bool = False,
     x_metric: str | None = None,
     smoothness: int = 0,
-    x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
     outliers: bool = True,
 ) -> Chart:
@@ -34,8 +33,7 @@ def line(
         log: Whether the vertical axis is logarithmic.
         x_metric: Horizontal; by default the step. MLflow pairs the values that stand at the same step.
         smoothness: 0 to 100, as in the UI's slider; the raw line stays visible behind.
-        x_range: The horizontal axis' ends; None leaves them to the UI.
-        y_range: The vertical axis' ends, likewise; the UI ignores one end alone.
+        y_range: The vertical axis' ends; None leaves them to the UI, which ignores one end alone.
         outliers: Whether the largest and smallest 5% of a run's values are drawn.
 
     Returns:
@@ -52,7 +50,7 @@ def line(
         "yAxisKey": "metric",
         "yAxisExpressions": [],
         "scaleType": "log" if log else "linear",
-        "range": _range(x_range, "x") | _range(y_range, "y"),
+        "range": {} if y_range is None else {"yMin": y_range[0], "yMax": y_range[1]},
         "lineSmoothness": smoothness,
         "useGlobalLineSmoothing": False,
         "ignoreOutliers": not outliers,
@@ -61,19 +59,10 @@ def line(
     }
 
 
-def _range(ends: tuple[float, float] | None, axis: str) -> dict[str, float]:
-    return {} if ends is None else {f"{axis}Min": ends[0], f"{axis}Max": ends[1]}
-
-
 def scatter(uuid: str, title: str, x: str, y: str) -> Chart:
     """A point for each run, at the last values of two metrics."""
     axes = {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
     return {**_card("SCATTER", uuid, title), **axes}
-
-
-def bars(uuid: str, title: str, metric: str) -> Chart:
-    """A bar for each run."""
-    return {**_card("BAR", uuid, title), "metricKey": metric, "selectedMetricKeys": [metric]}
 
 
 def parallel(uuid: str, title: str, params: Sequence[str], metrics: Sequence[str]) -> Chart:
@@ -125,7 +114,7 @@ def view(
         "runsHidden": [],
         "runsHiddenMode": "SHOW_ALL",
         "runsVisibilityMap": {},
-        "runListHidden": False,
+        "runListHidden": True,  # a third of a narrow window; the legend has the names, the table the rest
         "viewMaximized": False,
         "isAccordionReordered": True,
         "useGroupedValuesInCharts": True,

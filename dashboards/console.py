@@ -174,8 +174,8 @@ class LiveRun:
         self._console, self._clock = console, clock
         self._title = title.ljust(width)
         self._trains = False
-        self._stage, self._told = "starting", ""
-        """The stage that the run is in, and the one that a log was told last."""
+        self._stage, self._logged = "starting", ""
+        """The stage that the run is in, and the one that was logged last."""
         self._latest: RunProgress | None = None
         self._printed = self._entered = clock()
         self._live = Live(self._waiting("starting"), console=console, refresh_per_second=4)
@@ -209,11 +209,11 @@ class LiveRun:
             for progress in update.evaluations:
                 self._print(self._line(progress))
             now = self._clock()
-            untold = not self._trains and self._stage != self._told
-            if now - self._printed >= SILENT_S or (untold and now - self._entered >= SOON_S):
+            unlogged = not self._trains and self._stage != self._logged
+            if now - self._printed >= SILENT_S or (unlogged and now - self._entered >= SOON_S):
                 latest = self._latest if self._trains else None
                 self._print(self._waiting(self._stage) if latest is None else self._line(latest))
-                self._told = self._stage
+                self._logged = self._stage
 
     def _print(self, line: Text) -> None:
         self._console.print(line, soft_wrap=True)

@@ -190,7 +190,7 @@ class _Fractions:
         if self.window:
             axes.plot(self.steps, self.percent, color=color, linewidth=0.7, alpha=0.3)
         axes.plot(self.smooth_steps, self.smooth, color=color, linewidth=1.6)
-        text = f"{_short(self.run.name)}\n{_percent(self.mean)} overall"
+        text = f"{shortened(self.run.name)}\n{_percent(self.mean)} overall"
         # A line that ends at nothing, or at NaN, is labelled at the axis' lower end.
         end = float(np.clip(np.nan_to_num(self.smooth[-1]), *axes.get_ylim()))
         return Label(float(self.steps[-1]), end, text, color)
@@ -238,7 +238,7 @@ class _Point:
 
     def label(self, longest: int) -> Label:
         color = rule_style(self.run.rule).color
-        text = f"{_short(self.run.name, longest)}, {metric_labels.brief(self.run.metric, self.value)}"
+        text = f"{shortened(self.run.name, longest)}, {metric_labels.brief(self.run.metric, self.value)}"
         return Label(self.wire_mb, self.value, text, color)
 
 
@@ -263,7 +263,7 @@ def _fraction_title(lines: Sequence[_Fractions]) -> str:
         return "Without compression every element is sent"
     if len(compressed) == 1:
         only = compressed[0]
-        return f"{_short(only.run.name)} sends {_percent(only.mean)} of the gradient's elements"
+        return f"{shortened(only.run.name)} sends {_percent(only.mean)} of the gradient's elements"
     low, high = _percent(compressed[0].mean), _percent(compressed[-1].mean)
     if low == high:
         return f"The compressed runs send {low} of the gradient's elements"
@@ -277,7 +277,7 @@ def _title(points: Sequence[_Point]) -> str:
     if not compressed:
         return f"What {metric.label} costs without compression"
     least = min(compressed, key=lambda point: point.wire_mb)
-    name = _short(least.run.name)
+    name = shortened(least.run.name)
     if baseline is None:
         reached = metric_labels.brief(metric, least.value)
         return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {reached}"
@@ -299,7 +299,7 @@ def _percent(value: float) -> str:
     return f"{style.decimal(float(f'{value:.2g}'))}%"
 
 
-def _short(name: str, longest: int = _LONGEST_NAME) -> str:
+def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
     """A name that fits in a label; its end stays, because that is where names differ."""
     if len(name) <= longest:
         return name

@@ -72,7 +72,7 @@ def _search_pictures(i: int, search: SearchRuns) -> Iterator[Picture]:
     named = {param: KNOBS.get(param, param.rpartition(".")[2]) for param in dimensions_of(search.params)}
     yield Picture(
         f"search_front_{i}",
-        f"The front of search {search.name}",
+        f"The front of {search.name}",
         f"{len(search.points)} trials were trained in full, {len(search.stopped)} were stopped early.",
         lambda page: search_front(
             search.name, search.points, search.baseline, search.metric, search.stopped, page

@@ -14,6 +14,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import LayerQuantity, layer_metric
 
 from . import style, ticks
+from .figures import shortened
 from .histories import History, bucket_medians, thinned
 from .labelling import Label, label_ends
 from .palette import GREY, rule_style
@@ -31,6 +32,7 @@ PERCENTILES: tuple[tuple[LayerQuantity, str, str], ...] = (
 """What is drawn, its label, its colour."""
 
 _TAU = "#D55E00"
+_FEW_ZEROS = 0.001  # layers that never have more share a label
 _MEDIANS = 60  # points of a smoothed line
 
 
@@ -68,7 +70,7 @@ def gradient_percentiles(run: RunHistory, page: style.Page = style.WIDE) -> Figu
         "; dashed: the threshold tau",
         "iteration",
         "magnitude of gradient elements (logarithmic)",
-        [(layer, "black") for layer in layers],
+        [(name, "black") for name in _without_common(layers)],
         replace(page, columns=2) if page.is_narrow else page,
         key=[*(style.Key(text, color) for _, text, color in PERCENTILES), style.Key("tau", _TAU)],
     )
@@ -110,12 +112,19 @@ def zeros_by_layer(run: RunHistory, page: style.Page = style.WIDE) -> Figure:
     )
     _iterations(axes, list(zeros.values()))
     _percent_axis(axes, max(float(np.nanmax(values)) for _, values in zeros.values()))
-    labels = []
-    for i, (layer, history) in enumerate(zeros.items()):
+    longest = 14 if page.is_narrow else 30
+    labels, without = [], [layer for layer, (_, values) in zeros.items() if np.nanmax(values) < _FEW_ZEROS]
+    for i, (layer, name, history) in enumerate(
+        zip(zeros, _without_common(list(zeros)), zeros.values(), strict=True)
+    ):
         steps, values = thinned(history)
         color = _shade(i, len(zeros))
         axes.plot(steps, 100 * values, color=color, linewidth=1.3)
-        labels.append(Label(float(steps[-1]), 100 * float(values[-1]), layer, color))
+        if layer not in without or len(without) == 1:
+            labels.append(Label(float(steps[-1]), 100 * float(values[-1]), shortened(name, longest), color))
+    if len(without) > 1:
+        text = f"{len(without)} of {len(zeros)} layers:\nbelow {100 * _FEW_ZEROS:g}% throughout"
+        labels.append(Label(axes.get_xlim()[1], 0.0, text, GREY))
     label_ends(axes, labels)
     return figure
 
@@ -149,6 +158,19 @@ def kept_back(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figu
     labels.append(Label(axes.get_xlim()[1], 0.0, "no compression", GREY))
     label_ends(axes, labels)
     return figure
+
+
+def _without_common(layers: Sequence[str]) -> list[str]:
+    """Names of layers without the parts between dots that all of them begin or end with."""
+    parts = [layer.split(".") for layer in layers]
+    shortest = min(map(len, parts))
+    front = 0
+    while front < shortest - 1 and len({each[front] for each in parts}) == 1:
+        front += 1
+    back = 0
+    while back < shortest - 1 - front and len({each[-1 - back] for each in parts}) == 1:
+        back += 1
+    return [".".join(each[front : len(each) - back]) for each in parts]
 
 
 def _first_epoch(run: RunHistory) -> History:

@@ -1,7 +1,7 @@
-"""Groups runs that differ only in their seed, and computes means with intervals."""
+"""Groups runs that differ only in their seed, and settings that can be compared; means with intervals."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +9,30 @@ import numpy as np
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
-from .runs import BASELINE_RULE, RunHistory
+from .runs import RunHistory
 
-_NOT_COMPUTATION = ("name", "seed", "experiment", "storage", "paper", "tracking.", "checkpoint.")
+_NOT_COMPUTATION = (
+    "name", "seed", "experiment", "storage", "paper", "tracking.", "checkpoint.", "publish.",
+    "workers.max_restarts", "workers.min_count", "workers.on_resize",
+)  # fmt: skip
 """How params begin that do not change what is computed."""
+_COMPARED = (
+    "compressor.", "sync.", "training.optimizer.lr", "training.optimizer.momentum",
+    "training.optimizer.nesterov",
+)  # fmt: skip
+"""How params begin that may differ between runs that are compared."""
+_WORDS = {
+    "training.epochs": "{} epochs",
+    "training.iterations": "{} iterations",
+    "workers.count": "{} workers",
+    "sync.mode": "{}",
+    "sync.of.mode": "{}",
+    "simulated": "{}",
+    "metric": "{}",
+}
+"""Params in words; others by the last part of their name."""
+_WORDS_ALONE = ("metric", "simulated")  # no params
+_MOST_WORDS = 5
 SIXTEEN_BITS = 0.5
 """The bytes of a 16-bit exchange over those of float32."""
 _CONFIDENCE = 0.95
@@ -41,6 +61,8 @@ class Group:
     """Runs of one setting."""
 
     runs: tuple[RunHistory, ...]
+    detail: str = ""
+    """What tells it apart from groups of the same rule and parameter; empty if there are none."""
 
     @property
     def rule(self) -> str:
@@ -54,8 +76,8 @@ class Group:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether these runs sent everything."""
-        return self.rule == BASELINE_RULE
+        """Whether these runs sent everything in every step."""
+        return self.runs[0].is_baseline
 
     @property
     def metric(self) -> Metric:
@@ -80,7 +102,7 @@ class Group:
     @property
     def setting(self) -> str:
         """The parameter that decides how much this rule sends: `0.01` of a threshold, or `floor 2`."""
-        return setting(self.runs[0])
+        return ", ".join(filter(None, (setting(self.runs[0]), self.detail)))
 
     def param(self, name: str) -> float | None:
         """A param that is a number."""
@@ -147,13 +169,97 @@ def by_setting(runs: Iterable[RunHistory]) -> list[Group]:
     return sorted(groups, key=lambda group: (not group.is_baseline, group.rule, -_wire(group)))
 
 
-def by_metric(groups: Iterable[Group]) -> dict[Metric, list[Group]]:
-    """The groups by metric, the metric of most runs first."""
-    by: dict[Metric, list[Group]] = {}
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Settings that differ in compressor, synchronization, momentum and learning rate alone."""
+
+    groups: tuple[Group, ...]
+    name: str
+    """What differs from the other comparisons; empty if there are none."""
+
+    @property
+    def metric(self) -> Metric:
+        """What all of its runs are judged by."""
+        return self.groups[0].metric
+
+
+def comparisons(groups: Iterable[Group]) -> list[Comparison]:
+    """The groups in comparisons: first those with a baseline and a compressed run, of most runs first.
+
+    Simulated workers are not compared with real ones, whose seconds are others.
+    """
+    contexts: dict[tuple[tuple[str, str], ...], list[Group]] = {}
     for group in groups:
-        by.setdefault(group.metric, []).append(group)
-    counts = {metric: sum(len(group.runs) for group in by[metric]) for metric in by}
-    return {metric: by[metric] for metric in sorted(by, key=lambda metric: -counts[metric])}
+        contexts.setdefault(_context(group.runs[0]), []).append(group)
+    named = zip(_differences([dict(context) for context in contexts]), contexts.values(), strict=True)
+    found = [Comparison(_told_apart(members), name) for name, members in named]
+    return sorted(
+        found,
+        key=lambda comparison: (
+            len({group.is_baseline for group in comparison.groups}) < 2,
+            -sum(len(group.runs) for group in comparison.groups),
+        ),
+    )
+
+
+def varied(found: Iterable[Comparison]) -> list[str]:
+    """The params in which comparisons differ."""
+    contexts = [dict(_context(comparison.groups[0].runs[0])) for comparison in found]
+    names_of_all = dict.fromkeys(name for context in contexts for name in context)
+    return [
+        name
+        for name in names_of_all
+        if name not in _WORDS_ALONE and len({context.get(name) for context in contexts}) > 1
+    ]
+
+
+def _context(run: RunHistory) -> tuple[tuple[str, str], ...]:
+    """The params that must agree between runs that are compared."""
+    simulated = run.params.get("sync.mode") == "simulated"
+    return (
+        ("metric", " ".join(("judged by", run.metric.label, run.metric.unit)).strip()),
+        ("simulated", "simulated workers" if simulated else "real workers"),
+        *((param, value) for param, value in _computation(run) if param and not param.startswith(_COMPARED)),
+    )
+
+
+def _told_apart(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """The groups, with the detail of those whose rule and parameter are alike."""
+    alike: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        alike.setdefault((group.rule, setting(group.runs[0])), []).append(group)
+    details = {
+        id(group): detail
+        for members in alike.values()
+        for group, detail in zip(
+            members, _differences([dict(_computation(group.runs[0])) for group in members]), strict=True
+        )
+    }
+    return tuple(replace(group, detail=details[id(group)]) for group in groups)
+
+
+def _differences(params: Sequence[Mapping[str, str]]) -> list[str]:
+    """What differs between several sets of params, in words; one set has none.
+
+    Params that only some sets have, such as an optimizer's own, count where others do not tell sets apart.
+    """
+    moved = [name for name in dict.fromkeys(name for each in params for name in each)
+             if len({each.get(name) for each in params}) > 1]  # fmt: skip
+    shared = [name for name in moved if all(name in each for each in params)]
+    names_used = shared if len({_phrase(each, shared) for each in params}) == len(params) else moved
+    return [_phrase(each, names_used) for each in params]
+
+
+def _phrase(params: Mapping[str, str], shown: Sequence[str]) -> str:
+    words = [_word(name, params[name]) for name in shown if params.get(name, "None") != "None"]
+    more = f" and {len(words) - _MOST_WORDS} more" if len(words) > _MOST_WORDS else ""
+    return ", ".join(words[:_MOST_WORDS]) + more
+
+
+def _word(name: str, value: str) -> str:
+    if name in _WORDS:
+        return _WORDS[name].format(_tidy(value))
+    return f"{name.removesuffix('.kind').rpartition('.')[2]} {_tidy(value)}"
 
 
 def rules(groups: Iterable[Group]) -> dict[str, list[Group]]:
@@ -166,9 +272,15 @@ def rules(groups: Iterable[Group]) -> dict[str, list[Group]]:
 
 
 def baseline(groups: Iterable[Group]) -> Group | None:
-    """The runs without compression; of several settings the one with most runs."""
+    """The runs without compression; of several settings the one with most seeds, then the best."""
     baselines = [group for group in groups if group.is_baseline]
-    return max(baselines, key=lambda group: len(group.runs), default=None)
+    return max(baselines, key=lambda group: (len(group.values), goodness(group)), default=None)
+
+
+def goodness(group: Group) -> float:
+    """The metric's value such that more is better."""
+    value = group.value
+    return group.metric.sign * value.mean if value else -math.inf
 
 
 _SETTINGS = (

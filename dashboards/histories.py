@@ -118,6 +118,23 @@ def thinned(history: History, most: int = MOST_POINTS) -> History:
     return steps[kept], values[kept]
 
 
+def over_rounds(history: History) -> History:
+    """Means over the steps from one exchange to the next, at the step of the exchange.
+
+    Local steps exchange every few steps and send nothing between: their values would be a barcode. A history
+    whose steps mostly send something is returned as it is.
+    """
+    steps, values = history
+    sent = np.flatnonzero(values != 0)
+    if len(sent) < 2 or (every := int(np.median(np.diff(sent)))) < 2:
+        return history
+    ends = np.arange(len(values) % every, len(values) + 1, every)[1:]
+    if not len(ends):
+        return history
+    means = values[ends[0] - every : ends[-1]].reshape(-1, every).mean(axis=1)
+    return steps[ends - 1], means
+
+
 def bucket_medians(history: History, most: int) -> History:
     """Downsamples a noisy history to the medians of `most` equal intervals of steps, at their middle steps.
 

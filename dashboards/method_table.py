@@ -11,8 +11,8 @@ from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.tracking import names
 
 from . import verdict
-from .groups import SIXTEEN_BITS, Estimate, Group, baseline
-from .table import MISSING, in_csv, markdown_table, significant
+from .groups import SIXTEEN_BITS, Comparison, Estimate, Group, baseline
+from .table import MISSING, in_csv, in_markdown, markdown_table, significant
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,19 @@ def change_cell(change: Difference | None) -> str:
     return f"{signed(change.mean, change.metric.digits)} ({interval(change) or 'interval not known'})"
 
 
-def methods_to_markdown(rows: Sequence[MethodRow], metric: Metric) -> str:
-    """The table in Markdown, ending with a newline; all rows are judged by the metric."""
+def methods_to_markdown(found: Sequence[Comparison], metric: Metric) -> str:
+    """Comparisons that are judged by a metric in Markdown, a table for each, ending with a newline."""
     shown = columns(metric)
     headings = ["method", "threshold", "seeds", *(column.heading for column in shown), change_heading(metric)]
-    cells = (
-        [row.method, row.setting, str(row.seeds), *(cell(row, c) for c in shown), change_cell(row.change)]
-        for row in rows
-    )
-    return markdown_table(headings, cells, texts=2)
+    tables = []
+    for comparison in found:
+        cells = (
+            [row.method, row.setting, str(row.seeds), *(cell(row, c) for c in shown), change_cell(row.change)]
+            for row in method_rows(comparison.groups)
+        )
+        heading = f"## {in_markdown(comparison.name)}\n\n" if comparison.name else ""
+        tables.append(heading + markdown_table(headings, cells, texts=2))
+    return "\n".join(tables)
 
 
 def _ends(estimate: Estimate | Difference | None) -> list[str]:
@@ -156,19 +160,24 @@ def _ends(estimate: Estimate | Difference | None) -> list[str]:
     return ["" if end is None else f"{end:.12g}" for end in ends]
 
 
-def methods_to_csv(rows: Sequence[MethodRow], metric: Metric) -> str:
-    """The table as CSV, with twelve significant digits and the intervals' ends; missing values are empty."""
+def methods_to_csv(found: Sequence[Comparison], metric: Metric) -> str:
+    """Comparisons that are judged by a metric as CSV; missing values are empty.
+
+    With twelve significant digits and the intervals' ends. The column `group` names the comparison.
+    """
     text, shown = io.StringIO(), columns(metric)
     unit = "points" if metric.unit == "%" else metric.column.removeprefix(metric.name).lstrip("_")
     moved_by = "_".join(filter(None, (metric.name, "change", unit)))
     writer = csv.writer(text, lineterminator="\n")
     ends = [f"{column.csv_heading}{end}" for column in shown for end in ("", "_low", "_high")]
     ends += [f"{moved_by}{end}" for end in ("", "_low", "_high")]
-    writer.writerow(["method", "threshold", "seeds", *map(in_csv, ends), "runs"])
-    for row in rows:
-        values: list[str] = []
-        for column in shown:
-            values += _ends(getattr(row, column.field))
-        values += _ends(row.change)
-        writer.writerow([in_csv(row.method), in_csv(row.setting), row.seeds, *values, " ".join(row.run_ids)])
+    writer.writerow(["method", "threshold", "seeds", *map(in_csv, ends), "runs", "group"])
+    for comparison in found:
+        for row in method_rows(comparison.groups):
+            values: list[str] = []
+            for column in shown:
+                values += _ends(getattr(row, column.field))
+            values += _ends(row.change)
+            texts = in_csv(row.method), in_csv(row.setting), row.seeds
+            writer.writerow([*texts, *values, " ".join(row.run_ids), in_csv(comparison.name)])
     return text.getvalue()

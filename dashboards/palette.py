@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 GREY = "#6B6B6B"
-"""Of axes, notes and reference lines."""
+"""The color of axes, notes and reference lines."""
 
 RUN_COLOR = "mlflow.runColor"
 """The tag from which MLflow's UI takes a run's colour."""
@@ -48,6 +48,8 @@ def rule_style(rule: str) -> RuleStyle:
     return RULES.get(rule, UNKNOWN_RULE)
 
 
+OTHER_BASELINE = "#B3B3B3"
+"""For runs without compression that are not the baseline of a comparison."""
 STOPPED = "#DADADA"
 """For a search's trials that did not train to their end."""
 

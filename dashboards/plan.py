@@ -23,9 +23,9 @@ class PlannedStep:
     method: str
     """With its mode, unless that is the usual one."""
     seconds: float
-    """Of a step."""
+    """The time of a step."""
     compute_s: float
-    """Of that, what the model takes."""
+    """The part that the model takes."""
 
 
 def planned_steps(steps: Sequence[PlannedStep], page: style.Page = style.WIDE) -> Figure:

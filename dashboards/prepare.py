@@ -21,9 +21,9 @@ from taugrad.platform.tracking.masking import masked, without_login
 from taugrad.platform.tracking.probe import answering_client
 
 from . import views
-from .groups import Group, by_setting, rules
+from .groups import Group, baseline, by_setting, comparisons, goodness, rules, varied
 from .metric_labels import common, metric_of
-from .palette import RUN_COLOR, STOPPED, pale, rule_style
+from .palette import OTHER_BASELINE, RUN_COLOR, STOPPED, pale, rule_style
 from .runs import RunHistory, all_runs, compared_runs
 from .searches import SearchRuns, searches
 from .serving import mlflow_server
@@ -41,7 +41,7 @@ _LEAST_SPAN = 10.0  # a setting whose values span less is read as well on a line
 MOST_RUNS = 100
 """Up to this number, the view shows all runs; of more, MLflow's UI would show the first hundred."""
 SHOWN = 40
-"""Of more runs, so many are shown: their lines can still be told apart, and the page opens in seconds."""
+"""Runs that are shown of more: their lines can be told apart, and the page opens in seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +54,26 @@ class View:
     """What it does not show."""
 
 
-def dashboard(experiment: str, *, serve: bool = False) -> int:
+def dashboard(experiment: str, *, serve: bool = False, only: str = "") -> int:
     """Writes the prepared views into an experiment and prints their URLs.
 
     Args:
         experiment: Its name.
         serve: Start MLflow's server on this machine, until interrupted.
+        only: MLflow's filter of runs, which the views keep.
 
     Returns:
         The exit code 0.
 
     Raises:
-        SpecError: the experiment does not exist.
+        SpecError: the experiment does not exist, or MLflow does not understand the filter.
     """
     console = open_console()
     with going_on(console, "reading the runs and writing the views"):
         client = answering_client(writes=False)
         experiment_id = find_experiment(client, experiment)
         notice = unknown_version(_version())
-        written = prepare(client, experiment_id)
+        written = prepare(client, experiment_id, only)
     if notice:
         print(notice)
     uri = client.tracking_uri
@@ -94,34 +95,43 @@ def dashboard(experiment: str, *, serve: bool = False) -> int:
     return OK
 
 
-def prepare(client: "MlflowClient", experiment_id: str) -> list[View]:
+def prepare(client: "MlflowClient", experiment_id: str, only: str = "") -> list[View]:
     """Writes the views of an experiment, sets the colours of its runs, and marks the runs to show.
+
+    `only` is MLflow's filter of runs, which the views keep.
 
     Returns:
         The comparison, then one view for each search.
     """
-    runs = all_runs(client, experiment_id)
+    runs = all_runs(client, experiment_id, only)
     params = {param for run in runs for param in run.data.params}
     metrics = {metric for run in runs for metric in run.data.metrics}
     found_searches = searches(runs)
     trial_colors = {
         run_id: color for search in found_searches.values() for run_id, color in _colors(search).items()
     }
-    varied = {param for search in found_searches.values() for param in views.dimensions(search.params)}
-    metrics |= write_logarithms(client, runs, sorted(views.KNOBS.keys() | varied))
+    searched = {param for search in found_searches.values() for param in views.dimensions(search.params)}
+    metrics |= write_logarithms(client, runs, sorted(views.KNOBS.keys() | searched))
+    compared = comparisons(by_setting(compared_runs(runs)))
+    reference = baseline(compared[0].groups) if compared else None
     for run in runs:
-        color_run(client, run, trial_colors.get(str(run.info.run_id)))
+        color_run(client, run, trial_colors.get(str(run.info.run_id)) or _other_baseline(run, reference))
     trained = [run for run in runs if names.TAG_METRIC in run.data.tags]
     judged = common(metric_of(run.data.tags) for run in trained) or [ACCURACY]
     shown = _mark(client, runs)
     few = f"{shown} of {len(trained)} runs, which span each rule's settings; `taugrad report` has all"
     written = [View("Compare runs", views.COMPARISON_KEY, few if shown < len(trained) else "")]
     comparison = views.comparison(
-        params, metrics, judged, all_runs=shown == len(trained), alone=len(trained) == 1
+        params,
+        metrics,
+        judged,
+        search_filter=_filter(only, marked=shown < len(trained)),
+        alone=len(trained) == 1,
+        varied=varied(compared),
     )
     _write(client, experiment_id, written[0], comparison)
     for run_id, search in found_searches.items():
-        written.append(View(f"Search {search.name}", views.search_key(run_id)))
+        written.append(View(f"Trials of {search.name}", views.search_key(run_id)))
         _write(
             client, experiment_id, written[-1], views.search(run_id, search.params, metrics, search.metric)
         )
@@ -141,6 +151,19 @@ def _mark(client: "MlflowClient", runs: "Sequence[Run]") -> int:
         else:
             client.delete_tag(run.info.run_id, names.TAG_VIEW)
     return len(shown)
+
+
+def _filter(only: str, *, marked: bool) -> str:
+    """MLflow's filter of the runs that the comparison shows."""
+    return f"tags.`{names.TAG_VIEW}` = '{views.MARK}'" if marked else only
+
+
+def _other_baseline(run: "Run", reference: Group | None) -> str | None:
+    """The colour of runs without compression beside the baseline, which alone is black; None of others."""
+    if reference is None or run.data.params.get(names.PARAM_RULE) != reference.rule:
+        return None
+    is_reference = any(run.info.run_id == other.run_id for other in reference.runs)
+    return None if is_reference else OTHER_BASELINE
 
 
 def _colors(search: SearchRuns) -> dict[str, str]:
@@ -174,7 +197,8 @@ def _write(client: "MlflowClient", experiment_id: str, view: View, state: dict[s
 def _tell(written: Sequence[View], server: str, experiment_id: str) -> None:
     for view in written:
         notice = f" ({view.notice})" if view.notice else ""
-        print(f"{view.title}{notice}:\n  {view_url(server, experiment_id, view.key)}", flush=True)
+        print(f"{view.title}{notice}:\n  {view_url(server, experiment_id, view.key)}")
+        print(f"  as a table: {view_url(server, experiment_id, view.key, table=True)}", flush=True)
 
 
 def _is_server(uri: str) -> bool:
@@ -247,15 +271,8 @@ def spread(family: Sequence[Group], count: int) -> list[Group]:
     if not count:
         return []
     places = np.unique(np.linspace(0, len(family) - 1, count).round().astype(int))
-    best = max(range(len(family)), key=lambda i: _reached(family[i]))
+    best = max(range(len(family)), key=lambda i: goodness(family[i]))
     if best not in places:
         inner = places[1:-1] if len(places) > 2 else places  # a view
         inner[np.abs(inner - best).argmin()] = best
     return [family[i] for i in places]
-
-
-def _reached(group: Group) -> float:
-    value = group.value
-    if value is None:
-        return -np.inf
-    return value.mean if group.metric.more_is_better else -value.mean

@@ -2,14 +2,13 @@
 
 import gc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taugrad.platform.exit_codes import OK
 from taugrad.platform.spec import COMMAND_LINE, SpecError
-from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.experiments import find_experiment
 from taugrad.platform.tracking.masking import without_login
@@ -17,12 +16,12 @@ from taugrad.platform.tracking.probe import answering_client, unwritable
 
 from . import gradients, interactive, verdict
 from .gallery import CURVES, gallery
-from .groups import Group, by_metric, by_setting
-from .method_table import method_rows, methods_to_csv, methods_to_markdown
+from .groups import Comparison, Group, by_setting, comparisons
+from .method_table import methods_to_csv, methods_to_markdown
 from .report_page import Report, render
 from .runs import RunHistory, all_runs, compared_runs, with_histories
 from .searches import searches
-from .table import to_csv, to_markdown
+from .table import in_path, to_csv, to_markdown
 from .timelines import read_timelines
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 
-def report(experiment: str, folder: Path, server: str | None = None) -> int:
+def report(experiment: str, folder: Path, server: str | None = None, only: str = "") -> int:
     """Writes a report and prints its path.
 
     Args:
@@ -38,13 +37,14 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
         folder: Created if it is missing; files of an earlier report are replaced.
         server: MLflow's address for the links; by default the tracking server, and no links for a local
             database.
+        only: MLflow's filter of runs, such as `params.training.epochs = '10'`; empty for all.
 
     Returns:
         The exit code 0.
 
     Raises:
-        SpecError: the experiment does not exist, none of its runs has finished, or the folder cannot be
-            written.
+        SpecError: the experiment does not exist, MLflow does not understand the filter, none of the runs has
+            finished, or the folder cannot be written.
     """
     _collect_seldom()
     client = answering_client(writes=False)
@@ -53,7 +53,7 @@ def report(experiment: str, folder: Path, server: str | None = None) -> int:
         raise SpecError(COMMAND_LINE, [f"-o {folder}: {problem}"])
     uri = client.tracking_uri
     server = server or (without_login(uri) if uri.startswith("http") else None)
-    page = write_report(client, experiment, experiment_id, folder, server)
+    page = write_report(client, experiment, experiment_id, folder, server, only)
     print(f"{page}\nTables, figures and interactive charts: {folder}")
     return OK
 
@@ -64,43 +64,46 @@ def _collect_seldom() -> None:
 
 
 def write_report(
-    client: "MlflowClient", experiment: str, experiment_id: str, folder: Path, server: str | None
+    client: "MlflowClient",
+    experiment: str,
+    experiment_id: str,
+    folder: Path,
+    server: str | None,
+    only: str = "",
 ) -> Path:
     """Writes a report of an experiment into a folder, which is created if it is missing; returns its page.
 
-    Links go to `server`, MLflow's address, if it is given. Raises SpecError if no run has finished.
+    Links go to `server`, MLflow's address, if it is given; `only` is MLflow's filter of runs. Figures show
+    the first of the comparisons. Raises SpecError if no run has finished.
     """
-    everything = all_runs(client, experiment_id)
+    everything = all_runs(client, experiment_id, only)
     runs = compared_runs(everything)
-    groups_by_metric = by_metric(by_setting(runs))
-    groups = next(iter(groups_by_metric.values()), [])
-    if not groups:
-        raise _nothing_to_show(experiment, everything)
+    found = comparisons(by_setting(runs))
+    if not found:
+        raise _nothing_to_show(experiment, everything, only)
+    groups = found[0].groups
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
-    of_searches = [search for search in searches(everything).values() if search.metric == groups[0].metric]
+    of_searches = list(searches(everything).values())
     timelines = read_timelines(client, _side_by_side(shown, detailed))
     pictures = gallery(groups, shown, detailed, of_searches, timelines)
-    compared = [run for group in groups for run in group.runs]
+    compared = [run for comparison in found for group in comparison.groups for run in group.runs]
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for picture in pictures:
         (folder / "figures" / f"{picture.key}.png").write_bytes(picture.wide)
-    table = method_rows(groups)
     texts = {
-        "methods.csv": methods_to_csv(table, groups[0].metric),
-        "methods.md": methods_to_markdown(table, groups[0].metric),
+        **_method_tables(found),
         "runs.csv": to_csv(compared),
         "runs.md": to_markdown(compared),
         "interactive.html": interactive_page(client, experiment, shown, detailed),
         "report.html": render(
             Report(
                 experiment=experiment,
-                groups=groups,
-                rows=table,
+                only=only,
+                comparisons=found,
                 pictures=pictures,
-                left_out=len(runs) - sum(len(g.runs) for some in groups_by_metric.values() for g in some),
-                judged_otherwise=_other_metrics(groups_by_metric),
+                left_out=len(runs) - len(compared),
                 made=datetime.now(UTC),
                 runs_url=f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/" if server else None,
             )
@@ -111,25 +114,31 @@ def write_report(
     return folder / "report.html"
 
 
-def _nothing_to_show(experiment: str, runs: "Sequence[Run]") -> SpecError:
+def _method_tables(found: Sequence[Comparison]) -> dict[str, str]:
+    """The tables of methods by file; metrics other than the first have files of their own."""
+    texts = {}
+    for metric in dict.fromkeys(comparison.metric for comparison in found):
+        suffix = "" if metric == found[0].metric else f"_{in_path(metric.name)}"
+        judged = [comparison for comparison in found if comparison.metric == metric]
+        texts[f"methods{suffix}.csv"] = methods_to_csv(judged, metric)
+        texts[f"methods{suffix}.md"] = methods_to_markdown(judged, metric)
+    return texts
+
+
+def _nothing_to_show(experiment: str, runs: "Sequence[Run]", only: str) -> SpecError:
     """The error of an experiment without a run to show."""
+    within = f" within --filter {only!r}" if only else ""
     statuses = Counter(str(run.info.status).lower() for run in runs if names.PARAM_RULE in run.data.params)
     if not statuses:
         return SpecError(
-            COMMAND_LINE, [f"EXPERIMENT {experiment!r}: it has no runs of taugrad yet; train some first"]
+            COMMAND_LINE,
+            [f"EXPERIMENT {experiment!r}: it has no runs of taugrad{within} yet; train some first"],
         )
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items())
     return SpecError(
         COMMAND_LINE,
-        [f"EXPERIMENT {experiment!r}: no run has finished with a metric and bytes sent ({ended})"],
+        [f"EXPERIMENT {experiment!r}: no run{within} has finished with a metric and bytes sent ({ended})"],
     )
-
-
-def _other_metrics(groups_by_metric: Mapping[Metric, Sequence[Group]]) -> str:
-    """The runs that the page leaves out: `3 runs judged by test loss`."""
-    _, *others = groups_by_metric.items()
-    counts = [(metric, sum(len(group.runs) for group in groups)) for metric, groups in others]
-    return ", ".join(f"{n} run{'s' * (n != 1)} judged by {metric.label}" for metric, n in counts)
 
 
 def interactive_page(

@@ -14,9 +14,19 @@ from taugrad.platform.tracking import names
 
 from . import statements, style, verdict
 from .gallery import Picture
-from .groups import SIXTEEN_BITS, Group, baseline
+from .groups import SIXTEEN_BITS, Comparison, Group, baseline
 from .link import size
-from .method_table import Column, MethodRow, cell, change_cell, change_heading, columns, interval, signed
+from .method_table import (
+    Column,
+    MethodRow,
+    cell,
+    change_cell,
+    change_heading,
+    columns,
+    interval,
+    method_rows,
+    signed,
+)
 from .palette import rule_style
 
 _TEMPLATE = "report.html.j2"
@@ -29,15 +39,13 @@ class Report:
     """The content of a page."""
 
     experiment: str
-    groups: Sequence[Group]
-    """All settings that finished."""
-    rows: Sequence[MethodRow]
-    """The same as a table."""
+    only: str
+    """MLflow's filter of runs; empty for all."""
+    comparisons: Sequence[Comparison]
+    """All settings that finished; pictures, headline and cards are about the first comparison."""
     pictures: Sequence[Picture]
     left_out: int
     """Runs that did not train to their end."""
-    judged_otherwise: str
-    """Runs that are judged by other metrics than the page's, counted in words; empty if there are none."""
     made: datetime
     runs_url: str | None
     """The URL that a run's id is appended to; None without a server."""
@@ -49,32 +57,39 @@ def render(report: Report) -> str:
 
     text = importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    reference, metric = baseline(report.groups), report.groups[0].metric
+    found = [_comparison(comparison, report.runs_url) for comparison in report.comparisons]
     return environment.from_string(text).render(
         experiment=report.experiment,
         quoted=shlex.quote(report.experiment),
-        headline=_headline(report.groups),
-        subline=_subline(report.groups),
-        cards=[_card(pick) for pick in verdict.picks(report.groups)],
-        best=[_best(group, reference) for group in verdict.representatives(report.groups, most=20)],
-        has_baseline=reference is not None,
-        metric=metric,
-        reached=columns(metric)[0].heading,
-        moved=change_heading(metric),
-        moved_by=metric.difference_unit or "change",
-        columns=columns(metric),
-        rows=[_row(row, columns(metric), report.runs_url) for row in report.rows],
+        only=report.only,
+        comparisons=found,
+        cards=[_card(pick) for pick in verdict.picks(report.comparisons[0].groups)],
         pictures=[_picture(picture, report.runs_url) for picture in report.pictures],
         left_out=report.left_out,
-        judged_otherwise=report.judged_otherwise,
         linked=report.runs_url is not None,
         confidence=f"{100 * CONFIDENCE:g}%",
-        margin=metric.amount(verdict.allowed_losses(report.groups)[:2][-1]),
-        n_settings=len(report.groups),
-        most_settings=sum(not group.is_baseline for group in report.groups),
         made=report.made.strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
     )
+
+
+def _comparison(comparison: Comparison, runs_url: str | None) -> dict[str, Any]:
+    groups, metric = comparison.groups, comparison.metric
+    reference = baseline(groups)
+    return {
+        "name": comparison.name,
+        "headline": _headline(groups),
+        "subline": _subline(groups),
+        "best": [_best(group, reference) for group in verdict.representatives(groups, most=20)],
+        "metric": metric,
+        "reached": columns(metric)[0].heading,
+        "moved": change_heading(metric),
+        "moved_by": metric.difference_unit or "change",
+        "margin": metric.amount(verdict.allowed_losses(groups)[:2][-1]),
+        "columns": columns(metric),
+        "rows": [_row(row, columns(metric), runs_url) for row in method_rows(groups)],
+        "compressed": sum(not group.is_baseline for group in groups),
+    }
 
 
 def _headline(groups: Sequence[Group]) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.experiments import every_run
 
-from .histories import History, histories, unclamped
+from .histories import History, histories, over_rounds, unclamped
 from .metric_labels import metric_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 BASELINE_RULE = "none"
 """The rule of a run that sends everything."""
+_SENT = (names.COMM_FRACTION, names.COMM_WIRE_BYTES)
+_MORE_THAN_HEADERS = 1.5  # a compression that comes from exchanging less often
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +52,9 @@ class RunHistory:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the run sent everything."""
-        return self.rule == BASELINE_RULE
+        """Whether the run sent everything in every step; local steps without a compressor did not."""
+        ratio = self.final(names.TOTAL_COMPRESSION_RATIO)
+        return self.rule == BASELINE_RULE and (ratio is None or ratio < _MORE_THAN_HEADERS)
 
     @property
     def is_complete(self) -> bool:
@@ -98,9 +102,27 @@ def to_history(run: "Run") -> RunHistory:
     )
 
 
-def all_runs(client: "MlflowClient", experiment_id: str) -> "list[Run]":
-    """Every run of an experiment that was not deleted, oldest first, with params, tags and last values."""
-    return list(every_run(client, [experiment_id], oldest_first=True))
+def all_runs(client: "MlflowClient", experiment_id: str, only: str = "") -> "list[Run]":
+    """Every run of an experiment that was not deleted, oldest first, with params, tags and last values.
+
+    Args:
+        client: The tracking store.
+        experiment_id: The experiment.
+        only: MLflow's filter of runs. The parents of searches, which have no params, are returned all.
+
+    Raises:
+        SpecError: MLflow does not understand the filter.
+    """
+    runs = list(every_run(client, [experiment_id], oldest_first=True))
+    if not only:
+        return runs
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - takes two seconds
+
+    try:
+        kept = {run.info.run_id for run in every_run(client, [experiment_id], only)}
+    except MlflowException as error:
+        raise SpecError(COMMAND_LINE, [f"--filter {only!r}: {printable(str(error))}"]) from error
+    return [run for run in runs if run.info.run_id in kept or names.TAG_SEARCH in run.data.tags]
 
 
 def compared_runs(runs: "Iterable[Run]") -> list[RunHistory]:
@@ -111,7 +133,10 @@ def compared_runs(runs: "Iterable[Run]") -> list[RunHistory]:
 def with_histories(
     client: "MlflowClient", runs: Sequence[RunHistory], metrics: Iterable[str]
 ) -> list[RunHistory]:
-    """The runs with the histories of some metrics, and of their own metric, if they logged them."""
+    """The runs with the histories of some metrics, and of their own metric, if they logged them.
+
+    What is sent is averaged from exchange to exchange.
+    """
     common = list(metrics)
     missing = {
         run.run_id: [
@@ -122,6 +147,8 @@ def with_histories(
         for run in runs
     }
     read = histories(client, missing)
+    for metrics_read in read.values():
+        metrics_read |= {name: over_rounds(metrics_read[name]) for name in _SENT if name in metrics_read}
     return [replace(run, metrics={**run.metrics, **read[run.run_id]}) for run in runs]
 
 

@@ -1,7 +1,7 @@
 """The figures of a search: its front, and how each dimension changes the metric."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,7 @@ class FrontPoint:
     rule: str
     """The compressor's kind."""
     value: float
-    """Of the metric, in its displayed unit; mean of the seeds."""
+    """The metric in its displayed unit, mean of the seeds."""
     interval: tuple[float, float] | None
     """The 95% interval of that mean, where there is one."""
     wire_mb: float
@@ -65,19 +65,17 @@ def search_front(
     if not drawn:
         raise ValueError("a search without points has no figure")
     everything = [*drawn, *([baseline] if baseline else [])]
-    low, high = _limits([point.value for point in (*everything, *stopped)], metric)
+    low, high = _limits((*everything, *stopped), metric)
 
     def on_axis(point: FrontPoint) -> bool:
         return low <= point.value <= high
 
-    whole_front = sorted((p for p in drawn if p.place is not None), key=lambda p: p.wire_mb)
-    front = [point for point in whole_front if on_axis(point)]
-    beyond = [str(point.place) for point in whole_front if not on_axis(point)]
+    front = sorted((p for p in drawn if p.place is not None and on_axis(p)), key=lambda p: p.wire_mb)
     crosses = [point for point in stopped if point.wire_mb > 0 and on_axis(point)]
     figure, axes = style.new_figure(
-        f"What {len(points)} trials of search {name} reached, and what they sent for it",
+        f"{name}: what {len(points)} trials reached, and what they sent for it",
         "numbered: the front, beaten by no other point; grey: behind it"
-        + f"; {'below' if metric.more_is_better else 'above'} the axis: {', '.join(beyond)}" * bool(beyond)
+        + _left_out([*points, *stopped], on_axis, metric)
         + "; crosses: stopped early" * bool(crosses)
         + "; bars: 95% intervals" * any(point.interval for point in front),
         "MB sent by all workers (logarithmic)",
@@ -126,14 +124,35 @@ def _label(point: FrontPoint, metric: Metric) -> Label:
     return Label(point.wire_mb, point.value, text, rule_style(point.rule).color)
 
 
-def _limits(values: Sequence[float], metric: Metric) -> tuple[float, float]:
-    """The vertical axis: the best, and what is not far from it."""
-    finite = [value for value in values if math.isfinite(value)]
+def _left_out(points: Sequence[FrontPoint], on_axis: Callable[[FrontPoint], bool], metric: Metric) -> str:
+    """The points that are not drawn, for the note: how many, and which of them are on the front."""
+    finite = [point for point in points if math.isfinite(point.value)]
+    without = len(points) - len([point for point in finite if point.wire_mb > 0])
+    beyond = [point for point in finite if point.wire_mb > 0 and not on_axis(point)]
+    places = sorted(point.place for point in beyond if point.place is not None)
+    of_front = f" (of the front {', '.join(map(str, places))})" if places else ""
+    side = "below" if metric.more_is_better else "above"
+    return f"; {len(beyond)} more {side} the axis{of_front}" * bool(beyond) + (
+        f"; {without} without a value or bytes" * bool(without)
+    )
+
+
+def _limits(points: Sequence[FrontPoint], metric: Metric) -> tuple[float, float]:
+    """The vertical axis: the best, and what is not far from it; intervals of the front are whole."""
+    finite = [point.value for point in points if math.isfinite(point.value)]
     best = max(finite) if metric.more_is_better else min(finite)
     depth, least = (_DEPTH, 0.3) if metric.unit == "%" else (_DEPTH_SHARE * abs(best), 0.003 * abs(best))
     near = [value for value in finite if abs(value - best) <= depth]
     room = max(least, 0.12 * (max(near) - min(near))) or 1.0
-    return min(near) - room, max(near) + room
+    ends = [
+        end
+        for point in points
+        if point.interval is not None and point.place is not None and point.value in near
+        for end in point.interval
+    ]
+    return min([min(near) - room, *(end - 0.2 * room for end in ends)]), max(
+        [max(near) + room, *(end + 0.2 * room for end in ends)]
+    )
 
 
 Mark = Literal["front", "beaten", "stopped"]
@@ -146,7 +165,7 @@ class Trial:
 
     run: RunHistory
     value: float
-    """Of the metric, in its displayed unit, when it ended or was stopped."""
+    """The metric in its displayed unit, when the run ended or was stopped."""
     mark: Mark
 
 

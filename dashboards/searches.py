@@ -50,10 +50,10 @@ def searches(runs: "Sequence[Run]") -> "dict[str, SearchRuns]":
         for run in runs
         if names.TAG_SEARCH in run.data.tags
     }
-    return {
-        parent: _read(name, [run for run in runs if run.data.tags.get(names.TAG_PARENT) == parent])
-        for parent, name in parents.items()
-    }
+    trials: dict[str, list[Run]] = {}
+    for run in runs:
+        trials.setdefault(run.data.tags.get(names.TAG_PARENT, ""), []).append(run)
+    return {parent: _read(name, trials.get(parent, [])) for parent, name in parents.items()}
 
 
 def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:

@@ -71,12 +71,12 @@ def write_view(
     client.set_experiment_tag(experiment_id, tag, value)
 
 
-def view_url(server: str, experiment_id: str, key: str) -> str:
-    """The URL of a view on a server, such as `http://127.0.0.1:5000`.
+def view_url(server: str, experiment_id: str, key: str, *, table: bool = False) -> str:
+    """The URL of a view on a server, such as `http://127.0.0.1:5000`, with its charts or its table of runs.
 
     A further search facet in the URL would switch the view off.
     """
-    query = f"viewStateShareKey={key}&compareRunsMode=CHART"
+    query = f"viewStateShareKey={key}&compareRunsMode={'TABLE' if table else 'CHART'}"
     return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{query}"
 
 

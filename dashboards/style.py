@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
     word: str
     color: str
-    """Of the letters."""
+    """The color of the letters."""
     patch: str | None = None
     """The background of the letters."""
 
@@ -46,11 +46,11 @@ class Page:
 
     width: float
     height: float
-    """Of a figure of one panel."""
+    """The height of a figure of one panel."""
     columns: int
     """Panels beside each other."""
     panel_height: float
-    """Of a figure of several panels, each."""
+    """The height of each panel in a figure of several."""
     left: float
     """From the figure's edge to the axes, for ticks and their label."""
 
@@ -252,14 +252,14 @@ def _shrink(text: Text, room: float) -> None:
 
 
 def _shorten(text: Text, room: float) -> None:
-    """Reduces the size of a heading, then cuts it, to at most so many pixels."""
+    """Reduces the size of a heading to at most so many pixels, then cuts its middle."""
     heading = text.get_text()
     if extent(text).width > room:
         text.set_fontsize(max(SMALL_SIZE, LABEL_SIZE * room / extent(text).width))
-    for length in range(len(heading) - 1, 0, -1):
+    for length in range(len(heading) - 1, 1, -1):
         if extent(text).width <= room:
             return
-        text.set_text(f"{heading[:length]}…")
+        text.set_text(f"{heading[: length // 3]}…{heading[-(length - length // 3) :]}")
 
 
 def _margin(page: Page) -> float:

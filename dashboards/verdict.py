@@ -1,13 +1,12 @@
 """The settings that send least within a tolerated loss."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taugrad.platform.tasks.claims import Difference, difference
 from taugrad.platform.tracking import names
 
-from .groups import SIXTEEN_BITS, Estimate, Group, baseline, rules
+from .groups import SIXTEEN_BITS, Estimate, Group, baseline, goodness, rules
 from .runs import RunHistory
 
 _MARGINS = (0.0, 1.0, 2.0)
@@ -114,14 +113,9 @@ def representatives(groups: Sequence[Group], most: int = 8) -> list[Group]:
     chosen = []
     for members in rules(groups).values():
         admitted = pick([*members, *([reference] if reference else [])], within)
-        chosen.append(admitted.group if admitted else max(members, key=_goodness))
+        chosen.append(admitted.group if admitted else max(members, key=goodness))
     chosen.sort(key=_compression, reverse=True)
     return [*([reference] if reference else []), *chosen[:most]]
-
-
-def _goodness(group: Group) -> float:
-    value = group.value
-    return group.metric.sign * value.mean if value else -math.inf
 
 
 def _compression(group: Group) -> float:

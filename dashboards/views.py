@@ -60,8 +60,9 @@ def comparison(
     metrics: Collection[str],
     judged: Sequence[Metric] = (ACCURACY,),
     *,
-    all_runs: bool = True,
+    search_filter: str = "",
     alone: bool = False,
+    varied: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The state of MLflow's chart page that compares runs.
 
@@ -69,16 +70,21 @@ def comparison(
         params: Names of the runs' params; knobs that no run has get no chart.
         metrics: Names of the runs' metrics, to keep the UI from adding a chart for each.
         judged: The runs' metrics, that of most runs first; each has charts of its own.
-        all_runs: Whether it shows all runs, or those that are marked for it.
+        search_filter: MLflow's filter of runs; empty for all.
         alone: Whether there is one run only. Around its only value, the UI would draw an axis of accuracy
             from 0 to 1.5.
+        varied: Params in which runs differ beside what is compared, for the table of runs.
     """
     known = set(params)
     knobs = {param: name for param, name in KNOBS.items() if param in known}
     if not known:  # no run yet: the papers' own
         knobs = {param: name for param, name in KNOBS.items() if name in ("tau", "floor", "block")}
+    if known & {"sync.every", "sync.of.every"}:  # local steps send nothing between exchanges
+        fraction = charts.line("fraction", "Fraction so far", [names.TOTAL_FRACTION], log=True)
+    else:
+        fraction = charts.line("fraction", "Fraction sent", [names.COMM_FRACTION], log=True, smoothness=60)
     sent = [
-        charts.line("fraction", "Fraction sent", [names.COMM_FRACTION], log=True, smoothness=60),
+        fraction,
         charts.line("wire-mb", "Wire MB so far", [names.COMM_WIRE_MB_TOTAL], log=True),
         charts.line("epoch-bits", "Bits per parameter", [names.EPOCH_BITS_PER_PARAM], log=True),
         charts.line("tau", "Threshold tau", [names.COMM_TAU]),
@@ -103,7 +109,7 @@ def comparison(
         for name, title, metric in _STEP_CHARTS
     ]
     sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
-        **{f"{_title(metric)} and wire GB": (1, 380, [_front(metric, alone)]) for metric in judged},
+        **{f"{_title(metric)} by MB sent": (1, 380, [_front(metric, alone)]) for metric in judged},
         "What is sent": (2, 320, sent),
         "How it learns": (2, 320, learned),
         "Every rule": (1, 320, every_rule),
@@ -115,6 +121,7 @@ def comparison(
     sections["Seconds of a step"] = (2, 280, seconds)
     columns = [
         *_FIRST_COLUMNS,
+        *(f"params.`{param}`" for param in varied[:_MOST_DIMENSIONS]),
         *(f"metrics.`{_logged(metric)}`" for metric in judged),
         *_BYTES,
         f"metrics.`{names.TOTAL_FRACTION}`",
@@ -126,7 +133,7 @@ def comparison(
         columns,
         (f"params.`{names.PARAM_RULE}`", "asc"),
         [*_OURS, *metrics],
-        search_filter="" if all_runs else f"tags.`{names.TAG_VIEW}` = '{MARK}'",
+        search_filter=search_filter,
     )
 
 
@@ -280,17 +287,16 @@ def _values(judged: Sequence[Metric], alone: bool = False) -> list[charts.Chart]
 
 
 def _front(metric: Metric, alone: bool = False) -> charts.Chart:
-    """Bytes over the metric, evaluation by evaluation; a run's highest point is its end.
+    """The metric over MB sent as powers of ten, evaluation by evaluation; a run's rightmost point is its end.
 
-    Not a scatter chart, which has no logarithmic axis; of a line chart only the vertical axis can be.
+    No chart of MLflow has a logarithmic axis of a metric.
     """
     return charts.line(
         f"front{_suffix(metric)}",
-        "Wire GB",
-        [names.TOTAL_WIRE_GB],
-        log=True,
-        x_metric=_logged(metric),
-        x_range=_ends(metric, alone),
+        f"{_title(metric)} by MB sent",
+        [_logged(metric)],
+        x_metric=names.TOTAL_WIRE_MB_LOG10,
+        y_range=_ends(metric, alone),
     )
 
 

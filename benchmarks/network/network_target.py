@@ -32,7 +32,7 @@ from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_conditions import condition_tables, more_cores_table
-from .target_figure import Measured, best_of_kinds, draw, times_table
+from .target_figure import Measured, best_of_kinds, draw, recorded, times_table
 from .target_search import BEGUN, PATIENCE, SLACK, Search, searched, train_seeds, with_more_hosts
 from .target_settings import (
     ATTEMPTS,
@@ -70,6 +70,9 @@ QUICK_LINKS = ("1gbit,1ms",)
 WHOLE_LINKS = ("50mbit,0ms", "10mbit,0ms")
 """On the first of these the fastest settings are also run whole, by the clock."""
 PICTURE = RESULTS.parent / "images" / "time_to_target.png"
+PICTURED = ("2mbit,0ms", "10mbit,0ms", "10mbit,50ms", "50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
+RATES = ("2 and 10 Mbit/s", "the others")
+"""Which of these links are on the pages of `slow` and of `gpt`."""
 _BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
 PLACE = Place(DOCS / "network.md", *_BETWEEN)
@@ -394,18 +397,31 @@ def main(arguments: Sequence[str]) -> int:
                 show(workload, measured)
             elif name in SLOW_PLACES:
                 show_slow(name, workload, measured)
+                draw_recorded()
         elif options.folder is not None:
-            draw(options.folder.with_suffix(".png"), {workload.name: by_link})
+            draw(options.folder.with_suffix(".png"), by_link)
     return 0
 
 
 def show(workload: Workload, measured: Measured) -> None:
     """Draws the picture, and writes it with its table into the page."""
-    draw(PICTURE, {workload.name: measured.minutes})
+    draw_recorded()
     picture = f"![Time to the same accuracy over slow links](images/{PICTURE.name})"
     table = times_table({workload.name: measured})
     PLACE.fill(f"{picture}\n\n{table}\n\n{_said(CAPTION, 'gpt', workload, measured)}")
     first_screen.main()
+
+
+def draw_recorded() -> None:
+    """Draws the picture of the first screen from the newest pages of results."""
+    pages = [sorted(RESULTS.glob(f"*-network_target_{part}.md"))[-1] for part in ("slow", "gpt")]
+    by_link = {**recorded(pages[0]), **recorded(pages[1])}
+    dates = " and ".join(f"{page.name[:10]} ({rates})" for page, rates in zip(pages, RATES, strict=True))
+    draw(
+        PICTURE,
+        {link: by_link[link] for link in PICTURED},
+        f"; measured on {dates}, on two kinds of processor",
+    )
 
 
 def show_slow(name: str, workload: Workload, measured: Measured) -> None:

@@ -1,18 +1,33 @@
 """The figure of network/network_target.py: minutes to the target, by link, of each kind of exchange."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 
 from taugrad.dashboards.figures import save
-from taugrad.dashboards.style import WIDE, Key, log_axis, new_panels
+from taugrad.dashboards.style import WIDE, log_axis, new_panels
+from taugrad.platform.tasks.claims import interval
+from taugrad.platform.tasks.metric import LOSS
 
 from ..harness.report import Options, environment, number
 from .target_times import Row
 
-Minutes = Mapping[str, Mapping[str, float]]
+
+@dataclass(frozen=True)
+class Time:
+    """Minutes to the target."""
+
+    mean: float
+    low: float
+    """The 95% interval over seeds; the mean without one."""
+    high: float
+
+
+Minutes = Mapping[str, Mapping[str, Time]]
 """By link and kind of exchange."""
 
 
@@ -63,46 +78,116 @@ _MARKERS = dict(
 )
 
 
-def best_of_kinds(rows: Iterable[Row], kinds: Mapping[str, str]) -> dict[str, float]:
+def best_of_kinds(rows: Iterable[Row], kinds: Mapping[str, str]) -> dict[str, Time]:
     """The least minutes of each contender's settings; who did not come to the target is left out."""
-    minutes: dict[str, float] = {}
-    for row in rows:
-        kind = kinds[row.setting.name]
+    best: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: row.seconds):
         if isfinite(row.seconds):
-            minutes[kind] = min(row.seconds / 60, minutes.get(kind, inf))
+            best.setdefault(kinds[row.setting.name], row)
+    return {kind: _time(row) for kind, row in best.items()}
+
+
+def _time(row: Row) -> Time:
+    return _by_seeds(row.seconds / 60, row.steps)
+
+
+_KINDS = (
+    ("DDP, float32", "DDP, float32"),
+    ("DDP, fp16 hook", "DDP, 16 bits"),
+    ("PowerSGD", "PowerSGD"),
+    ("DiLoCo", "DiLoCo"),
+    ("Streaming DiLoCo", "Streaming DiLoCo"),
+    ("MuLoCo", "MuLoCo"),
+    ("DeMo", "DeMo"),
+    (r"SparseLoCo.*, coded", "SparseLoCo, coded"),
+    ("SparseLoCo", "SparseLoCo"),
+    ("`linear`", "linear (ours)"),
+    ("`wgt` in 2 bits", "wgt, 2 bits (ours)"),
+    ("`strom`", "strom (ours)"),
+)
+"""How a setting begins on a page of results, and its contender in the picture; the first that fits."""
+
+
+def recorded(page: Path) -> dict[str, dict[str, Time]]:
+    """Each contender's best time over each link, with its interval, read from a page of results.
+
+    Raises:
+        ValueError: a setting is not one of a contender that is known.
+    """
+    minutes: dict[str, dict[str, Time]] = {}
+    steps: dict[str, list[float]] = {}
+    link = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            over = re.search(r" over (\w+,\w+) \(", line)
+            link = over[1] if over else ""
+            reading_steps = ": steps to " in line
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == "setting":
+            headings = cells
+        elif not line.startswith("| ") or set(cells[0]) <= {"-", " "}:
+            continue
+        elif reading_steps:
+            steps[cells[0]] = [
+                _number(cell)
+                for title, cell in zip(headings, cells, strict=True)
+                if title.startswith("seed ") and cell[0].isdigit()
+            ]
+        elif link and cells[1] != "not reached":
+            mean = _number(cells[1])
+            low, _, high = cells[2].partition(" to ")
+            known = minutes.setdefault(link, {})
+            kind = _kind(cells[0])
+            time = Time(mean, _number(low), _number(high)) if high else _by_seeds(mean, steps[cells[0]])
+            if kind not in known or mean < known[kind].mean:
+                known[kind] = time
     return minutes
 
 
-def draw(path: Path, minutes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
-    """Draws a panel for each workload, by link and kind, into a .png or .svg."""
-    everything = [by_kind for by_link in minutes.values() for by_kind in by_link.values()]
-    kinds = {kind for by_kind in everything for kind in by_kind}
-    longest = max(value for by_kind in everything for value in by_kind.values())
-    unit, factor = ("minutes", 1) if longest >= _LEAST_MINUTES else ("seconds", 60)
+def _kind(setting: str) -> str:
+    for begins, kind in _KINDS:
+        if re.match(begins, setting):
+            return kind
+    raise ValueError(f"{setting} belongs to no contender")
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _by_seeds(mean: float, steps: Sequence[float]) -> Time:
+    low, high = interval(steps, None, LOSS) or (mean, mean)
+    return Time(mean, mean * low / fmean(steps), mean * high / fmean(steps))
+
+
+def draw(path: Path, minutes: Minutes, note: str = "") -> None:
+    """Draws a panel for each link, a row for each contender, into a .png or .svg; `note` says where from."""
+    times = [time for by_kind in minutes.values() for time in by_kind.values()]
+    unit, factor = ("minutes", 1) if max(time.mean for time in times) >= _LEAST_MINUTES else ("seconds", 60)
+    first = next(iter(minutes.values()))
+    others = dict.fromkeys(kind for by_kind in minutes.values() for kind in by_kind if kind not in first)
+    kinds = [*sorted(first, key=lambda kind: first[kind].mean), *others]
     figure, panels = new_panels(
-        f"{unit.capitalize()} to the same loss or accuracy, four hosts",
-        "each line: a contender at its best on each link, steps x measured seconds per step; "
-        "below: the link's rate per second and its delay one way",
-        "",
+        f"{unit.capitalize()} to the same loss, four hosts",
+        "each contender at its best on each link: steps x measured seconds of a step; bars: 95% interval of "
+        f"the steps over seeds; a panel's heading: the link's rate and its delay one way; no mark: not "
+        f"measured there{note}",
         f"{unit} (logarithmic)",
-        [(workload, "black") for workload in minutes],
-        WIDE,
-        sharey=False,
-        key=[Key(kind, color) for kind, color in COLORS.items() if kind in kinds],
+        "",
+        [(_label(link).replace("\n", ", "), "black") for link in minutes],
+        replace(WIDE, left=2.15, panel_height=0.6 + 0.21 * len(kinds)),
     )
-    for axes, by_link in zip(panels, minutes.values(), strict=True):
-        links = list(by_link)
-        drawn = [factor * value for by_kind in by_link.values() for value in by_kind.values()]
-        for kind, color in COLORS.items():
-            places = [place for place, link in enumerate(links) if kind in by_link[link]]
-            values = [factor * by_link[links[place]][kind] for place in places]
-            axes.plot(
-                *(places, values, f"{_MARKERS[kind]}-"), color=color, markersize=5, linewidth=1, zorder=3
-            )
-        log_axis(axes.yaxis, min(drawn) / 1.5, max(drawn) * 1.5, "", most=4)
-        short = [_label(link).replace("/s", "") for link in links]
-        axes.set_xticks(range(len(links)), short, fontsize=7)
-        axes.set_xlim(-0.4, len(links) - 0.6)
+    ends = [factor * end for time in times for end in (time.low, time.high)]
+    log_axis(panels[0].xaxis, min(ends) / 1.5, max(ends) * 1.5, "", most=4)
+    for axes, by_kind in zip(panels, minutes.values(), strict=True):
+        for row, kind in enumerate(kinds):
+            if kind in by_kind:
+                time = by_kind[kind]
+                color = COLORS.get(kind, "black")
+                axes.plot([factor * time.low, factor * time.high], [row, row], color=color, linewidth=1.5)
+                axes.plot([factor * time.mean], [row], _MARKERS.get(kind, "o"), color=color, markersize=4.5)
+    panels[0].set_yticks(range(len(kinds)), kinds)
+    panels[0].set_ylim(len(kinds) - 0.4, -0.6)
     save(figure, path)
 
 
@@ -117,12 +202,12 @@ def times_table(measured: Mapping[str, Measured]) -> str:
     for workload, load in measured.items():
         links = list(load.minutes)
         first = load.minutes[links[0]]
-        kinds = sorted(first, key=first.__getitem__)
+        kinds = sorted(first, key=lambda kind: first[kind].mean)
         names = [_label(link).replace("\n", ", ") for link in links]
         lines = [[f"{workload}, to {load.target}", *names], ["---", *("---:" for _ in links)]]
         times = [[load.minutes[link].get(kind) for link in links] for kind in kinds]
         lines += [
-            [kind, *("" if minutes is None else f"{number(60 * minutes)} s" for minutes in row)]
+            [kind, *("" if time is None else f"{number(60 * time.mean)} s" for time in row)]
             for kind, row in zip(kinds, times, strict=True)
         ]
         tables.append("\n".join(f"| {' | '.join(line)} |" for line in lines))

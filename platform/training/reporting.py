@@ -28,7 +28,7 @@ class RunProgress:
     evaluations: int
     """How many the run has, if it does not stop early."""
     fraction: float
-    """Elements sent over elements, of the latest iteration."""
+    """Elements sent over elements since the run began: local steps send nothing between exchanges."""
     wire_bytes: int
     """Bytes that all workers have sent since the run began."""
     seconds: float

@@ -362,7 +362,7 @@ class Trainer:
             value=self.evaluation[metric.name] if self.evaluation else None,
             evaluation=self.plan.evaluations(self.done),
             evaluations=self.plan.evaluations(self.plan.iterations),
-            fraction=latest[names.COMM_FRACTION],
+            fraction=self.sync.totals.fraction,
             wire_bytes=self.sync.totals.wire_bytes,
             seconds=self.seconds,
             seconds_left=pace * (self.plan.iterations - self.done),

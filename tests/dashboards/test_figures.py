@@ -1,6 +1,7 @@
 """Figures show the runs' own numbers, and every label can be read."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from pictures import has_line
 
 from taugrad.dashboards import figures, palette
-from taugrad.dashboards.histories import thinned
+from taugrad.dashboards.histories import over_rounds, thinned
 from taugrad.dashboards.runs import RunHistory, read_run
 from taugrad.dashboards.search_figures import FrontPoint, search_front
 from taugrad.platform.tasks.metric import ACCURACY
@@ -107,7 +108,24 @@ def test_points_that_hardly_learned_are_named_and_not_drawn():
     assert axes.get_xlim()[0] > 0.01
     assert (0.01, 40.0) not in points_of(axes)
     said = " ".join(text.get_text() for text in figure.texts)
-    assert "below the axis: 1" in " ".join(said.split())
+    assert "1 more below the axis (of the front 1)" in " ".join(said.split())
+
+
+def test_intervals_of_the_front_are_whole():
+    (axes,) = search_front("mine", [*POINTS, replace(POINTS[3], interval=(70.0, 99.9))], None, ACCURACY).axes
+    assert axes.get_ylim()[0] < 70.0
+    assert axes.get_ylim()[1] > 99.9
+
+
+def test_local_steps_are_averaged_from_exchange_to_exchange():
+    """Every fourth step sends a tenth: 2.5% throughout, and no barcode."""
+    steps = np.arange(1, 42)
+    values = np.where(steps % 4 == 1, 0.1, 0.0)
+    got_steps, got = over_rounds((steps, values))
+    assert np.allclose(got, 0.025)
+    assert got_steps.tolist() == list(range(5, 42, 4))
+    dense = (steps, np.where(steps % 4 == 0, 0.0, 0.1))
+    assert over_rounds(dense) is dense
 
 
 # Lines of many points

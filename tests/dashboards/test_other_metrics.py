@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from mlflow_data import made_up, spec_of
 
 from taugrad.dashboards import figures, gallery, interactive, report, statements, sweeps, verdict
-from taugrad.dashboards.groups import by_metric, by_setting
-from taugrad.dashboards.method_table import method_rows
+from taugrad.dashboards.groups import by_setting, comparisons
 from taugrad.dashboards.report_page import Report, render
 from taugrad.dashboards.runs import RunHistory, all_runs
 from taugrad.dashboards.search_figures import FrontPoint, Trial, search_front, value_by_dimension
@@ -32,8 +31,7 @@ run = partial(made_up, metric=LOSS)
 
 
 def page_of(runs: list[RunHistory]) -> str:
-    groups = next(iter(by_metric(by_setting(runs)).values()))
-    return Page(render(Report("e", groups, method_rows(groups), [], 0, "", datetime.now(UTC), None))).words
+    return Page(render(Report("e", "", comparisons(by_setting(runs)), [], 0, datetime.now(UTC), None))).words
 
 
 # Intervals and claims
@@ -164,11 +162,13 @@ def mixed(tmp_path_factory, new_store):
     return client, client.get_experiment_by_name("mixed").experiment_id
 
 
-def test_the_report_is_about_one_metric_and_names_what_it_leaves_out(mixed, tmp_path, monkeypatch):
+def test_figures_are_about_one_metric_and_other_runs_are_a_group(mixed, tmp_path, monkeypatch):
     monkeypatch.setattr(gallery.Picture, "_png", pictures.drawn)
     client, experiment_id = mixed
     text = Page(report.write_report(client, "mixed", experiment_id, tmp_path, None)).words
-    assert "Not on this page: 1 run judged by accuracy." in text
+    assert "1 more group of runs was trained differently" in text
+    assert "judged by accuracy" in text
+    assert "accuracy_percent" in (tmp_path / "methods_accuracy.csv").read_text()
     assert "1 more run did not train to the end" in text  # by iterations, and epoch 0.6 of 4 is no sign of it
     assert "at tau 0.1 sends 50 times less than 16 bits, at a test loss of 1.9550 nats" in text
     assert "Without compression: 1.9450 nats" in text

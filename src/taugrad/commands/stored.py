@@ -24,14 +24,25 @@ def add_dashboard(commands: "Commands") -> None:
         action="store_true",
         help="start MLflow's server on 127.0.0.1, if runs are in a local database",
     )
+    _add_filter(parser)
     parser.set_defaults(handler=run_dashboard)
+
+
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    """Adds the choice of an experiment's runs."""
+    parser.add_argument(
+        "--filter",
+        metavar="FILTER",
+        default="",
+        help="only these runs, in MLflow's search syntax, such as \"params.training.epochs = '10'\"",
+    )
 
 
 def run_dashboard(options: argparse.Namespace, _: list[str]) -> int:
     """Writes the views of an experiment into MLflow."""
     from taugrad.dashboards.prepare import dashboard  # noqa: PLC0415
 
-    return dashboard(options.experiment, serve=options.serve)
+    return dashboard(options.experiment, serve=options.serve, only=options.filter)
 
 
 def add_report(commands: "Commands") -> None:
@@ -47,6 +58,7 @@ def add_report(commands: "Commands") -> None:
         help="MLflow's address, for links to runs (default: the tracking server; no links "
         "with a local database)",
     )
+    _add_filter(parser)
     parser.set_defaults(handler=run_report)
 
 
@@ -54,7 +66,7 @@ def run_report(options: argparse.Namespace, _: list[str]) -> int:
     """Writes the report of an experiment."""
     from taugrad.dashboards.report import report  # noqa: PLC0415
 
-    return report(options.experiment, options.output, options.server)
+    return report(options.experiment, options.output, options.server, options.filter)
 
 
 def add_deliver(commands: "Commands") -> None:
