@@ -26,6 +26,8 @@ class ExchangeRecord:
     """What the worker sends and receives, or all simulated ones do."""
     columns: list[Iterable[PartTally]] = field(default_factory=list)
     """What it sent of its gradient, by message; a parameter may occur in more than one."""
+    sum_columns: list[Iterable[PartTally]] = field(default_factory=list)
+    """What it sent of sums that it reduced for all; what these leave out is a residual, too."""
     refused: list[Callable[[], list[int]]] = field(default_factory=list)
     """For messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
     compressing: list[Interval] = field(default_factory=list)

@@ -321,6 +321,8 @@ class CompressedReducer(Reducer):
             self.traffic.add(traffic)
             step.add(traffic.sums)
             step.keeps_residuals |= exchange.plan.pattern.keeps_residuals
+            sums = (tally for column in exchange.pending.record.sum_columns for tally in column)
+            step.residual_squares += sum(tally.residual_squares for tally in sums)
             for refusal in refusals:
                 step.skip(exchange.plan.names[refusal.ordinal], refusal.rank)
         self._times.arrived(step, exchange.compressed, received, exchange.bucket.title)

@@ -276,6 +276,8 @@ class Pattern(ABC):
         if not is_sum:
             record.traffic.sums.sent += int(outgoing.tallies.sent.sum())
             record.columns.append(outgoing.tallies)
+        else:
+            record.sum_columns.append(outgoing.tallies)
         if self.setting.readback is not None:
             record.refused.append(lambda: [ordinals[number] for number in outgoing.refused()])
         return outgoing
